@@ -1,7 +1,7 @@
 """Antiphon: the OpenAI Responses API for the models you run yourself.
 
-This module is the public API for embedding. Its names are imported on first use, so that ``import
-antiphon`` itself stays cheap.
+This module is the public API for Python programs that contain a server. Its names are imported on
+first use, so that ``import antiphon`` itself stays cheap.
 """
 
 from __future__ import annotations

@@ -60,13 +60,15 @@ class LimitScope(Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """The name of this key or tenant in error messages, for example ``Your API key``."""
+        """The words for this key or tenant in error messages: ``Your API key`` or ``Your
+        organization``."""
         return "Your API key" if self.kind == "key" else "Your organization"
 
 
 class Client(Struct, frozen=True, kw_only=True):
-    """The sender of a request. ``key``: the name of its API key. ``scopes``: its key and its
-    tenant, if they have limits. A request must stay within the limits of all scopes."""
+    """The sender of a request. ``key``: the name of the API key in the request. ``scopes``: the
+    limits of this key and of its tenant; a key or tenant without limits is left out. A request must
+    stay within the limits of all scopes."""
 
     key: str | None = None
     scopes: tuple[LimitScope, ...] = ()

@@ -48,7 +48,7 @@ class ResumePoint(Struct, frozen=True):
 
 
 class PromptTokens(Struct, frozen=True):
-    """The token ids of the conversation up to the end of the model's last turn. The next prompt
+    """The token ids of the conversation up to the end of the model's last answer. The next prompt
     begins with these ids. ``fingerprint``: identifies the tokenizer that gives the ids their
     meaning."""
 
@@ -90,8 +90,8 @@ class ToolChoice(Struct, frozen=True):
       functions, the model may call any of them. After the call, the mode is ``auto``.
 
     ``allowed``: the functions that may be called; None allows all functions that the model sees.
-    ``hosted``: allowed tools that the upstream runs, in the form that ``tool_choice`` has in a
-    request.
+    ``hosted``: allowed tools that the upstream server runs itself. Each entry has the format of
+    ``tool_choice``.
     """
 
     mode: Literal["none", "auto", "required", "one"] = "auto"
@@ -141,14 +141,15 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
 
     @property
     def allows_parallel_calls(self) -> bool:
-        """Whether the model may make several calls. A tool that ``tool_choice`` names is called
-        exactly once (OpenAI's guide to function calling). If the upstream runs this tool, the
-        upstream decides how often it is called."""
+        """Whether the model may make several tool calls in one answer. False if the request forbids
+        it. Also false if ``tool_choice`` names a single tool, because that tool is called exactly
+        once (OpenAI's guide to function calling). An exception is a tool that the upstream server
+        runs: the upstream decides how often it is called."""
         is_named = self.tool_choice.mode == "one" and not self.tool_choice.hosted
         return self.parallel_tool_calls and not is_named
 
     def requests(self, option: str) -> bool:
-        """Return whether the request uses ``option``, i.e. its value has an effect. If it does, a
+        """Return whether the request sets ``option`` to a value that has an effect. If so, a
         backend that does not support the option must reject the request. ``option``: a key of
         ``NEUTRAL_VALUES``."""
         return getattr(self, option) not in NEUTRAL_VALUES[option]
@@ -190,7 +191,8 @@ _PROGRAMS = (Program, ProgramOutput)
 def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
     """Return the programs that have no output yet. A program is code that the model wrote and that
     calls tools. A program without output waits for tool results from the client, or was
-    interrupted. Programs without a ``fingerprint`` do not count."""
+    interrupted. A program with an empty ``fingerprint`` is left out, because Antiphon continues a
+    program only after a check of its fingerprint."""
     programs = [item for item in items if type(item) in _PROGRAMS]
     if not programs:
         return ()

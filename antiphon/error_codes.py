@@ -1,4 +1,4 @@
-"""Error codes with their meaning, HTTP status and remedy.
+"""The table of error codes with their meaning, HTTP status and remedy.
 
 ``docs/errors.md`` is generated from this table. A test compares the table with the codes in the
 package.
@@ -14,8 +14,9 @@ __all__ = ["ERROR_CODES", "ErrorCode"]
 
 
 class ErrorCode(Struct, frozen=True):
-    """An error code.
+    """An entry in the list of error codes: what an error code means, and when it occurs.
 
+    - ``action``: what the client or the operator can do.
     - ``fails_run``: whether a failed response may have this code.
     - ``status``: the HTTP status. If a run fails after its first event was sent, the client gets
       the code only in events, without this status.

@@ -1,5 +1,5 @@
 """All errors that Antiphon raises on purpose. The HTTP layer, the event stream and the command line
-each translate them for their users.
+each report them in their own format. Names in parentheses are subclasses.
 
 AntiphonError
 ├── SetupError                the operator must change something; shown without a traceback
@@ -136,7 +136,8 @@ class NotFound(RequestError):
 
 
 class Conflict(RequestError):
-    """The request conflicts with the current state. Clients may retry it later."""
+    """The request conflicts with the present state of an object, for example because another
+    request is writing the object. Clients may retry the request later."""
 
     status = 409
 
@@ -148,7 +149,8 @@ class TooLarge(RequestError):
 
 
 class QuotaExceeded(RequestError):
-    """The tenant has reached a storage quota. Clients show the error message and do not retry."""
+    """The tenant has reached a storage quota. The error code is OpenAI's ``insufficient_quota``, so
+    clients show the error message and do not retry."""
 
     status = 429
     type = "insufficient_quota"
@@ -182,7 +184,7 @@ class Overloaded(RequestError):
 
 class RunError(AntiphonError):
     """A run failed. ``code``: the value of ``response.error.code``. ``param``: path of the request
-    field that caused the failure. Clients see ``client_message``."""
+    field that caused the failure. ``client_message``: the error message that clients get."""
 
     type = "server_error"
     #: The same request may succeed later.
@@ -256,8 +258,8 @@ class CannotContinue(Unavailable):
 
 
 class ToolError(RunError):
-    """A tool or its container failed. If a tool call raises this error, the call is marked as
-    failed and the run continues."""
+    """A tool failed, or the container in which it runs failed. If a tool call raises this error,
+    the call is marked as failed and the run continues."""
 
 
 class ConnectorError(ToolError):
@@ -311,7 +313,8 @@ class Timeout(RunError):
 
 
 class GrammarError(AntiphonError):
-    """An event violates the event grammar. This is a bug in Antiphon."""
+    """An event violates the event grammar, the rules for which events may follow each other. This
+    is a bug in Antiphon."""
 
 
 def context_length_exceeded(detail: str = "") -> InvalidRequest:

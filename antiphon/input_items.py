@@ -28,14 +28,14 @@ async def resolve_items(
     param: str = "input",
 ) -> tuple[it.Item, ...]:
     """Return the items, each with an id. A reference is replaced by the item that it refers to,
-    from ``past`` or from the store. An image generation call that has only an id is also a
+    which is in ``past`` or in the store. An image generation call that has only an id is also a
     reference.
 
-    - ``ids``: returns a new id for a prefix.
+    - ``ids``: function that gets the prefix of an id and returns a new id.
     - ``past``: the earlier items of the conversation.
     - ``param``: path of the items in the request, for error messages.
 
-    Raises ``NotFound`` if there is no such item.
+    Raises ``NotFound`` if there is no item for a reference.
     """
     items = tuple(items)
     earlier: dict[str, it.Item] | None = None
@@ -61,7 +61,8 @@ async def _resolve(
     item: it.Item, store: Store, tenant: str, past: Mapping[str, it.Item], param: str
 ) -> it.Item:
     """Return the item to which the reference ``item`` refers. ``past``: id → earlier item of the
-    conversation. Raises ``NotFound``."""
+    conversation. ``param``: the path of the reference in the request. Raises ``NotFound`` with this
+    path."""
     found = past.get(item.id)
     if found is None:
         found = await store.load_item(tenant, item.id)
@@ -94,10 +95,12 @@ def _is_reference(item: it.Item) -> bool:
 
 def _with_call_id(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Ids) -> it.Item:
     """Set the ``call_id`` of a ``local_shell`` output. Other items are returned unchanged.
-    ``calls``: item id and call id → call. ``ids``: returns a new id for a prefix.
+    ``calls``: the calls, each under its item id and also under its call id. ``ids``: returns a new
+    id for a prefix.
 
-    OpenAI's clients put the call id, or the id of the call's item, into the field ``id`` of the
-    output. In this case, the output gets a new ``id``. Other clients set ``call_id`` themselves.
+    OpenAI's clients set only the field ``id`` of the output, either to the call id or to the id of
+    the call's item. In this case, the output gets a new ``id``. Other clients set ``call_id``
+    themselves.
     """
     if not isinstance(item, it.LocalShellCallOutput):
         return item
@@ -120,9 +123,9 @@ def check_call_outputs(
     - Several calls may have the same id if each call has its own output, because some clients
       number their calls from 0 in each turn.
 
-    ``own``: the items of the request, without earlier items of the conversation. The path in an
-    error refers to them. The error messages are OpenAI's, because clients match on them. Raises
-    ``InvalidRequest``.
+    ``own``: the items of the request, without earlier items of the conversation. If one of them is
+    a surplus output, the error names its position. The error messages are OpenAI's, because clients
+    match on them. Raises ``InvalidRequest``.
     """
     items = tuple(items)
     open_program_ids = {program.call_id for program in open_programs(items)}
@@ -155,9 +158,12 @@ def check_call_outputs(
 def _check_single_outputs(
     items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item]
 ) -> None:
-    """Check that no call has several outputs. ``names``: call id → type of the call in error
-    messages, such as ``function call``. ``own``: the items of the request, to which the path in an
-    error refers. Raises ``InvalidRequest``."""
+    """Check that no call has several outputs. Raises ``InvalidRequest``.
+
+    ``items``: the items of the conversation, including ``own``. ``names``: call id → type of the
+    call in error messages, such as ``function call``. ``own``: the items of this request. If one of
+    them is the surplus output, the error names its position.
+    """
     if not names:
         return
     counts: Counter[str] = Counter()

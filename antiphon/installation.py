@@ -32,8 +32,8 @@ class Installation(Struct, frozen=True, kw_only=True):
     """A copy of Antiphon on this machine.
 
     ``python``: the path of its Python interpreter. ``root``: the folder of the checkout (a clone of
-    the repository). ``image_extras``: the extras in the container image. ``requirements``: extra →
-    the packages that it installs.
+    the repository). ``image_extras``: the extras (optional dependency groups) that the container
+    image contains. ``requirements``: name of an extra → the packages that it installs.
     """
 
     kind: Literal["checkout", "container", "wheel"]
@@ -44,7 +44,8 @@ class Installation(Struct, frozen=True, kw_only=True):
     requirements: Mapping[str, tuple[str, ...]] = {}
 
     def install_command(self, extra: str) -> str:
-        """Return the shell command that adds an extra to this installation."""
+        """Return the shell command that installs an extra (an optional dependency group) into this
+        copy of Antiphon."""
         if self.kind == "container":
             extras = ",".join(dict.fromkeys((*self.image_extras, extra)))
             return f"docker build -f deploy/Dockerfile --build-arg EXTRAS={extras} -t antiphon ."
@@ -70,7 +71,7 @@ class Installation(Struct, frozen=True, kw_only=True):
 
 def detect(image_file: Path = _IMAGE_FILE) -> Installation:
     """Detect how this copy of Antiphon was installed. ``image_file``: a file that exists only in
-    the container image, and lists its extras."""
+    the container image. It lists the extras (optional dependency groups) in the image."""
     python, root = Path(sys.executable), Path(__file__).parents[1]
     if image_file.is_file():
         extras = tuple(image_file.read_text("utf-8").strip().split(","))
@@ -84,7 +85,8 @@ def detect(image_file: Path = _IMAGE_FILE) -> Installation:
 
 
 def install_command(extra: str) -> str:
-    """Return the shell command that adds an extra to this copy of Antiphon."""
+    """Return the shell command that installs an extra (an optional dependency group) into this copy
+    of Antiphon."""
     return detect().install_command(extra)
 
 
@@ -94,8 +96,8 @@ def antiphon_command(arguments: str) -> str:
 
 
 def needs_extra(what: str, extra: str) -> str:
-    """Return an error message that says how to install a missing extra. ``what``: the description
-    of the problem. The command that installs the extra follows it."""
+    """Return an error message that says how to install a missing extra. The message begins with
+    ``what``, the description of the problem, and ends with the command that installs the extra."""
     return f"{what}. To install it: {install_command(extra)}"
 
 
@@ -114,8 +116,8 @@ def _requirements_by_extra() -> dict[str, tuple[str, ...]]:
 
 
 def _shell_path(path: Path, suffix: str = "") -> str:
-    """Return a path in the form that a user types: relative to the working directory or to the home
-    folder if possible."""
+    """Return ``path`` with ``suffix`` for a shell command: quoted, and relative to the working
+    directory or to the home folder if possible."""
     here = Path.cwd()
     if path.is_relative_to(here) and here != Path(here.anchor):
         return shlex.quote(f"{path.relative_to(here)}{suffix}")

@@ -108,10 +108,10 @@ def _has_secret(names: tuple[str, ...]) -> bool:
 
 
 def _redact_event(event: _Event) -> _Event:
-    """Redact the values of an event.
+    """Return a log event in which secrets are replaced.
 
-    Most events are returned unchanged: no name looks like the name of a secret, and no value is a
-    container.
+    Values are searched only if a name in the event looks like the name of a secret, or if a value
+    is a container. Other events, which are most events, are returned unchanged.
     """
     if _has_secret(tuple(event)) or not _PLAIN.issuperset(map(type, event.values())):
         redacted: _Event = _redact_values(event)
@@ -159,8 +159,9 @@ def _render_json(logger: Any, method: str, event: _Event) -> str:
 
 
 def _human_renderer(*, colors: bool) -> _Renderer:
-    """Return structlog's console renderer with a faster path for plain lines. The output is the
-    same."""
+    """Return a renderer that formats log events like structlog's console renderer. For events
+    without colors, tracebacks and logger names, it takes a faster path, which gives the same
+    output."""
     console = structlog.dev.ConsoleRenderer(
         colors=colors, exception_formatter=structlog.dev.plain_traceback
     )
@@ -193,7 +194,8 @@ class LogLevel:
         self._number = _LEVELS[name]
 
     def filter(self, logger: Any, method: str, event: _Event) -> _Event:
-        """Drop a line below the minimum level. This method is a structlog processor."""
+        """Raise structlog's ``DropEvent`` for an event below the minimum level, so that it is not
+        logged. This method is a structlog processor."""
         if _LEVELS.get(method, self._number) < self._number:
             raise structlog.DropEvent
         return event
@@ -201,8 +203,8 @@ class LogLevel:
 
 def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "info") -> Any:
     """Return a structlog logger that writes lines to ``stream``. ``level``: debug, info, warning,
-    error or a ``LogLevel``. A ``LogLevel`` can be changed later, but then lines below the level
-    take a little more time.
+    error or a ``LogLevel``. A ``LogLevel`` can be changed later, but with it, suppressed lines cost
+    a little more time.
 
     Values that were bound as structlog context variables, such as ``request_id``, are in every
     line.

@@ -62,8 +62,9 @@ class LoopWatchdog:
       but without local variables. If the code holds the GIL, it blocks the watching thread too.
       Then the stall is logged when it ends.
     - The loop's thread has to wait for a processor. The stall is logged when it ends.
-    - The CPU quota of a container stops all threads. Linux does not count this time as waiting. The
-      stall is logged when it ends.
+    - The CPU quota of a container stops all threads. Linux does not count this time as waiting for
+      a processor. The watching thread recognizes such a stall because the loop's thread was not
+      inside a callback. The stall is logged when it ends.
 
     Stalls of the last two kinds have a different log message and are logged at most every ten
     minutes.
@@ -121,7 +122,8 @@ class LoopWatchdog:
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
 
     def _beat(self) -> None:
-        """Record that the loop runs. Report a stall that the watching thread could not report."""
+        """Record that the loop runs. A long stall may have ended without a report from the watching
+        thread, for example because that thread was blocked too. Report such a stall now."""
         self._report(stack=None, ended=True)
         with self._lock:
             self._last_beat, self._is_reported, self._was_idle = self._now(), False, False
@@ -149,9 +151,12 @@ class LoopWatchdog:
             return now - then, waited - waited_then
 
     def _report(self, stack: list[str] | None, *, ended: bool = False) -> None:
-        """Log the current stall, unless it was already logged. ``stack``: the stack of the loop's
-        thread; None if unknown. ``ended``: whether the stall is over. While a stall lasts, it is
-        logged only if code causes it."""
+        """Report the current stall of the loop, unless it was already reported.
+
+        ``stack``: the stack of the loop's thread; None if unknown. ``ended``: whether the stall is
+        over. If code blocks the loop, the stall is reported at once. If the loop only waits for a
+        processor, the stall is reported when it is over.
+        """
         age_s, waited_s = self._age_s()
         is_blocked = age_s - waited_s > self._threshold_s and not self._was_idle
         with self._lock:

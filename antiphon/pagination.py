@@ -32,8 +32,9 @@ _Q = TypeVar("_Q")
 
 
 class PageParams(Struct, frozen=True, kw_only=True):
-    """The parameters of a page. ``limit``: maximum number of items. ``order``: ``desc`` means
-    newest first. ``after`` and ``before``: cursors, which are item ids."""
+    """The parameters with which a request selects a page of a list. ``limit``: maximum number of
+    items. ``order``: ``desc`` means newest first. ``after`` and ``before``: cursors, which are item
+    ids."""
 
     limit: int = 20
     order: str = "desc"
@@ -42,8 +43,9 @@ class PageParams(Struct, frozen=True, kw_only=True):
 
     @property
     def is_backwards(self) -> bool:
-        """Whether the page ends at a cursor: it consists of the last items before the item
-        ``before``. This is so if ``before`` is set and ``after`` is not set."""
+        """Whether the page ends directly before the item ``before``. Any other page starts directly
+        after the item ``after`` or at the start of the list. True if ``before`` is set and
+        ``after`` is not set."""
         return self.before is not None and self.after is None
 
 
@@ -69,9 +71,9 @@ class PagedList(Generic[_T]):
         return page_of(*self.select(params))
 
     def select(self, params: PageParams) -> tuple[tuple[_T, ...], bool]:
-        """Return the items of a page, and whether there are more items: after the page, or before a
-        backwards page (``PageParams.is_backwards``). Raises ``InvalidRequest`` for a cursor that is
-        not in the list."""
+        """Return the items of a page, and whether the list has more items. For a backwards page
+        (``PageParams.is_backwards``), these would be before the page, otherwise after it. Raises
+        ``InvalidRequest`` if ``after`` or ``before`` is not the id of an item in the list."""
         newest_first = params.order == "desc"
         start, stop = 0, len(self._items)
         if params.after is not None:

@@ -13,7 +13,8 @@ __all__ = ["load_plugin", "load_plugins", "plugin_names"]
 
 
 def plugin_names(group: str) -> tuple[str, ...]:
-    """Return the names of all plug-ins in a group, such as ``antiphon.stores``."""
+    """Return the names of all plug-ins in ``group``, an entry point group such as
+    ``antiphon.stores``."""
     return tuple(sorted(entry_points(group=group).names))
 
 

@@ -30,12 +30,13 @@ class ServeArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
       file that ``ANTIPHON_CONFIG`` names. If this variable is not set, the default is
       ``antiphon.toml`` in the working directory of a replica.
     - ``min_replicas``, ``max_replicas``: limits of autoscaling.
-    - ``target_requests``: number of running requests per replica above which Serve adds replicas. A
-      stream and a WebSocket count as running while they are open.
-    - ``max_requests``: maximum number of requests that Serve sends to a replica at a time.
+    - ``target_requests``: number of running requests per replica above which Ray Serve adds
+      replicas. A stream and a WebSocket count as running while they are open.
+    - ``max_requests``: maximum number of requests that Ray Serve sends to a replica at a time.
     - ``upscale_delay_s``, ``downscale_delay_s``: how many seconds the load must be high or low
-      before Serve adds or removes a replica.
-    - ``shutdown_s``: seconds that a replica may take to finish its streams before Serve stops it.
+      before Ray Serve adds or removes a replica.
+    - ``shutdown_s``: seconds that a replica may take to finish its streams before Ray Serve stops
+      it.
     """
 
     config: str | None = None
@@ -49,8 +50,9 @@ class ServeArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def app(arguments: Mapping[str, Any]) -> Any:
-    """Build the Serve application. Raises ``SetupError`` if the extra ``ray`` is missing, an
-    argument is unknown, or an argument has a wrong type."""
+    """Build the Ray Serve application. ``arguments``: the fields of ``ServeArguments`` by name.
+    Raises ``SetupError`` if the extra ``ray`` is missing, an argument is unknown, or an argument
+    has a wrong type."""
     try:
         from ray import serve
     except ImportError:
@@ -76,11 +78,12 @@ def app(arguments: Mapping[str, Any]) -> Any:
 
 
 class ServedApp:
-    """The ASGI app of a replica. Serve pickles the app without connections or models; the app's
-    lifespan opens them in the replica.
+    """The ASGI app of a replica. Ray Serve pickles this object and sends it to the replica, so it
+    contains no connections and no models. The app opens these in the replica, when the ASGI
+    lifespan starts.
 
-    ``config``: the path of the settings file. ``has_several``: whether several replicas use the
-    same store.
+    ``config``: the path of the settings file. ``has_several``: whether there can be several
+    replicas. They need a common store in PostgreSQL.
     """
 
     def __init__(self, config: str | None, *, has_several: bool) -> None:

@@ -21,10 +21,10 @@ class Session(Struct, frozen=True, kw_only=True):
     """The conversation to which a request belongs. If a model has several engines, a router uses
     ``key`` to send all requests of a conversation to the same engine.
 
-    ``identity``: a string that identifies the conversation within its tenant. ``digest``: computes
-    ``key`` and ``tenant_key``. Other servers get these two digests instead of the names of the
-    conversation and the tenant. The digests are computed only when they are read, because most
-    models have one engine and no router.
+    ``identity``: a string that identifies the conversation within its tenant. ``digest``: the
+    function that computes ``key`` and ``tenant_key``. Upstream servers get these two digests, and
+    so do not learn the names of the conversation and the tenant. The digests are computed only when
+    they are read, because most models have one engine and no router.
     """
 
     tenant: str
@@ -54,7 +54,8 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     - ``logprobs``: which log probabilities are returned. 0: those of the sampled tokens. n: also
       those of n alternatives per token. None: no log probabilities.
     - ``ignore_eos``: end tokens do not end the output.
-    - ``cache_key``: requests with the same key share a prefix. An engine may route by the key.
+    - ``cache_key``: requests with the same key begin with the same prompt prefix. An engine may
+      route by the key.
     - ``cache_salt``: only requests with the same salt share cached prefixes.
     - ``cache_scope``: an opaque value that stands for the tenant and its ``cache_salt``. Requests
       of different scopes share no cached prefix. If the engine cannot separate its cache by scope,
@@ -63,7 +64,7 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     - ``tenant``: the tenant of the request. If all slots of an engine are in use, the waiting
       tenants are served alternately. The tenant is not sent to other servers.
     - ``session``: the conversation of the request. A router uses it to choose one of several
-      engines. None: unknown.
+      engines. None: the conversation is unknown.
     - ``priority``: lower values are scheduled earlier, as in vLLM.
     - ``adapter``: the name of a LoRA adapter of the engine.
     - ``trace``: W3C trace context of the request (``traceparent``, ``tracestate``).
@@ -94,5 +95,6 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def prefix_salt(self) -> str | None:
-        """The salt to send to an engine or server that separates cached prefixes by a salt."""
+        """The salt for an engine or an upstream server that shares cached prefixes only among
+        requests with the same salt. None: share them among all requests."""
         return self.cache_scope or self.cache_salt

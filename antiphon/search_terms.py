@@ -24,7 +24,9 @@ def index_terms(text: str) -> str:
 
 
 def query_terms(text: str) -> list[str]:
-    """Return the distinct words of a query, in the form in which ``index_terms`` writes them."""
+    """Return the distinct words of a query. In Chinese, Japanese and Korean, each pair of adjacent
+    characters is a word, and a single character is a word only if it has no neighbors in these
+    scripts."""
     separated = _RUN.sub(lambda run: f" {' '.join(_pairs(run.group()) or run.group())} ", text)
     return list(dict.fromkeys(_WORD.findall(separated)))
 

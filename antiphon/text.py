@@ -28,8 +28,8 @@ def replace_lone_surrogates(text: str) -> str:
 
 
 def replace_lone_surrogates_in_json(value: Any) -> Any:
-    """Replace lone surrogates in all strings and keys of a JSON value. Raises ``RecursionError`` if
-    the value is nested too deeply."""
+    """Replace lone surrogates by U+FFFD in all strings and keys of a JSON value. Raises
+    ``RecursionError`` if the value is nested too deeply."""
     text = json.dumps(value, ensure_ascii=False)
     clean = replace_lone_surrogates(text)
     return value if clean is text else json.loads(clean)

@@ -26,7 +26,8 @@ class Constraint(Struct, frozen=True):
     variant of Lark.
 
     - ``lark``: the grammar. A JSON schema is written as ``start: %json {…}``, a regex as ``start:
-      /…/``. Engines without a parser for this syntax apply the masks of ``llguidance``.
+      /…/``. Engines without a parser for this syntax apply the token masks that the library
+      ``llguidance`` computes.
     - ``needed``: if true, an engine without grammar support must refuse the request; if false, it
       ignores the constraint.
     - ``schema``: a JSON schema for engines that support only schemas. Every JSON value that matches
@@ -59,8 +60,8 @@ class EncodedImage(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """The input of an engine: token ids that the engine continues, and the images between these
-    ids, in order."""
+    """The input of an engine: the token ids of the prompt, and the images between these ids, in
+    order. The engine generates the tokens that follow."""
 
     ids: tuple[int, ...]
     images: tuple[EncodedImage, ...] = ()
@@ -90,8 +91,9 @@ class Chunk(Struct, frozen=True):
     - ``finish``: why the output ended; set in the last chunk only.
     - ``cached_tokens``: number of prompt tokens taken from a cache. Any chunk may contain it.
     - ``stop_text``: the stop string that ended the output. In this case, ``ids`` has only the
-      tokens that end before the stop string. ``tail`` is the text of the next token up to the stop
-      string.
+      tokens that end before the stop string.
+    - ``tail``: text between the last token of ``ids`` and the stop string, if the stop string
+      begins in the middle of a token.
     - ``unreported_tokens``: in the last chunk, the number of sampled tokens whose ids the engine
       does not report, because the output ended in the middle of a character.
     """
@@ -115,7 +117,7 @@ class Tokenizer(Protocol):
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """Ids that end a turn or a text (EOS, EOT …)."""
+        """Ids of the tokens that end a chat message or a text (EOS, EOT …)."""
 
     @property
     def size(self) -> int:

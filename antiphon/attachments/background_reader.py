@@ -17,8 +17,8 @@ __all__ = ["BackgroundReader"]
 
 
 class BackgroundReader:
-    """``DocumentReader`` that opens another reader in the background. Documents that arrive earlier
-    wait until this reader is open. It then reads them.
+    """``DocumentReader`` that opens another reader in the background. Calls of ``read`` wait until
+    that reader is open, and then use it.
 
     ``reader``: context manager that opens a reader that works in a sandbox. If it yields None,
     ``ProcessReader`` is used instead. Use an instance as an async context manager. On entry, the

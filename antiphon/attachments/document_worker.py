@@ -93,8 +93,9 @@ def _read_web_page(content: bytes, max_chars: int) -> dict[str, str]:
 
 
 def _import_codecs() -> None:
-    """Import the codecs of all encodings that a page may use. The process later changes to an
-    unprivileged user, which may not be allowed to read Python's folder."""
+    """Import the codecs of all encodings that a page may use, if this process runs as root. The
+    process later changes to an unprivileged user. This user may not be allowed to read Python's
+    folder, so codecs could then not be imported."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return
     for name in set(aliases.aliases.values()):
@@ -160,9 +161,9 @@ def _render_pages(content: bytes, max_chars: int) -> dict[str, str] | dict[str, 
 
 
 def confine() -> None:
-    """Set the limits of this process and drop its privileges. Call this before parsing and after
-    all imports, because the libraries may be in a folder that only root can read. Raises
-    ``PermissionError`` if this process runs as root but may not change its user."""
+    """Limit the memory and CPU time of this process and drop its privileges. Call this before
+    parsing and after all imports, because the libraries may be in a folder that only root can read.
+    Raises ``PermissionError`` if this process runs as root but may not change its user."""
     _set_limits()
     _drop_privileges()
 
@@ -184,8 +185,9 @@ def _drop_privileges() -> None:
 
 
 def _set_limits() -> None:
-    """Set the limits of this process. ``ipc.worker_program.limit_program`` does the same. This file
-    cannot import it, because this file may run in a sandbox without the other files of Antiphon."""
+    """Limit the memory, CPU time and open files of this process, and forbid it to write files.
+    ``ipc.worker_program.limit_program`` does the same. This file cannot import it, because this
+    file may run in a sandbox without the other files of Antiphon."""
     try:
         import resource
     except ImportError:  # not a Unix

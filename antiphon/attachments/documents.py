@@ -104,8 +104,8 @@ class _WorkerOutput(Struct, frozen=True):
 
 
 def plain_text(content: bytes) -> str | None:
-    """Decode ``content`` as UTF-8, or as UTF-16 if it begins with a BOM. Returns None if the
-    content is not text."""
+    """Decode ``content`` as UTF-16 if it begins with a BOM of UTF-16, otherwise as UTF-8. Returns
+    None if the content is not text."""
     wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
         text = content.decode("utf-16" if wide else "utf-8-sig")
@@ -128,8 +128,8 @@ class DocumentReader(Protocol):
 
 
 class ProcessReader:
-    """``DocumentReader`` that runs the worker in a subprocess. The subprocess has limits and a
-    private folder."""
+    """``DocumentReader`` that runs the worker program (``WORKER``) in a subprocess. The subprocess
+    has resource limits and a private folder."""
 
     async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
         try:
@@ -243,9 +243,12 @@ class Documents:
 
 
 def _kind(content: bytes, name: str, mime: str) -> str | None:
-    """Return the media type of a document, as the library that extracts its text expects it.
-    Returns "" if this library must detect the type. Returns None for plain text and for unknown
-    formats."""
+    """Return the media type of a document for the library that extracts its text. Returns "" if the
+    library must detect the type. Returns None for a content that the library does not read: plain
+    text or an unknown format.
+
+    ``name``: the file name. ``mime``: the declared media type.
+    """
     by_name = _KINDS.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
     if content.startswith(PDF_MAGIC):
         return "application/pdf"

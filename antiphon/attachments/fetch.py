@@ -1,7 +1,7 @@
 """Download the content of URLs from the public internet, with limits on size and time.
 
-For each connection, also after a redirect, the IP address of the server is checked when the socket
-is created. No cookies and no credentials are sent.
+For each connection, also after a redirect, the server's IP address must be public. The address is
+checked when the socket is created. No cookies and no credentials are sent.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ class FetchError(Exception):
 
 
 class FetchResult(Struct, frozen=True):
-    """A fetched resource. ``mime``: its declared media type. ``name``: the last segment of the path
-    of its URL. ``url``: the URL after redirects.
-    """
+    """A fetched resource. ``mime``: the media type that the server declares. ``name``: the last
+    segment of the URL's path. ``url``: the URL after redirects."""
 
     content: bytes
     mime: str
@@ -90,8 +89,9 @@ class Fetcher:
         """Create a fetcher.
 
         ``max_bytes``: maximum size of one resource. ``networks``: private networks that the fetcher
-        may access. ``clock``: see ``Fetcher``. ``resolver`` resolves host names; the default is
-        aiohttp's resolver. Raises ``SetupError`` if the extra ``fetch`` is not installed.
+        may access. ``clock`` returns seconds; it decides when a cached result expires. ``resolver``
+        resolves host names; the default is aiohttp's resolver. Raises ``SetupError`` if the extra
+        ``fetch`` is not installed.
         """
         if find_spec("aiohttp") is None:
             raise SetupError(

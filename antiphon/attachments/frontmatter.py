@@ -55,8 +55,8 @@ _ENDS = ("---", "...")
 
 
 def _value(first: str, below: Sequence[str]) -> str | None:
-    """Parse the value of a field. ``first``: the rest of the line after the key and its colon.
-    ``below``: the indented lines that follow this line.
+    """Parse the value of a YAML field. ``first``: the text after the colon, on the same line as the
+    key. ``below``: the indented lines below this line.
 
     Returns None if the value is not a string.
     """
@@ -105,7 +105,7 @@ def _block_scalar(lines: Sequence[str], *, folded: bool) -> str:
 
 
 def _fold_lines(lines: Sequence[str]) -> str:
-    """Join lines with spaces. Empty lines become a line break."""
+    """Join lines with spaces. One or more empty lines in a row become one line break."""
     paragraphs: list[list[str]] = [[]]
     for line in lines:
         if line.strip():

@@ -1,6 +1,7 @@
 """Read format and size of an image from its first bytes, without decoding it.
 
-Supports the four formats of OpenAI's API. The file name and the declared media type are ignored.
+Supports PNG, JPEG, GIF and WebP, the four image formats of OpenAI's API. The file name and the
+declared media type are ignored.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class Bundle(Struct, frozen=True, kw_only=True):
 
 
 def unpack(content: bytes, limits: BundleLimits = DEFAULT_LIMITS) -> Mapping[str, BundleFile]:
-    """Unpack a zip file. Returns the files by path. Blocks the thread. Raises ``InvalidBundle``."""
+    """Unpack a zip file. Returns the files by path. Blocks the thread. Raises ``InvalidBundle`` if
+    the zip is damaged, exceeds a limit or contains an invalid path."""
     if len(content) > limits.zip_bytes:
         raise InvalidBundle(f"The zip has more than {limits.zip_bytes} bytes.")
     _check_directory(content, limits)
@@ -149,10 +150,12 @@ def pack(bundle: Bundle) -> bytes:
 
 
 def _check_directory(content: bytes, limits: BundleLimits) -> None:
-    """Check the central directory of a zip file. Raises ``InvalidBundle`` if the directory is too
-    large for the allowed number of files, if the file is a ZIP64, or if it is no zip. Only the
-    zip's end record is read, which contains the size of the directory. So a huge directory is never
-    parsed."""
+    """Check the size of a zip file's central directory without parsing the directory, which could
+    be huge. Only the zip's end record is read, which contains this size.
+
+    Raises ``InvalidBundle`` if the directory is too large for the allowed number of files. Also
+    raises it if the content is a ZIP64 file or no zip file.
+    """
     end = content.rfind(_END, max(0, len(content) - 22 - 0xFFFF))
     if end < 0 or end + 22 > len(content):
         raise InvalidBundle("This is not a zip.")

@@ -14,7 +14,7 @@ __all__ = ["WorkerFailed", "run_worker"]
 
 
 class WorkerFailed(Exception):
-    """Error for a program that failed or was killed, usually because it exceeded a limit."""
+    """Error for a worker process that failed or was killed, usually because it exceeded a limit."""
 
 
 async def run_worker(
@@ -23,10 +23,11 @@ async def run_worker(
     """Run a Python file in a new process. ``content`` is its standard input. Returns its standard
     output.
 
-    The process has a private folder for temporary files. It gets ``variables`` but not the server's
-    environment, which may contain secrets. If the caller is cancelled, the process is killed. The
-    program must set its own limits on time and memory. Raises ``WorkerFailed``, and ``OSError`` if
-    the process cannot be started.
+    The process has a private folder for temporary files. It gets the environment variables
+    ``variables`` but not the server's environment, which may contain secrets. If the caller is
+    cancelled, the process is killed. The program must set its own limits on time and memory. Raises
+    ``WorkerFailed`` if the program fails or is killed, and ``OSError`` if the process cannot be
+    started.
     """
     with TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as folder:
         process = await asyncio.create_subprocess_exec(

@@ -41,15 +41,16 @@ class Blobs(Protocol):
     def read(
         self, blob: BlobRef, start: int = 0, end: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes from ``start`` up to, but not including, ``end``. If the range is the
-        whole content, its checksum is verified before the last chunk is yielded."""
+        """Yield the bytes of a blob from ``start`` up to, but not including, ``end``. If the whole
+        content is read, the checksum of the content is verified before the last chunk is
+        yielded."""
 
     async def delete(self, key: str) -> None:
         """Delete the content under a key. Do nothing if the key does not exist."""
 
     def list(self) -> AsyncGenerator[ListedBlob, None]:
-        """Yield all blobs of this Antiphon store, including the blobs of unfinished uploads. The
-        same blob may be yielded more than once."""
+        """Yield all blobs that belong to the same Antiphon store as this object, including the
+        blobs of unfinished uploads. The same blob may be yielded more than once."""
 
     async def sign(self, blob: BlobRef, lifetime_s: float) -> str | None:
         """Return a URL from which anybody can download the content for ``lifetime_s`` seconds.

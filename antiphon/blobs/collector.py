@@ -26,8 +26,8 @@ class BlobCollector:
     """Deletes unused blobs every minute, and blobs of abandoned uploads every day. An async context
     manager: the deletion runs in the background until the block ends.
 
-    Several servers of one store may run this, because deleting a blob twice does no harm. ``clock``
-    returns Unix seconds. It is used if the store has no clock.
+    Several servers that use the same store may run collectors, because deleting a blob twice does
+    no harm. ``clock`` returns Unix seconds. It is used if the store has no clock.
     """
 
     def __init__(self, store: Store, blobs: Blobs, *, clock: Callable[[], float], log: Any) -> None:

@@ -93,8 +93,16 @@ def open_blobs(
     encrypts: bool,
     new_id: Callable[[], str],
 ) -> ObjectBlobs:
-    """Open the blob storage at a URL. ``options``: options of obstore for this kind of storage. For
-    the other parameters, see ``ObjectBlobs``. Does not connect yet. Raises ``SetupError``."""
+    """Open the blob storage at a URL. Does not connect yet.
+
+    - ``options``: options of obstore for this kind of storage.
+    - ``root``: prefix of the keys of all blobs; it identifies one Antiphon store.
+    - ``encryptor``: encrypts new blobs and decrypts encrypted blobs.
+    - ``encrypts``: whether new blobs are encrypted.
+    - ``new_id``: returns a new random name.
+
+    Raises ``SetupError``.
+    """
     parts = urlsplit(url)
     folder = None
     if parts.scheme == "file":

@@ -118,8 +118,9 @@ class ObjectBlobs:
             raise StoreError("The stored content of a file is incomplete.")
 
     async def _pieces(self, blob: BlobRef, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes from ``start`` up to ``end`` in pieces. No piece crosses the border of a
-        segment. If content is missing, the iteration ends before ``end``."""
+        """Yield the bytes of a blob from ``start`` up to ``end`` in pieces. Each piece comes from
+        one segment, i.e. from one object of the storage. If content is missing, the iteration ends
+        before ``end``."""
         is_encrypted = blob.key.endswith(_ENCRYPTED)
         position = start
         while position < end:
@@ -193,7 +194,8 @@ class ObjectBlobs:
 
 
 async def _segments(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Regroup chunks of any size into segments."""
+    """Regroup chunks of any size into segments: pieces of ``SEGMENT_BYTES`` bytes, of which the
+    last may be shorter."""
     buffer = bytearray()
     async for chunk in chunks:
         buffer += chunk

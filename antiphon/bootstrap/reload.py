@@ -1,5 +1,5 @@
-"""Reload the settings of a running server. The server applies new keys, limits, models and a new
-log level.
+"""Reload the settings of a running server. The server applies new API keys, limits, models and a
+new log level.
 
 Requests in progress keep the settings with which they started.
 """

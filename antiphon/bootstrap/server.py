@@ -224,7 +224,7 @@ async def serve_with_workers(
 
 
 async def serve_worker(setup: ChildSetup, announce: Callable[[StartReport], None]) -> None:
-    """Serve in a worker process until SIGTERM. Raises ``SetupError``."""
+    """Run a worker process: serve HTTP requests until SIGTERM. Raises ``SetupError``."""
     loaded = setup.sources.load()
     uvicorn_server.raise_file_limit()
     level = LogLevel(loaded.settings.log_level)
@@ -246,9 +246,9 @@ async def serve_host(
     announce: Callable[[StartReport], None],
     on_reloaded: Callable[[bool], None] = lambda is_valid: None,
 ) -> None:
-    """Run the models for all workers until SIGTERM. A SIGHUP reloads the settings, and then
-    ``on_reloaded`` is called. Its argument is True if the new settings are valid. Raises
-    ``SetupError``."""
+    """Run the host process, which loads the models and runs them for all worker processes, until
+    SIGTERM. A SIGHUP reloads the settings, and then ``on_reloaded`` is called. Its argument is True
+    if the new settings are valid. Raises ``SetupError``."""
     from antiphon.models.model_host import ModelHostSession
 
     loop = asyncio.get_running_loop()
@@ -277,7 +277,8 @@ async def serve_host(
 
 
 async def serve_containers(setup: ChildSetup, announce: Callable[[StartReport], None]) -> None:
-    """Run the containers for all workers until SIGTERM. Raises ``SetupError``."""
+    """Run the process that keeps the containers (environments in which tools run code) of all
+    worker processes, until SIGTERM. Raises ``SetupError``."""
     from antiphon.tools.containers.hosted import ContainerHostSession
 
     loop = asyncio.get_running_loop()
@@ -330,12 +331,13 @@ async def _answer_calls(
     announce: Callable[[StartReport], None],
     settings: Settings,
 ) -> None:
-    """Answer RPC calls of the workers until the workers no longer need this process.
+    """In the host process of the models or of the containers, answer the workers' RPC calls until
+    the workers no longer need this process.
 
-    A SIGTERM does not end this process immediately: a service manager may send it to all processes
-    together, and the workers need this process until their running requests have finished. So after
-    a SIGTERM, this function waits until the last worker has ended, but at most ``drain_s`` +
-    ``CHILD_END_S`` seconds.
+    A SIGTERM does not end the host process immediately: a service manager may send SIGTERM to all
+    processes together, and the workers need the host process until their running requests have
+    finished. So after a SIGTERM, this function waits until the last worker has ended, but at most
+    ``drain_s`` + ``CHILD_END_S`` seconds.
     """
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
@@ -355,8 +357,11 @@ class _Reload(Struct, frozen=True):
 
 
 def _check(settings: Settings, warnings: Iterable[str], level: LogLevel) -> Any:
-    """Check the settings and prepare the process for serving. Returns the logger of the process.
-    Raises ``SetupError``."""
+    """Check the settings before the server starts, raise the process's limit of open files, and set
+    up logging. Returns the logger of the process. Raises ``SetupError``.
+
+    ``warnings``: messages about deprecated settings, which are logged.
+    """
     _check_exposure(settings)
     Prompts(settings.prompts_dir, ids=_new_id).check()
     uvicorn_server.raise_file_limit()
@@ -376,9 +381,10 @@ async def _serve_sockets(
     worker: WorkerContext | None = None,
     reload: _Reload | None = None,
 ) -> None:
-    """Open the app and serve it on these sockets until SIGTERM or SIGINT. ``worker``: the
-    connections of a worker process; None for a server without workers. ``reload``: the data for
-    reloads after a SIGHUP."""
+    """Build the app and serve it over HTTP on these sockets until SIGTERM or SIGINT. ``worker``:
+    the connections of a worker process to the server's other processes; None if the server has a
+    single process. ``reload``: what a reload of the settings after a SIGHUP needs; None disables
+    reloads."""
     settings = loaded.settings
     port = sockets[0].getsockname()[1]
     url = address(settings.host, port)
@@ -518,8 +524,8 @@ async def _open_relay(
     clock: Clock,
     log: Any,
 ) -> tuple[ContainerRelay, ASGIApp | None]:
-    """Open the relay of containers (environments in which tools run code). With the relay, this
-    process uses containers of other processes.
+    """Create the relay of containers (environments in which tools run code). Through the relay,
+    this process uses containers that belong to other processes.
 
     Also returns an ASGI app for the opposite direction: it answers RPC calls of other Antiphon
     servers that use containers of this server. The app is None if other servers cannot use these
@@ -593,8 +599,8 @@ async def _start_store_tasks(
     clock: StoreClock,
     log: Any,
 ) -> None:
-    """Start the tasks that delete expired data and deliver webhooks. They run until the exit stack
-    is closed."""
+    """Start the tasks that delete expired data and deliver webhooks. They run until ``stack`` is
+    closed."""
     sweeper = Sweeper(store, _retention(settings), read_clock=clock.synchronize, log=log)
     await stack.enter_async_context(sweeper)
     if sender is not None:
@@ -606,8 +612,8 @@ async def _start_store_tasks(
 async def _open_metrics(
     stack: AsyncExitStack, settings: Settings, worker: WorkerContext | None
 ) -> Metrics:
-    """Create the metrics of this process. They are exported if the setting ``metrics_export`` is
-    on."""
+    """Create the metrics of this process. If the setting ``metrics_export`` is on, the metrics are
+    also sent to a collector by OpenTelemetry. Worker processes share their metrics."""
     exporter = _metrics_exporter(settings)
     stack.push_async_callback(asyncio.to_thread, exporter.close)
     tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
@@ -675,8 +681,9 @@ async def _loaded_models(
     """Wait until the models are loaded. Check that they include the models that file search needs
     according to the settings.
 
-    ``ranges``: the process's memory ranges before loading. If ``ranges`` is given, memory that was
-    added since then and contains only zeros is returned to the system.
+    ``ranges``: the process's memory ranges before loading. Loading adds memory ranges. If
+    ``ranges`` is given, pages in the added ranges that contain only zeros are returned to the
+    operating system.
     """
     models = await loading
     _check_search_models(settings, models)
@@ -692,8 +699,9 @@ async def _load_models(settings: Settings, worker: WorkerContext | None = None) 
 
 
 async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability, ...]:
-    """Return the features that a server with these settings has on this machine. No models are
-    loaded. Raises ``SetupError`` for settings with which a server does not start."""
+    """List the features of a server with these settings on this machine, and say for each feature
+    whether it works. No models are loaded. Raises ``SetupError`` if a server with these settings
+    would not start."""
     settings = with_packaged_embedder(settings)
     async with AsyncExitStack() as stack:
         store = await open_store("memory:")
@@ -724,13 +732,15 @@ def _peers(worker: WorkerContext | None) -> Path | None:
 def _store_peers(settings: Settings, worker: WorkerContext | None) -> Path | None:
     """Return the folder for the sockets with which the processes that share a store find each
     other. With PostgreSQL, all servers of this user on this host share one folder. With another
-    store, only the workers of this server share a folder."""
+    store, only the workers of this server share a folder. Returns None if there are no other
+    processes: another store and no workers."""
     return runtime_folder() if is_postgres(settings.store) else _peers(worker)
 
 
 def _peer_url(settings: Settings, port: int) -> str:
-    """Return the URL at which other servers can reach this server. Returns "" if the server listens
-    on all addresses, because the server does not know which of these addresses others can reach."""
+    """Return the URL at which other Antiphon servers with the same store can reach this server.
+    Returns "" if the server listens on all addresses, because the server does not know which of
+    these addresses others can reach."""
     return "" if settings.host in EVERY_ADDRESS else address(settings.host, port)
 
 
@@ -739,8 +749,9 @@ def _open_log(settings: Settings, level: LogLevel | None = None) -> Any:
 
 
 def _admission(settings: Settings, metrics: Metrics, worker: WorkerContext | None) -> Admission:
-    """Return the admission queue of this process. If the server has several workers, return the
-    connection of this process to the queue that all workers share."""
+    """Return the queue in which the requests of this process wait until the server has capacity for
+    them. If the server has several workers, they share one queue, and the result is this worker's
+    connection to it."""
     if worker is not None:
         return worker.admission(time.monotonic, metrics.observe_wait)
     return admission_queue(request_limits(settings), time.monotonic, metrics.observe_wait)
@@ -845,9 +856,10 @@ async def _tools(
     documents: Documents,
     log: Any,
 ) -> tuple[ContainerRegistry | None, Mapping[str, ToolProvider]]:
-    """Open the containers and all server-side tools. ``parts``: the parts of the server that
-    containers need. ``seal``: encryptor for the state that tools give to clients. Returns the
-    containers (None if the server runs no code) and the tool providers by type."""
+    """Create the registry of containers and the providers of all server-side tools. ``parts``: the
+    parts of the server that containers need. ``seal``: encryptor for the state that tools give to
+    clients. Returns the registry (None if the server runs no code) and the tool providers by tool
+    type. Leaving ``stack`` closes them."""
     containers = await stack.enter_async_context(open_containers(settings, log, parts))
     dependencies = ToolDependencies(
         settings=settings,
@@ -863,7 +875,7 @@ async def _tools(
 
 
 class _Uploads:
-    """Gives tools read access to uploaded files. Tools do not use the store directly."""
+    """Gives tools read access to uploaded files, because tools have no access to the store."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -988,8 +1000,9 @@ def _metrics_exporter(settings: Settings) -> MetricsExporter:
 async def files_blobs(
     settings: Settings, store: Store, encryptor: Encryptor, url: str | None = None
 ) -> Blobs | None:
-    """Open the external storage for contents of files. ``url``: the storage's address; the default
-    is the setting ``files``. Returns None if the contents are in the store itself.
+    """Open the external storage for the contents of uploaded files. ``url``: the address of this
+    storage; the default is the setting ``files``. Returns None if the address is ``store``, because
+    the store itself then holds the contents.
 
     Raises ``SetupError`` if the storage cannot be opened. Also raises it if the setting ``files``
     is ``store`` but some contents are still outside of the store.
@@ -1069,8 +1082,9 @@ def _access(settings: Settings) -> guard.AuthConfig:
 
 
 def _client_limits(source: ApiKey | Tenant, path: str) -> ClientLimits:
-    """Return the limits of a key or a tenant, read from its table in the settings. Raises
-    ``SetupError``."""
+    """Return the limits of a key or a tenant from the settings. ``path``: the place of the key or
+    tenant in the settings, for the error message. Raises ``SetupError`` if ``tools`` contains an
+    unknown tool."""
     limits = ClientLimits.copy_from(source)
     for name in limits.tools or ():
         if name not in get_args(HostedTool):
@@ -1080,7 +1094,7 @@ def _client_limits(source: ApiKey | Tenant, path: str) -> ClientLimits:
 
 
 def page_is_served(settings: Settings) -> bool:
-    """Return whether the web page is served at ``/``."""
+    """Return whether the server serves its web page, a user interface in the browser, at ``/``."""
     return settings.ui == "on" or (settings.ui == "auto" and is_loopback(settings.host))
 
 

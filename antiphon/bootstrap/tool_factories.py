@@ -111,7 +111,8 @@ def prepare_control_groups(settings: Settings) -> None:
 
 
 class ContainerDependencies(Struct, frozen=True, kw_only=True):
-    """The parts of the server that containers need.
+    """The parts of the server that containers need. A container is a sandbox in which tools run
+    code.
 
     - ``uploads``: the files that clients have uploaded.
     - ``library``: the skills that clients have uploaded.
@@ -183,8 +184,9 @@ async def _open_maker(
     remote: RemoteContainers,
     log: Any,
 ) -> LocalContainers | HostedContainers | str:
-    """Open the object that creates containers, in this process or in the process that owns the
-    containers of all workers. ``remote``: the containers of other processes.
+    """Open the object that creates containers. In a worker, this object asks the process that owns
+    the containers of all workers. Otherwise, it creates the containers in this process. ``remote``:
+    the containers of other processes.
 
     If the server cannot run containers, returns the reason as a text. Raises ``SetupError``.
     """
@@ -209,8 +211,12 @@ async def _open_local(
     parts: ContainerDependencies,
     remote: RemoteContainers,
 ) -> LocalContainers:
-    """Open the containers of this process, and answer RPC calls of other processes that use these
-    containers. The containers are closed with the exit stack."""
+    """Create the manager of the containers that this process runs, and let other processes use
+    these containers by RPC calls. When ``stack`` is closed, the containers are closed.
+
+    ``parts``: the parts of the server that containers need. ``remote``: reaches the containers of
+    other processes.
+    """
     local = LocalContainers(
         sandbox,
         policy,
@@ -264,8 +270,8 @@ def _sandbox_plugin(name: str) -> Any:
 async def _open_kubernetes(
     settings: Settings, owner: str, clock: Callable[[], float], ids: Callable[[str], str]
 ) -> Sandbox:
-    """Open and check sandboxes in a Kubernetes cluster. Raises ``SetupError`` if a setting has no
-    effect in pods, or if the check fails."""
+    """Connect to a Kubernetes cluster that runs sandboxes in pods, and check that sandboxes work
+    there. Raises ``SetupError`` if a setting has no effect in pods, or if the check fails."""
     if find_spec("aiohttp") is None:
         raise SetupError(needs_extra("sandbox: the HTTP client is not installed", "fetch"))
     if settings.sandbox_domains:
@@ -291,7 +297,8 @@ async def _open_kubernetes(
 
 
 async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any) -> Sandbox:
-    """Open and check bubblewrap. Raises ``SetupError`` if it does not work on this machine."""
+    """Create a sandbox that uses bubblewrap, and check that it works. Raises ``SetupError`` if
+    bubblewrap does not work on this machine."""
     from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
     from antiphon.sandbox.cgroups import ControlGroups
 
@@ -402,7 +409,8 @@ async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[s
 
 
 def _is_implemented(settings: Settings, tool: str) -> bool:
-    """Return whether an MCP server in the settings implements a built-in tool."""
+    """Return whether an MCP server in the settings takes the place of the built-in tool
+    ``tool``."""
     return settings.mcp is not False and any(
         server.implements == tool for server in settings.mcp_servers.values()
     )
@@ -414,12 +422,12 @@ def _no_index() -> str:
 
 @asynccontextmanager
 async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the provider for tools of MCP servers, and the built-in tools that MCP servers
-    implement.
+    """Open the provider for tools of MCP servers, and the providers of built-in tools that MCP
+    servers implement.
 
-    If the extra ``mcp`` is not installed, there are two cases. If the settings contain MCP servers
-    or the setting ``mcp`` is true, raises ``SetupError``. Otherwise the tool ``mcp`` is
-    unavailable.
+    These providers need the extra ``mcp``. If this extra is not installed and the settings contain
+    MCP servers or the setting ``mcp`` is true, raises ``SetupError``. Otherwise the tool ``mcp`` is
+    then unavailable.
     """
     settings = dependencies.settings
     if not settings.mcp:
@@ -571,10 +579,11 @@ async def _diffusers(dependencies: ToolDependencies) -> ImageGenerator:
 
 @asynccontextmanager
 async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the provider of ``programmatic_tool_calling``.
+    """Open the provider of the tool ``programmatic_tool_calling``.
 
-    If the extra ``programs`` is not installed, there are two cases. If the setting ``programs`` is
-    true, raises ``SetupError``. Otherwise the tool is unavailable.
+    The tool needs the extra ``programs``. If this extra is not installed and the setting
+    ``programs`` is true, raises ``SetupError``. If it is not installed and the setting is ``auto``,
+    the provider reports the tool as unavailable.
     """
     from antiphon.sandbox.javascript import JavaScript
     from antiphon.tools.programs.provider import ProgramProvider
@@ -608,8 +617,8 @@ async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str
 async def _client_tools(
     dependencies: ToolDependencies,
 ) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the tools that clients run, and the tool ``shell``. The commands of ``shell`` run either
-    on the client or in a container of the server. The request selects the place."""
+    """Open the tools whose calls are executed by clients, and the tool ``shell``. The commands of
+    ``shell`` run on the client or in a container of the server, as the request selects."""
     from antiphon.tools.client_tools.provider import CLIENT_TOOLS
     from antiphon.tools.shell import ShellProvider
 

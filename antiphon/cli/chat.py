@@ -110,7 +110,8 @@ class _Conversation:
         return answer
 
     def _approval(self, request: Json) -> Json:
-        """Ask the user whether an MCP call may run."""
+        """Ask the user whether an MCP call may run. Return the answer as an input item for the next
+        request."""
         call = f"{request['server_label']}: {request['name']}({request['arguments']})"
         self._note(f"[approval] {call}")
         try:
@@ -152,7 +153,7 @@ class _Conversation:
         self._note(f"(model: {self._model or 'the default'}; there are {', '.join(names)})")
 
     def system(self, text: str) -> None:
-        """Set the instructions. If ``text`` is empty, remove them."""
+        """Set the system instructions of the chat. If ``text`` is empty, remove them."""
         self._instructions = text or None
         self._note("(instructions are set)" if text else "(no instructions)")
 
@@ -252,7 +253,8 @@ def chat(server: Server, *, model: str | None = None) -> None:
 
 
 def _run(conversation: _Conversation, text: str) -> bool:
-    """Run a command or send a message. Returns False for ``/quit``."""
+    """Run a slash command or send a message to the model. Returns False if the user wants to leave
+    (``/quit``), otherwise True."""
     if not text.startswith("/"):
         conversation.send(text)
         return True
@@ -305,7 +307,7 @@ def _messages(read_line: Callable[[str], str], interrupted: Callable[[], None]) 
 @contextlib.contextmanager
 def _silent_keyboard() -> Iterator[None]:
     """Turn off the terminal's echo until the block ends. Text that the user types meanwhile is not
-    shown. The next prompt reads it."""
+    shown. The next prompt reads this text."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield
         return

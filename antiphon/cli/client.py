@@ -1,4 +1,5 @@
-"""HTTP client for the commands that talk to a running server, and the search for this server.
+"""HTTP client for the commands that talk to a running server, and a function that finds the address
+of this server.
 
 The client uses only Python's standard library. So these commands need no additional packages.
 """
@@ -33,8 +34,8 @@ class RequestFailed(AntiphonError):
 
 
 class Server:
-    """HTTP client for one server. ``url``: the address, with or without ``/v1``. The constructor
-    raises ``SetupError`` for an invalid URL."""
+    """HTTP client of the commands for one Antiphon server. ``url``: the address, with or without
+    ``/v1``. The constructor raises ``SetupError`` for an invalid URL."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")

@@ -19,8 +19,8 @@ __all__ = ["report", "summary"]
 
 
 async def report(settings: Settings) -> tuple[str, ...]:
-    """Return the lines of the full report. Raises ``SetupError`` if a server would not start with
-    these settings."""
+    """Return the lines of the full report of ``antiphon doctor``. Raises ``SetupError`` if a server
+    would not start with these settings."""
     from antiphon.bootstrap.server import find_capabilities
 
     quiet = structlog.wrap_logger(

@@ -1,4 +1,5 @@
-"""Flags of other model servers, and what replaces each flag in Antiphon."""
+"""Command-line flags of other model servers such as vLLM, and the hint that Antiphon prints for
+each of these flags."""
 
 from __future__ import annotations
 

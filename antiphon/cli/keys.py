@@ -33,8 +33,8 @@ _PATH = "/antiphon/keys"
 
 
 def new_key(loaded: LoadedSettings, fields: Mapping[str, Any]) -> str:
-    """Create a key and return its secret. ``fields``: the fields of ``CreateApiKey``. Raises
-    ``SetupError``."""
+    """Create an API key and return its value, the secret. ``fields``: the fields of
+    ``CreateApiKey``. Raises ``SetupError``."""
     try:
         wanted = msgspec.convert(fields, CreateApiKey)
     except msgspec.ValidationError as error:
@@ -44,14 +44,15 @@ def new_key(loaded: LoadedSettings, fields: Mapping[str, Any]) -> str:
 
 
 def list_keys(loaded: LoadedSettings) -> list[Mapping[str, Any]]:
-    """Return all keys without their secrets. Raises ``SetupError``."""
+    """Return all API keys with their names and limits, but without their secrets. Raises
+    ``SetupError``."""
     action = _KeyAction("", "", lambda keys: keys.list())
     found: list[Mapping[str, Any]] = _run(loaded, action)["data"]
     return found
 
 
 def rotate_key(loaded: LoadedSettings, name: str) -> str:
-    """Replace the secret of a key. Returns the new secret. Raises ``SetupError``."""
+    """Replace the secret of an API key. Returns the new secret. Raises ``SetupError``."""
     return str(_run(loaded, _KeyAction("rotated", name, lambda keys: keys.rotate(name)))["value"])
 
 

@@ -103,7 +103,8 @@ def _target(server: Server, model: str | None) -> _Target:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the agent in this terminal until it ends. Only the agent handles Ctrl-C."""
+    """Run the coding agent in this terminal until it ends, and return its exit status. On Ctrl-C,
+    this process does nothing, because the coding agent handles it."""
     # A handler, unlike SIG_IGN, is not inherited by the client.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:

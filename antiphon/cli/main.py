@@ -46,14 +46,15 @@ __all__ = ["COMMANDS", "Command", "main"]
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A command of ``antiphon``.
+    """A subcommand of the command line ``antiphon``.
 
     - ``run`` runs the command and may return an exit code.
-    - ``groups``: groups of settings. The command has a flag for each setting in these groups.
-    - ``flags``: other settings for which the command has a flag.
+    - ``groups``: names of groups of settings. The command has a flag for each setting in these
+      groups.
+    - ``flags``: names of other settings for which the command has a flag.
     - ``sets_model``: whether the command also has flags for the settings of one model.
     - ``takes``: the positional arguments, as the usage line shows them.
-    - ``arguments`` adds the arguments that are not settings to the command's parser.
+    - ``arguments`` gets the command's parser, and adds the arguments that are not settings.
     """
 
     help: str
@@ -181,9 +182,9 @@ def _settings_flags(command: Command) -> list[Option]:
 
 
 def _model_flags() -> list[Option]:
-    """Return the settings of a model for which commands have flags. Three kinds of settings have no
-    flag: tables, the settings in ``_NO_FLAGS``, and settings that also exist for the whole server.
-    """
+    """Return the model settings that have flags on the command line. Three kinds of model settings
+    have no flag: tables, the settings in ``_NO_FLAGS``, and settings that also exist for the whole
+    server."""
     general = options(Settings)
     return [
         option
@@ -225,8 +226,8 @@ _METAVARS = {"a list": "A,B", "a path": "PATH", "a text": "TEXT", "a number": "N
 
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
-    """Return the flags that the command in ``arguments`` accepts. If the user writes an unknown
-    flag, the error message suggests a similar one of them."""
+    """Return the flags that the command in ``arguments`` accepts. From this list, the error message
+    for an unknown flag suggests a similar flag."""
     if arguments.command is None:
         return ["--help"]
     command = COMMANDS[arguments.command]
@@ -432,11 +433,11 @@ def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
 
 
 def _chat_arguments(loaded: LoadedSettings, url: str) -> str:
-    """Return the arguments with which ``antiphon chat`` finds this server, whose URL is ``url``. A
-    server prints them when it starts.
+    """Return the arguments with which ``antiphon chat`` connects to the Antiphon server at ``url``.
+    The server prints them when it starts, as a hint for the user.
 
     Without ``--url``, ``chat`` reads host and port from the default settings file and the
-    environment. So the arguments contain ``--url`` if this server got its host or port from another
+    environment. So the arguments contain ``--url`` if the server got its host or port from another
     source, such as a flag.
     """
     from antiphon.bootstrap.server import address
@@ -449,8 +450,8 @@ def _chat_arguments(loaded: LoadedSettings, url: str) -> str:
 
 
 def _silent(_: Any) -> None:
-    """Print nothing. If the log is in JSON, this function replaces the function that prints the
-    report of a start, because the log contains the same information."""
+    """Print nothing. In a server that logs JSON, this function takes the place of the function that
+    prints the start report, because the log contains the same information."""
 
 
 def _chat(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:

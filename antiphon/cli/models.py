@@ -111,7 +111,8 @@ def _path(name: str, action: str | None = None) -> str:
 
 
 def _describe(model: Mapping[str, Any]) -> str:
-    """Return one line about a model: name, state and sizes."""
+    """Return one line about a model: its name and state, and, where they apply, the memory that it
+    needs, that it is not downloaded yet, and the number of running requests."""
     status = model["status"]
     state = status["value"] + (f" ({status['stage']})" if status.get("stage") else "")
     parts = [model["id"], state]

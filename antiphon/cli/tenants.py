@@ -21,8 +21,8 @@ _PAGE = 100
 
 
 def export_tenant(loaded: LoadedSettings, name: str, output: Path | None) -> None:
-    """Write the archive of a tenant to a file, or to standard output. An incomplete file is
-    removed. Raises ``SetupError``."""
+    """Write the archive with all data of a tenant to a file, or to standard output if ``output`` is
+    None. An incomplete file is removed. Raises ``SetupError``."""
     path = f"/antiphon/tenants/{quote(name, safe='')}/export"
     try:
         server = find_server(loaded)

@@ -35,10 +35,11 @@ def printable(text: object) -> str:
 
 
 class AnswerPrinter:
-    """Prints one answer as it streams. ``root_url``: the server's URL, for links to files.
+    """Prints one answer of the model while the answer streams. ``root_url``: the server's URL, for
+    links to files.
 
-    ``text``: the answer's text so far. ``approvals``: the MCP calls that wait for the user's
-    approval.
+    ``text``: the answer's text so far. ``approvals``: the requests for MCP calls that need the
+    user's approval.
     """
 
     def __init__(self, console: Console, root_url: str) -> None:

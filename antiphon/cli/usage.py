@@ -51,9 +51,10 @@ def run(
     as_csv: bool,
     now: int,
 ) -> None:
-    """Print the usage of the last ``periods`` hours or days, in UTC. The table has one row for each
-    period and each combination of ``groups``, such as ``tenant``. Within a period, the row with the
-    most tokens comes first. ``now``: the current time in Unix seconds. Raises ``SetupError``."""
+    """Print the usage of the last ``periods`` hours or days, in UTC. ``groups``: fields by which
+    the usage is grouped, such as ``tenant``. The table has one row for each period and each
+    combination of values of these fields. Within a period, the row with the most tokens comes
+    first. ``now``: the current time in Unix seconds. Raises ``SetupError``."""
     width = "1h" if by_hour else "1d"
     heading = ["hour" if by_hour else "day", *groups, *_COLUMNS]
     try:

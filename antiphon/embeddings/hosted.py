@@ -51,4 +51,5 @@ class HostedEmbedder:
         return EmbeddingResult(vectors, packed.tokens)
 
     async def close(self) -> None:
-        """Do nothing. The model stays loaded, because the other process owns it."""
+        """Do nothing. The model stays loaded, because the process that loaded it also unloads
+        it."""

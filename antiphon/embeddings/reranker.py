@@ -34,14 +34,16 @@ class RerankResult(Struct, frozen=True):
 
 
 class Reranker(Protocol):
-    """Scores texts with one reranking model. The owner of a reranker must close it."""
+    """Scores with a reranking model how well texts answer a query. The owner of a reranker must
+    close it."""
 
     async def rerank(self, query: str, texts: Sequence[str]) -> RerankResult:
         """Score how well each of ``texts`` answers ``query``. Raises ``BackendError`` if the model
         fails."""
 
     async def close(self) -> None:
-        """Free the model or the connections to its server."""
+        """Release the resources of the reranker: the loaded model, or the HTTP connections to the
+        upstream server."""
 
 
 async def load(
@@ -74,10 +76,10 @@ async def load(
 
 
 class UpstreamReranker:
-    """``Reranker`` that sends requests to another server.
+    """``Reranker`` that sends texts to the endpoint ``/rerank`` of an upstream server.
 
-    ``upstream``: the HTTP client of that server. ``close`` closes it. ``body``: extra fields for
-    every request.
+    ``upstream``: the HTTP client of this server; ``UpstreamReranker.close`` closes the client.
+    ``body``: extra fields for the body of every request.
     """
 
     def __init__(self, upstream: Upstream, body: Mapping[str, Any]) -> None:

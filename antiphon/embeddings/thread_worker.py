@@ -23,11 +23,11 @@ _BATCH_SIZE = 16
 
 
 class ThreadedEmbedder:
-    """``Embedder`` that runs a blocking function. The function runs on one thread, so two
-    computations never overlap.
+    """``Embedder`` that computes vectors by calling a blocking function. The function runs on a
+    separate thread, one call at a time.
 
-    ``call``: computes the vectors of one batch of texts. It returns the vectors and the number of
-    tokens. ``release``: frees the model.
+    ``call``: the function, which gets one batch of texts and returns their vectors and the number
+    of tokens. ``release``: frees the model.
     """
 
     def __init__(

@@ -59,10 +59,11 @@ async def load(
 
 
 class UpstreamEmbedder:
-    """``Embedder`` that sends requests to another server.
+    """``Embedder`` that sends texts to the endpoint ``/embeddings`` of an upstream server.
 
-    ``upstream``: the HTTP client of that server. ``close`` closes it. ``body``: extra fields for
-    every request. ``prefixes``: texts that are put before queries and passages.
+    ``upstream``: the HTTP client of this server; ``UpstreamEmbedder.close`` closes the client.
+    ``body``: extra fields for the body of every request. ``prefixes``: texts that are put before
+    queries and passages.
     """
 
     vocabulary_size: int | None = None

@@ -70,8 +70,8 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """The values for sampling options that a request does not set. A value from the settings
-        has priority over a recommended value."""
+        """Values of sampling options for requests that do not set them. A value from the operator's
+        settings has priority over a value that the model's authors recommend."""
         recommended = self.recommended or self.backend.recommended_options
         if not recommended:
             return self.operator_defaults
@@ -158,8 +158,9 @@ class Catalog:
         """Serve the models of ``new`` instead of the current models. Do not use ``new`` itself
         afterwards.
 
-        A removed model is closed when its running requests have ended. If a removed model runs on
-        an upstream, the HTTP client of this upstream stays open until ``close`` is called.
+        A removed model that runs on this machine is closed when its running requests have ended. A
+        removed model that runs on an upstream server keeps its HTTP client until ``Catalog.close``
+        is called.
         """
         kept = {id(each) for each in new.configured_models}
         removed = [each for each in self.configured_models if id(each) not in kept]
@@ -174,16 +175,16 @@ class Catalog:
             closing.add_done_callback(self._closings.discard)
 
     async def close_unlike(self, other: Catalog) -> None:
-        """Close the models that ``other`` does not contain. Call this if ``other`` stays in use and
-        this catalog does not. The two catalogs may share models."""
+        """Close the models of this catalog, except those that are also in the catalog ``other``.
+        Call this method to discard this catalog while ``other`` stays in use."""
         kept = {id(each) for each in other.configured_models}
         for configured in self.configured_models:
             if id(configured) not in kept:
                 await configured.backend.close()
 
     async def close(self) -> None:
-        """Close every backend, in reverse order. If one backend fails to close, the other backends
-        are still closed."""
+        """Close all backends, one after the other, in the reverse order of the settings. If one
+        backend fails to close, the other backends are still closed."""
         async with AsyncExitStack() as stack:
             for backend in (*self._former, *(model.backend for model in self._models)):
                 stack.push_async_callback(backend.close)

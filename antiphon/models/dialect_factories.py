@@ -1,5 +1,6 @@
-"""Choose the dialect of a local model, and collect all formats. A dialect renders the prompts of a
-model family and parses its output. A format describes how a model writes tool calls or reasoning.
+"""Choose the dialect of a local model, and collect all formats. A dialect renders the prompts for a
+model family and parses the output of its models. A format describes how a model writes tool calls
+or reasoning.
 
 Dialects and formats come from Antiphon or from installed packages. Formats also come from files of
 the operator.
@@ -54,7 +55,8 @@ def create_dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
 
 
 def available_formats(settings: Settings) -> Formats:
-    """Collect all formats that the settings ``reasoning_format`` and ``tool_format`` can name.
+    """Collect all definitions that the settings ``reasoning_format`` and ``tool_format`` can name.
+    A format describes how a model marks its reasoning or writes tool calls.
 
     Formats in the operator's files come first, then formats of installed packages, then Antiphon's
     own formats. If several formats have the same name, the first format is used. Raises
@@ -77,7 +79,7 @@ def _installed_formats() -> Iterator[Formats]:
 
 
 def _options(engine: Engine, model: Model, settings: Settings) -> DialectOptions:
-    """Return the options with which the dialect of a model is built, from the settings and the
+    """Return the options for the dialect of a model. They come from the settings and from the
     engine."""
     return DialectOptions(
         template=read_template(model.template) if model.template else None,

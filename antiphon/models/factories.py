@@ -1,6 +1,7 @@
 """Build the backend of a model from its settings: one function per engine.
 
-Each function imports the modules of its engine itself, because they load slowly.
+Each of these functions imports the modules of its engine in its body, because these modules load
+slowly.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Factory = Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]
 
 
 async def _llama(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """Build a backend on llama.cpp in this process."""
+    """Build a backend that runs llama.cpp in this process."""
     from antiphon.engines.llama.engine import load
 
     path = await fetch_gguf(model.source, settings.cache_dir, progress)
@@ -52,8 +53,8 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
 async def _openvino(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Build a backend on OpenVINO GenAI in a child process. It runs folders in OpenVINO's format
-    and GGUF files of some architectures."""
+    """Build a backend that runs the model with OpenVINO GenAI in a child process. The model is a
+    folder in OpenVINO's format, or a GGUF file of an architecture that OpenVINO supports."""
     from antiphon.engines.openvino.engine import load
 
     path = Path(model.source).expanduser()
@@ -64,8 +65,8 @@ async def _openvino(
 
 
 async def _auto(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """Build a backend on OpenVINO or on llama.cpp. ``engine_of_file`` chooses the engine that runs
-    the model better."""
+    """Build a backend that runs the model with OpenVINO or with llama.cpp. ``engine_of_file``
+    chooses the engine that runs the model better."""
     path = Path(model.source).expanduser()
     if not is_openvino_folder(path):
         path = await fetch_gguf(model.source, settings.cache_dir, progress)
@@ -77,8 +78,8 @@ async def _auto(name: str, model: Model, settings: Settings, progress: Progress 
 async def _transformers(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Build a backend on Hugging Face transformers in this process. The model is a folder of
-    weights."""
+    """Build a backend that runs the model with Hugging Face transformers in this process. The model
+    is a folder of weights."""
     from antiphon.engines.transformers.engine import load
 
     disable_usage_statistics()
@@ -88,8 +89,8 @@ async def _transformers(
 
 
 async def _vllm(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """Build a backend on vLLM. The model is a folder of weights. vLLM's front end runs in this
-    process."""
+    """Build a backend that runs vLLM. The model is a folder of weights. vLLM's front end runs in
+    this process, and vLLM starts further processes for the model."""
     from antiphon.engines.vllm import load
 
     disable_usage_statistics()
@@ -101,8 +102,9 @@ async def _vllm(name: str, model: Model, settings: Settings, progress: Progress 
 async def _tensorrt_llm(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Build a backend on TensorRT-LLM. The model is a folder of weights. TensorRT-LLM's front end
-    runs in this process."""
+    """Build a backend that runs a model with TensorRT-LLM. The model is a folder of weights. The
+    class ``LLM`` of TensorRT-LLM runs in this process, and TensorRT-LLM's workers run in other
+    processes."""
     from antiphon.engines.tensorrt_llm import load
 
     disable_usage_statistics()
@@ -127,8 +129,8 @@ async def _scripted(
 async def _chat_completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Build a client of an upstream with the Chat Completions API. The setting ``source`` is its
-    address."""
+    """Build a backend that sends requests to an upstream server with the Chat Completions API. The
+    setting ``source`` is the address of this server."""
     from antiphon.backends.remote.factory import create_chat_backend
 
     return await create_chat_backend(
@@ -148,8 +150,8 @@ async def _chat_completions(
 async def _responses(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Build a client of an upstream with the Responses API. The setting ``source`` is its
-    address."""
+    """Build a backend that sends requests to an upstream server with the Responses API. The setting
+    ``source`` is the address of this server."""
     from antiphon.backends.remote.factory import create_responses_backend
 
     return await create_responses_backend(
@@ -166,9 +168,9 @@ async def _responses(
 async def _completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Build a backend on an upstream that continues token ids (Completions API). The prompts are
-    rendered in this process, as for a local model. The setting ``source`` is the upstream's
-    address."""
+    """Build a backend for an upstream server with the Completions API, which takes prompts as token
+    ids. The prompts are rendered in this process, as for a local model. The setting ``source`` is
+    the address of the upstream server."""
     from antiphon.engines.completions.engine import load
 
     options = replace(_load_options(name, model, settings), engine_options=upstream_options(model))
@@ -208,7 +210,8 @@ _ENTRY_POINT_GROUP = "antiphon.engines"
 
 
 def backend_factory(name: str, model: Model) -> Factory:
-    """Return the function that builds the backend of a model. Raises ``SetupError``."""
+    """Return the function that builds the backend of a model. Raises ``SetupError`` if the engine
+    of the model is unknown or does not fit the other settings of the model."""
     kind = model.engine
     if kind in ENGINES:
         if not model.source and kind not in _SOURCELESS:
@@ -227,7 +230,8 @@ def backend_factory(name: str, model: Model) -> Factory:
 
 
 def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
-    """Collect the load options of this model from its settings and the server's settings."""
+    """Collect the options with which the engine loads this model, from the model's settings and the
+    server's settings."""
     return LoadOptions(
         name=name,
         threads=model.threads or settings.threads,
@@ -241,8 +245,9 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
 
 
 async def local_backend(engine: Engine, model: Model, settings: Settings) -> Backend:
-    """Combine an engine with the dialect of its model. If the dialect cannot be built, close the
-    engine and raise the error."""
+    """Build the backend that consists of an engine and the dialect of its model (the code that
+    renders prompts and parses outputs). If the dialect cannot be built, close the engine and raise
+    the error."""
     from antiphon.backends.local.backend import LocalBackend
 
     try:
@@ -254,8 +259,9 @@ async def local_backend(engine: Engine, model: Model, settings: Settings) -> Bac
 
 
 def _projector(model: Model) -> Path | None:
-    """Return the image encoder file of a model: the file in the settings, or the only encoder file
-    in the model's folder. Returns None if there is no such file."""
+    """Return the path of a model's image encoder: the file that the setting ``projector`` names, or
+    else the only encoder file in the model's folder. Returns None if the setting is missing and the
+    folder does not contain exactly one encoder file."""
     if model.projector is not None:
         return model.projector.expanduser()
     found = sorted(Path(model.source).expanduser().glob("*mmproj*.gguf"))
@@ -263,8 +269,9 @@ def _projector(model: Model) -> Path | None:
 
 
 def _reject_options(name: str, model: Model) -> None:
-    """Raise ``SetupError`` for settings that the engine does not support. Call this first, so that
-    the operator does not wait for a download in vain."""
+    """Raise ``SetupError`` for settings of a model that the model's engine does not support.
+    Factories call this function first, so that the operator does not wait for a download in
+    vain."""
     for option in _UNSUPPORTED_OPTIONS.get(model.engine, ()):
         if getattr(model, option):
             raise SetupError(f"model {name}: the engine {model.engine!r} takes no {option}")

@@ -43,13 +43,14 @@ _FETCHERS: Mapping[str, _Fetch] = {
 
 
 def has_files(model: Model) -> bool:
-    """Return whether the model has files on this machine, i.e. its engine reads files."""
+    """Return whether the model's engine reads model files from the disk of this machine. It is
+    false if another server or a Python package provides the model."""
     return model.engine in _FETCHERS
 
 
 async def fetch_files(model: Model, settings: Settings, progress: Progress | None) -> Path | None:
     """Download the model's files if they are not on this machine. Returns the GGUF file or the
-    model's folder. Returns None if the engine of the model has no files. Raises ``SetupError``."""
+    model's folder. Returns None if the model's engine reads no files. Raises ``SetupError``."""
     fetch = _FETCHERS.get(model.engine)
     if fetch is None:
         return None

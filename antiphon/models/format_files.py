@@ -47,7 +47,8 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def load(folder: Path, formats: Formats = SHIPPED) -> Formats:
-    """Return the formats of the ``*.toml`` files in the folder, followed by ``formats``.
+    """Return the reasoning and tool formats of the ``*.toml`` files in the folder, followed by
+    ``formats``.
 
     A format in a file replaces the format with the same name in ``formats``. Raises ``SetupError``
     with a one-line message that names the file and the key.
@@ -112,9 +113,11 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
 
 
 def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Leave out of a format all entries that are not on ``path``, as ``_only`` does, and return
-    whether the rest is valid. If it is not, the invalid entry is on ``path``. So ``_fault`` can
-    find the invalid entry if the error of msgspec does not name its key.
+    """Check a part of a format. Return whether the format is valid if every inner table on ``path``
+    keeps only its entry on ``path`` (see ``_only``).
+
+    ``_fault`` calls this function for each key of a table, because msgspec's error does not name
+    the key of the invalid entry. If the result is False, the invalid entry is on ``path``.
 
     ``table``: the format. ``path``: the keys that lead from ``table`` to an inner value.
     """

@@ -84,7 +84,7 @@ class HostedModels:
         return HostedBackend(self, name, make, context_size=model.context_size)
 
     def status(self, name: str) -> Status:
-        """Return the state that a model has in the host process, such as loaded or unloaded."""
+        """Return the state of a model in the host process, such as loaded or unloaded."""
         return self._statuses.get(name) or Status(value="unloaded")
 
     async def _local(

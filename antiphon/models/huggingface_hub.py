@@ -38,7 +38,8 @@ REASONS = {
 
 
 class _Cancelled(Exception):
-    """Raised in a callback of the library to stop a transfer that was cancelled."""
+    """Raised in a callback of the library ``huggingface_hub`` to stop a transfer that was
+    cancelled."""
 
 
 class Hub:

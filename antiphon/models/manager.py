@@ -44,8 +44,8 @@ class ConfiguredModel(Struct, frozen=True, kw_only=True):
 
 
 class ModelManager:
-    """Manages the served models for operators. ``budget``: the memory budget that all models
-    share."""
+    """Lists, loads, unloads and downloads the served models at the operator's request. ``budget``:
+    the memory budget that all models share."""
 
     def __init__(
         self,
@@ -63,7 +63,8 @@ class ModelManager:
         }
 
     async def list(self) -> ManagedModelList:
-        """Return all models with their states."""
+        """Return all models, each with its state (such as loaded or not loaded), and the memory
+        that they use."""
         return ManagedModelList(
             data=tuple([await self._describe(each) for each in self._configured_models]),
             memory=ModelMemory(
@@ -104,7 +105,8 @@ class ModelManager:
 
     def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
         """Download the files of a model and yield the progress. Closing the iterator stops the
-        download. The next call resumes it. Raises ``InvalidRequest`` for a model without files."""
+        download. The next call resumes the download. Raises ``InvalidRequest`` if the engine of the
+        model reads no files from this machine."""
         configured = self._find(name)
         if not has_files(configured.model):
             raise InvalidRequest(

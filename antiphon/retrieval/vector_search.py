@@ -29,8 +29,9 @@ _CACHE_BYTES = 2**30
 class _CachedStore(Struct, frozen=True):
     """The vectors of one vector store in memory.
 
-    ``version``: changes when the vectors in the database change. ``matrix``: the chunks and the
-    bytes of their vectors. ``rows``: the same vectors as a numpy array, one row per chunk.
+    ``version``: changes when the vectors in the database change, so that an outdated copy is
+    noticed. ``matrix``: the chunks and the bytes of their vectors. ``rows``: the same vectors as a
+    numpy array, one row per chunk.
     """
 
     version: VectorsVersion

@@ -76,7 +76,8 @@ class _RemoveFrame(msgspec.Struct, frozen=True):
 
 
 class NetworkFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The empty answer of the agent (the program inside a box) to a request to open the network."""
+    """The empty answer of the agent (the program inside the box) to the request to give code in the
+    box access to the network proxy."""
 
 
 class WriteFrame(msgspec.Struct, frozen=True):

@@ -77,8 +77,9 @@ _ENVIRONMENT = {
 
 
 class BoxSetup(Struct, frozen=True, kw_only=True):
-    """The parts that all bubblewrap boxes share: the program bwrap, the Python interpreter for the
-    box, and the folders that this interpreter needs."""
+    """The parts that all bubblewrap boxes (sandbox environments) use: the program bwrap, the Python
+    interpreter for code in the box, the folders that this interpreter needs, the seccomp filter,
+    and the code of the agent."""
 
     bwrap: str
     python: str
@@ -156,7 +157,7 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
 class Bubblewrap:
     """The ``Sandbox`` that opens bubblewrap boxes (sandbox environments).
 
-    - ``setup``: the parts that all boxes share.
+    - ``setup``: what all boxes use, such as the Python interpreter and the seccomp filter.
     - ``default_limits``: the resource limits of the boxes that are started in advance.
     - ``pool_size``: the number of idle boxes that are started in advance.
     - ``groups``: the control groups of this server. None if it has no control groups; then only the
@@ -292,8 +293,9 @@ class Bubblewrap:
 
 
 def _remedy(kernel: Path = Path("/proc/sys")) -> str:
-    """Return a sentence with the command that allows user namespaces. The sentence is empty if
-    neither a kernel setting nor a container runtime forbids user namespaces."""
+    """Return a hint for the case that no sandbox can be started: a sentence with the command that
+    allows user namespaces. The sentence is empty if neither a kernel setting nor a container
+    runtime forbids user namespaces. ``kernel``: the folder with the kernel's settings."""
     for setting, forbidding, allowing in _NAMESPACE_SETTINGS:
         try:
             value = kernel.joinpath(*setting.split(".")).read_text("ascii").strip()
@@ -312,7 +314,8 @@ def _box_owner() -> int | None:
 
 
 def _drop_root() -> None:
-    """Change the user of this process to an unprivileged user. Runs in the new process of a box."""
+    """Change the user of the current process from root to an unprivileged user. Runs in the child
+    process that starts the sandbox program, before this program is executed."""
     os.setgroups([])
     os.setgid(_HOST_UID)
     os.setuid(_HOST_UID)
@@ -343,7 +346,7 @@ def _system_mounts() -> Iterator[str]:
 def _find_bwrap() -> str:
     """Return the path of the program bwrap. The system's program is preferred, because security
     profiles such as AppArmor's identify it by its path. If the system has no bwrap, the program
-    that the Python extra installs is used."""
+    from Antiphon's extra ``sandbox`` is used."""
     path = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin") or shutil.which("bwrap")
     if path is not None:
         return path

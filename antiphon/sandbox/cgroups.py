@@ -83,7 +83,7 @@ class ControlGroups:
         """Find a control group that is delegated to this process, and create a child group for
         boxes in it. Return None if no such group can be used. This blocks the thread briefly.
 
-        - ``root``: the folder where the hierarchy is mounted.
+        - ``root``: the folder where the cgroup file system is mounted.
         - ``own``: the file that names the control group of this process.
         """
         for group in _candidates(root, own):
@@ -125,10 +125,11 @@ class ControlGroups:
 
 
 def _candidates(root: Path, own: Path) -> Iterator[Path]:
-    """Yield the delegated groups in which this process may create child groups.
+    """Yield the delegated control groups in which this process may create child groups.
 
-    First comes the parent of the process's own group: an earlier call of ``ControlGroups.detect``
-    may have moved this process from there into a child group. Then comes the process's own group.
+    The first is the parent of the process's current group: an earlier call of
+    ``ControlGroups.detect`` may have moved this process from the parent into a child group. The
+    second is the process's current group.
     """
     if not _NEEDED <= _controllers(root / "cgroup.controllers"):
         return
@@ -143,10 +144,10 @@ def _candidates(root: Path, own: Path) -> Iterator[Path]:
 
 def _is_delegated(group: Path, root: Path) -> bool:
     """Whether this process may manage the control group ``group``. ``root``: the folder where the
-    cgroup hierarchy is mounted.
+    cgroup file system is mounted.
 
     systemd marks delegated groups with an extended attribute. The root of a cgroup namespace counts
-    as delegated if it is writable. See section 2.5 of the kernel's documentation.
+    as delegated if it is writable. See section 2.5 of the kernel's documentation of cgroup v2.
     """
     if not os.access(group / "cgroup.subtree_control", os.W_OK):
         return False
@@ -184,7 +185,9 @@ def _enable(group: Path) -> None:
 
 
 def _move_server(group: Path) -> None:
-    """Move this process and its child processes from ``group`` to a child group of ``group``."""
+    """Move this process and its child processes from ``group`` to a child group of ``group``. This
+    is necessary because Linux refuses to enable controllers for the child groups of a group that
+    itself contains processes."""
     server = group / _SERVER
     _make(server)
     children = _read(Path(f"/proc/self/task/{os.getpid()}/children")).split()

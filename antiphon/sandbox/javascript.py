@@ -75,11 +75,12 @@ _decode_state = msgspec.json.Decoder(ProgramState).decode
 
 
 class JavaScript:
-    """Runs JavaScript programs, up to ``max_concurrent`` at a time. Each program has its own
+    """Runs JavaScript programs, up to ``max_concurrent`` at a time. Each program runs in a separate
     virtual machine.
 
-    ``step_s``: the maximum computing time of one call of ``advance``, in seconds. ``memory_bytes``:
-    memory limit of one program.
+    ``step_s``: the maximum computing time in seconds of one call of ``JavaScript.advance``, which
+    runs a program until the program needs the result of a tool call. ``memory_bytes``: memory limit
+    of one program.
     """
 
     def __init__(
@@ -119,8 +120,8 @@ class JavaScript:
         """Run the JavaScript program ``code`` from its beginning until it ends or waits for a tool
         call that has no outcome yet. Return the state of the program.
 
-        - ``paths``: the functions that the program may call, each as the names that lead from the
-          object ``tools`` to it.
+        - ``paths``: the functions that the program may call. Each function is a tuple of property
+          names: ``("a", "b")`` stands for the function ``tools.a.b``.
         - ``outcomes``: the outcomes of the tool calls so far, in the order of the calls.
         - ``time_ms``: the time that the program sees, in Unix milliseconds. It is also the seed of
           the program's random numbers.
@@ -186,10 +187,10 @@ class JavaScript:
 
 
 class _Machine:
-    """A WebAssembly virtual machine that runs QuickJS.
+    """A WebAssembly virtual machine that runs QuickJS. The results of scripts are untrusted, so
+    callers must validate them.
 
-    The results of scripts are untrusted. The memory of the machine is freed together with this
-    object.
+    The memory of the virtual machine is freed when this object is freed.
     """
 
     def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module, memory_bytes: int) -> None:

@@ -21,10 +21,11 @@ _LOCK = "lock"
 
 
 class SharedFolder:
-    """The folder that the server shares with one box (a sandbox environment). All methods block.
+    """The folder that the server shares with one box (a sandbox environment). All methods block the
+    thread.
 
-    ``visible`` is the part of the folder that is mounted into the box. Code in the box sees each
-    change of this part either completely or not at all.
+    ``visible`` is the part of the folder that is mounted into the box. When the server changes
+    files in this part, code in the box sees each change either completely or not at all.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,9 +54,9 @@ class SharedFolder:
 
     @staticmethod
     def remove_abandoned(owner: int | None) -> int:
-        """Delete the folders of servers that have ended without closing their boxes. Return the
-        number of deleted folders. ``owner``: the id of the user that runs the boxes; None means the
-        server's user."""
+        """Delete the shared folders of servers that have ended without closing their boxes. Return
+        the number of deleted folders. ``owner``: the id of the user that runs the boxes; None means
+        the server's user."""
         removed = 0
         for folder in Path(_root(owner)).glob(f"{_PREFIX}*"):
             with suppress(OSError):
@@ -76,7 +77,8 @@ class SharedFolder:
         """Replace the content of the subfolder ``name`` by ``files``. ``scripts``: the paths of the
         executable files.
 
-        ``max_bytes``: maximum size of all subfolders together. Raises ``ToolError``.
+        ``max_bytes``: maximum size of all subfolders together. Raises ``ToolError`` if they would
+        exceed it, if a path leads out of the subfolder, or if the files cannot be written.
         """
         size = sum(map(len, files.values()))
         if size + sum(self._sizes.values()) - self._sizes.get(name, 0) > max_bytes:

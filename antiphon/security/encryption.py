@@ -40,8 +40,8 @@ _WORTH_DEFLATING = 128
 
 
 class DecryptionError(Exception):
-    """Error for a value that was not encrypted with these keys, was encrypted for another tenant or
-    purpose, or is damaged."""
+    """Error for a value that cannot be decrypted: it was not encrypted with a key of the
+    ``Encryptor``, it was encrypted for another tenant or purpose, or it is damaged."""
 
 
 class EncryptionKey(Struct, frozen=True, kw_only=True):

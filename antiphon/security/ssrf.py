@@ -39,12 +39,13 @@ _GLOBAL = ipaddress.IPv6Network("2000::/3")
 
 
 class AddressNotAllowed(OSError):
-    """Error for a connection to an address that is not allowed."""
+    """Error for a connection to an IP address to which the server must not connect, such as a
+    private address."""
 
 
 def is_public(address: str) -> bool:
     """Return whether an IP address is a public unicast address. If an IPv6 address contains an IPv4
-    address, the IPv4 address is checked."""
+    address, that IPv4 address is checked instead."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -88,10 +89,10 @@ def guarded_session(
 ) -> Any:
     """Return an aiohttp session that connects only to allowed addresses.
 
-    The session stores no cookies and caches no host names. ``private`` and ``networks``: see
-    ``socket_factory``. ``resolver`` resolves host names; None means aiohttp's resolver.
-    ``timeout_s``: maximum total duration of a request, in seconds. Raises ``ImportError`` if
-    aiohttp is not installed.
+    These are the public addresses and the addresses in ``networks``. If ``private`` is True, all
+    addresses are allowed. The session stores no cookies and caches no host names. ``resolver``
+    resolves host names; None means aiohttp's resolver. ``timeout_s``: maximum total duration of a
+    request, in seconds. Raises ``ImportError`` if aiohttp is not installed.
     """
     import aiohttp
 

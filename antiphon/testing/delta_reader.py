@@ -27,8 +27,9 @@ __all__ = ["ReplyItem", "ReplyRecord", "read_reply"]
 
 
 class ReplyItem(Struct):
-    """An item of a reply. ``item``: the item that the delta ``Open`` contained. ``text``: channel
-    (such as ``summary``) → the text that later deltas have added."""
+    """An output item, as the deltas of a reply have built it. ``item``: the item from the delta
+    ``Open``, which starts an output item. ``text``: channel (such as ``summary``) → the text that
+    later deltas have added."""
 
     item: Item
     text: dict[Channel, str] = field(default_factory=dict)
@@ -37,8 +38,9 @@ class ReplyItem(Struct):
 
 
 class ReplyRecord(Struct):
-    """A whole reply. Two records of the same reply are equal even if the text arrived in different
-    chunks."""
+    """All deltas of one reply, merged: the items with their texts, the sampled tokens and
+    ``Finish``. Texts are merged, so two records of the same reply are equal even if the text
+    arrived in different chunks."""
 
     items: list[ReplyItem] = field(default_factory=list)
     sampled_tokens: list[int] = field(default_factory=list)

@@ -36,7 +36,7 @@ __all__ = ["CHECKS", "Check", "DialectUnderTest", "check_dialect"]
 
 
 class DialectUnderTest(Struct, frozen=True):
-    """A dialect and its tokenizer. ``fingerprint``: the fingerprint of the tokenizer, as in
+    """A dialect and its tokenizer. ``fingerprint``: a text that identifies the tokenizer, as in
     ``ModelCard``."""
 
     dialect: Dialect
@@ -159,10 +159,9 @@ def forced_calls_are_constrained_or_rejected(model: DialectUnderTest) -> None:
 
 
 def stored_tokens_are_extended(model: DialectUnderTest) -> None:
-    """Check that the dialect reuses stored tokens. If the text of the stored tokens is the
-    beginning of the new prompt's text, the new prompt must begin with these tokens. Stored tokens
-    must never change the text of the prompt.
-    """
+    """Check how the dialect uses the stored token ids of an earlier answer. If the text of the
+    stored tokens is the beginning of the new prompt's text, the new prompt must begin with these
+    tokens. Stored tokens must never change the text of the prompt."""
     first = model.render(_user(TEXT)).prompt.ids
     talk = (_user(TEXT), _assistant("Very fine."), _user("Why?"))
     fresh = model.render(*talk).prompt.ids
@@ -272,7 +271,8 @@ CHECKS: Mapping[str, Check] = {
 
 
 def check_dialect(dialect: Dialect, tokenizer: Tokenizer, *, fingerprint: str = "") -> None:
-    """Run all checks on a dialect, one after the other."""
+    """Run all checks on a dialect, one after the other. ``fingerprint``: the fingerprint of the
+    tokenizer, as in ``ModelCard``."""
     model = DialectUnderTest(dialect, tokenizer, fingerprint)
     for check in CHECKS.values():
         check(model)
@@ -323,11 +323,11 @@ def _garbage(model: DialectUnderTest) -> Iterable[tuple[list[int], random.Random
 
 
 def _parse_rendered(model: DialectUnderTest, *items: Item) -> ReplyRecord | None:
-    """Render ``items`` (earlier output of the model) into a prompt, and parse the first turn of the
-    model in this prompt.
+    """Render ``items`` (earlier output of the model) into a prompt, and parse the model's first
+    answer in the text of this prompt.
 
-    Returns None if the dialect renders earlier turns in another form than new turns, for example
-    without reasoning. Such a turn cannot be parsed.
+    Returns None if the dialect does not render an earlier answer exactly as the model wrote it, for
+    example because it leaves out the reasoning. Such an answer cannot be parsed.
     """
     before = model.render(_user("Hi"), tools=(WEATHER,))
     after = model.render(_user("Hi"), *items, tools=(WEATHER,)).prompt.ids

@@ -1,4 +1,5 @@
-"""Check of the contract of an embedder, for authors of embedders. It raises ``AssertionError``."""
+"""Check of the contract of an embedder, for authors of embedders. It raises ``AssertionError`` if
+the embedder breaks the contract."""
 
 from __future__ import annotations
 

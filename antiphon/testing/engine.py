@@ -72,7 +72,7 @@ class ScriptedEngine:
         self.closed = False
 
     def text(self, prompt: Prompt) -> str:
-        """Return the text of a prompt."""
+        """Decode the token ids of a prompt to text."""
         return b"".join(map(self.tokenizer.piece, prompt.ids)).decode("utf-8", "replace")
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
@@ -151,9 +151,9 @@ class ScriptedEngine:
     def _tokens(
         self, reply: str, sampling: Sampling
     ) -> Iterator[tuple[int, Literal["stop", "length"] | None]]:
-        """Yield the token ids of a reply. Each id comes with the finish reason, or with None if the
-        reply continues. With ``ignore_eos``, the reply starts again from its beginning until the
-        token limit."""
+        """Yield the token ids of a reply. Each id comes with the finish reason if it is the last
+        id, and otherwise with None. With ``ignore_eos``, the reply is repeated until the token
+        limit."""
         ends = set(sampling.stop_ids)
         ids = self.tokenizer.encode(reply, special=True)
         if not sampling.ignore_eos:

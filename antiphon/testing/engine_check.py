@@ -68,7 +68,8 @@ class Outcome(Struct, frozen=True):
 
 
 async def collect(engine: Engine, prompt: Prompt, sampling: Sampling) -> Outcome:
-    """Generate until the end, and check the rules that apply to every generation."""
+    """Generate tokens until the engine ends the output, and check the rules that apply to every
+    generation. Return all chunks with their ids and logprobs."""
     chunks: list[Chunk] = []
     async with asyncio.timeout(TIMEOUT_S):
         async for chunk in engine.generate(prompt, sampling):
@@ -390,8 +391,9 @@ async def check_closed(engine: Engine) -> None:
 
 
 def _logprob_options(engine: Engine) -> Mapping[str, Any]:
-    """Return the sampling options for the logprobs that ``_same_ids`` needs. Returns no options if
-    the engine does not support logprobs."""
+    """Return the options with which a generation also returns logprobs, because ``_same_ids``
+    compares the logprobs of two generations. Returns no options if the engine does not support
+    logprobs."""
     supported = engine.capabilities.max_logprobs
     return {} if supported is None else {"logprobs": min(2, supported)}
 

@@ -115,8 +115,9 @@ async def enforces_the_file_quota(store: Store) -> None:
 
 
 def make_blob(key: str, content: str = "x") -> BlobRef:
-    """Return the reference to a blob of 1 byte. Blobs with equal ``content`` have the same
-    checksum."""
+    """Return a reference to a blob that need not exist. The size in the reference is 1 byte.
+    ``content``: one letter that stands for the content of the blob. It determines the checksum:
+    equal letters give equal checksums."""
     return BlobRef(key=key, sha256=content * 64, bytes=1)
 
 

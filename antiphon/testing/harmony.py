@@ -18,16 +18,16 @@ __all__ = ["HarmonyTokenizer", "harmony_encoding"]
 
 
 def harmony_encoding() -> HarmonyEncoding:
-    """Return the encoding of the library ``openai_harmony``. Its vocabulary file is stored in the
-    server's default folder."""
+    """Load gpt-oss's vocabulary (``HarmonyEncoding``) with the library ``openai_harmony``. The
+    vocabulary file is stored in the server's default cache folder."""
     return load(
         None, Path.home() / ".cache" / "antiphon" / "models" / "vocabulary", environment_variable
     )
 
 
 class HarmonyTokenizer:
-    """``Tokenizer`` that uses the library's encoding. ``<|return|>`` and ``<|call|>`` end a
-    turn."""
+    """``Tokenizer`` that uses an encoding (a vocabulary) of the library ``openai_harmony``. The
+    tokens ``<|return|>`` and ``<|call|>`` end a message."""
 
     def __init__(self, encoding: HarmonyEncoding) -> None:
         self._encoding = encoding

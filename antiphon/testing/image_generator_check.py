@@ -53,7 +53,8 @@ async def check_image_generator(
 async def _generate(
     generator: ImageGenerator, task: ImageTask
 ) -> tuple[list[PartialImage], GeneratedImage]:
-    """Generate one image. Returns the previews and the image. Checks that the image comes last."""
+    """Generate one image. Returns its previews and the image. Checks that the image comes after all
+    previews."""
     previews: list[PartialImage] = []
     generated: GeneratedImage | None = None
     async with aclosing(generator.generate(task)) as images:

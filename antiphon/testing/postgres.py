@@ -172,9 +172,9 @@ class Postgres:
 
 @contextmanager
 def postgres(folder: Path | None = None, **settings: str) -> Iterator[Postgres]:
-    """Yield a running server. ``folder``: folder in which the data folder is created. The default
-    is the folder for temporary files. ``settings``: settings of PostgreSQL, which override the
-    settings for tests."""
+    """Yield a running PostgreSQL server. ``folder``: folder in which the data folder is created;
+    the default is the folder for temporary files. ``settings``: settings of PostgreSQL, which
+    override the usual settings of tests."""
     user = _NOBODY if os.name == "posix" and os.getuid() == 0 else None
     with (
         _new_folder(folder, user) as data,
@@ -216,8 +216,9 @@ def _binaries() -> Path:
 
 
 def _reachable(binaries: Path, folder: Path, user: int | None) -> Path:
-    """Return a folder with PostgreSQL's programs that ``user`` can run. If the user cannot run the
-    programs in ``binaries``, they are copied to ``folder``."""
+    """Return a folder with PostgreSQL's programs that the user with the id ``user`` can run. If
+    this user cannot run the programs in ``binaries``, they are copied to ``folder``. If ``user`` is
+    None, the server runs as the current user, and ``binaries`` is returned."""
     if user is None:
         return binaries
     tried = subprocess.run(

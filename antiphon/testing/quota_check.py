@@ -33,8 +33,9 @@ async def _reserve(
     owner: str = "server",
     lease_s: float = _LEASE_S,
 ) -> bool:
-    """Reserve a place in the quota for the response ``resp_NAME``. Returns whether the quota has
-    room. ``most``: maximum number of responses."""
+    """Reserve a place for the response ``resp_NAME`` in the quota of ``tenant``. Returns whether
+    the quota had room. ``most``: maximum number of the tenant's responses. ``max_bytes``: maximum
+    number of the tenant's stored bytes."""
     return await store.reserve_response(
         tenant,
         f"resp_{name}",
@@ -100,9 +101,10 @@ async def a_dead_owner_reserves_nothing(store: Store) -> None:
 
 
 async def only_its_owner_releases_a_reservation(store: Store) -> None:
-    """Check that only the current owner of a reservation can release it. Example: two servers
-    reserve a place for the same response, one after the other. The first server's release has no
-    effect then."""
+    """Check that only the current owner of a reservation (a place for a response in the tenant's
+    quota) can release it. Example: one server reserves a place for a response, and then another
+    server reserves the place for the same response. If the first server now releases its
+    reservation, the place stays reserved."""
     assert await _reserve(store, "a", 1, owner="one")
     assert await _reserve(store, "a", 1, owner="two")
     await store.release_reservation("t", "resp_a", "one")

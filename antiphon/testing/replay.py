@@ -54,8 +54,9 @@ class Scene(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a file with scenes. ``pause_s``: seconds between chunks, for tests that look
-    at an incomplete reply."""
+    """The content of a TOML file for the engine ``replay``. ``scenes``: the texts that the engine
+    returns. ``pause_s``: seconds between two chunks of a reply, for tests that look at an
+    incomplete reply."""
 
     scenes: tuple[Scene, ...]
     pause_s: Annotated[float, Meta(ge=0)] = 0
@@ -86,8 +87,8 @@ def scene_player(scenes: tuple[Scene, ...]) -> Callable[[str], Reply]:
 
 
 async def replay(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """Build the backend of a model whose source is a TOML file with ``[[scenes]]``. Raises
-    ``SetupError``."""
+    """Build the backend of a model of the engine ``replay``. The model's ``source`` is a TOML file
+    with the texts that the engine returns, in tables ``[[scenes]]``. Raises ``SetupError``."""
     try:
         read = tomllib.loads(Path(model.source).read_text(encoding="utf-8"))
         file = msgspec.convert(read, _File)

@@ -53,14 +53,15 @@ def batch(first: int, count: int = 1, tokens: bytes = b"", at: float | None = No
 
 
 def job(name: str, tenant: str = "t", model: str = "m") -> Job:
-    """Return a job for the response ``resp_NAME``."""
+    """Return a ``Job``, the stored request of a background run, for the response ``resp_NAME``."""
     return Job(tenant=tenant, id=f"resp_{name}", model=model, request=b"{}", prompt=b"\1\0\0\0")
 
 
 def queued_response(
     name: str, *, store: bool = True, previous: str | None = None
 ) -> StoredResponse:
-    """Return the response ``resp_NAME`` as it is at its start: with input and without output."""
+    """Return the response ``resp_NAME`` as it is when its background run is queued: with input and
+    without output."""
     stored = make_response(name, previous)
     response = replace(
         stored.response, status="queued", output=(), store=store, usage=None, background=True
@@ -69,7 +70,8 @@ def queued_response(
 
 
 def ended_response(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
-    """Return the response ``resp_NAME`` as it is at its end."""
+    """Return the response ``resp_NAME`` of a background run that has ended. ``store``: whether the
+    response is stored. ``previous``: name of the previous response."""
     stored = make_response(name, previous)
     return replace(stored, response=replace(stored.response, store=store, background=True))
 
@@ -85,7 +87,8 @@ async def begin_run(
 
 
 async def numbers(store: Store, name: str = "a", after: int = -1, limit: int = 100) -> list[int]:
-    """Return the sequence numbers of a run's stored events after the event ``after``."""
+    """Return the sequence numbers of a run's stored events that are greater than ``after``.
+    ``limit``: the number of events after which the store ends the page."""
     page = await store.runs.events("t", f"resp_{name}", after, limit=limit)
     assert page is not None
     return [n for each in page.batches for n in range(each.first, each.last + 1) if n > after]
@@ -94,9 +97,9 @@ async def numbers(store: Store, name: str = "a", after: int = -1, limit: int = 1
 async def _read(
     store: Store, name: str = "a", *, after: int = -1, waits: asyncio.Event | None = None
 ) -> list[int]:
-    """Read the events of a run as a client's reader does, until the run has ended or is deleted.
-    Returns the numbers of the events. ``waits``: an ``asyncio.Event``. It is set when the reader
-    starts to wait for more events of the run."""
+    """Read the events of a run in the way in which the server reads them for a client, until the
+    run has ended or is deleted. Returns the numbers of the events. ``waits``: an event that is set
+    when the reader starts to wait for more events of the run."""
     received: list[int] = []
     with store.runs.subscribe("t", f"resp_{name}") as tail:
         tail.is_stale = True
@@ -307,7 +310,8 @@ async def counts_unended_runs_of_a_key(store: Store) -> None:
 
 
 async def creates_no_more_runs_than_a_limit_permits(store: Store) -> None:
-    """Check that concurrent calls of ``create`` cannot exceed the limits on unended runs."""
+    """Check that concurrent calls of ``create`` cannot exceed the limits on the number of
+    background runs that have not ended."""
     limits = (RunLimit(4), RunLimit(3, "k"))
 
     async def create(name: str, key: str) -> RunLimit | None:
@@ -381,9 +385,9 @@ class _Parts:
 
 
 async def stores_batches_in_parts(store: Store) -> None:
-    """Check that a store accepts a batch of events as an iterable of several parts. Batches have
-    this form if they are too long for the memory. The store does not send such a batch to readers
-    that wait for events: they must read it from the store."""
+    """Check that a store accepts a batch of events whose content is an iterable of several parts.
+    Batches that are too large to be held in memory have this form. Readers that wait for events do
+    not get such a batch from memory: they are told to read the events from the store."""
     large = EventBatch(first=2, count=5, parts=_Parts())
     one, two = await begin_run(store), await begin_run(store, "b")
     with store.runs.subscribe("t", "resp_a") as tail:
@@ -405,7 +409,8 @@ async def stores_batches_in_parts(store: Store) -> None:
 
 
 class _Shifted:
-    """The same batches as in ``_Parts``, but with the events 3 to 7."""
+    """An iterable of the same batches as ``_Parts``. The numbers of their events are increased by
+    1, so the batches contain the events 3 to 7 instead of 2 to 6."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         for each in _Parts():
@@ -413,7 +418,8 @@ class _Shifted:
 
 
 async def _page(store: Store, name: str, after: int) -> list[int]:
-    """Return the numbers of the events on the page after the event ``after``."""
+    """Return the numbers of the events of the response ``resp_NAME`` that follow the event with the
+    number ``after``. The result has at most one page of events."""
     page = await store.runs.events("t", f"resp_{name}", after, limit=100)
     assert page is not None
     return [n for each in page.batches for n in range(each.first, each.last + 1)]

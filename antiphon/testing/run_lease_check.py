@@ -24,7 +24,7 @@ LONG_S = 3600.0
 
 
 class _RecordingListener:
-    """A listener of a run store that records its notifications."""
+    """A listener for a run store. It records every notification that the store sends to it."""
 
     def __init__(self) -> None:
         self.news: list[str | tuple[str, int]] = []
@@ -106,8 +106,9 @@ async def requeues_released_runs(store: Store) -> None:
 
 
 async def claims_again_what_its_owner_does_not_hold(store: Store) -> None:
-    """Check that a server can claim a run a second time if it does not know about its first claim.
-    This happens if the store records the claim but its answer does not reach the server."""
+    """Check that a server can claim a run again if it does not know that it has claimed the run.
+    This happens if the store records the claim, but the store's answer does not reach the
+    server."""
     for name in "ab":
         await store.runs.create(job(name), queued_response(name), batch(0, 2))
     first, lost = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=())
@@ -270,8 +271,8 @@ async def conversation_lock_moves_with_its_run(store: Store) -> None:
 
 
 async def begins_no_run_without_the_lock(store: Store) -> None:
-    """Check that a run is not created if its conversation lock has expired. After the run is
-    created, the lock does not expire."""
+    """Check that a run is not created if its conversation lock has expired. Check also that the
+    lock of a created run does not expire."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
     assert await store.runs.create(job("a"), queued_response("a"), batch(0), lock=lock) is False
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True

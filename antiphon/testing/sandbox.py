@@ -20,8 +20,9 @@ RunFunction = Callable[[str, dict[str, bytes]], ExecutionResult]
 
 
 class FakeBox:
-    """``Box`` of a ``FakeSandbox``. Its files are in a dictionary. ``run``: the function that takes
-    the place of the interpreter."""
+    """Fake sandbox environment (``Box``) that ``FakeSandbox`` opens. Its files are in a dictionary.
+    ``run``: the function that gets each code or command and returns its result, in place of an
+    interpreter."""
 
     def __init__(self, run: RunFunction, limits: Limits) -> None:
         self._run_function = run

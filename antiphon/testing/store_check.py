@@ -383,7 +383,7 @@ async def adds_a_turn_to_its_conversation(store: Store) -> None:
 
 
 async def _locked(store: Store, conversation: str, response_id: str) -> ConversationLock:
-    """Lock a conversation for a response. The server ``one`` holds the lock. Returns the lock."""
+    """Lock a conversation for a response, as the server ``one``. Returns the lock."""
     assert await store.runs.lock_conversation("t", conversation, response_id, "one", lease_s=60)
     return ConversationLock(conversation, "one")
 
@@ -413,8 +413,9 @@ async def adds_no_turn_without_the_lock(store: Store) -> None:
 
 
 async def a_repeated_save_changes_nothing(store: Store) -> None:
-    """Check that saving a response again changes nothing, even if the server has lost the lock
-    after the first save. A server repeats a save if it gets no answer from the store."""
+    """Check that saving a response again changes nothing. This holds even if the response has lost
+    its conversation lock after the first save. A server repeats a save if it gets no answer from
+    the store."""
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     lock = await _locked(store, "conv_a", "resp_a")
     assert await store.save("t", make_response("a"), lock=lock) is True

@@ -1,5 +1,5 @@
-"""A small tokenizer for tests. Its tokens are bytes and a few special tokens. It follows the same
-rules as the tokenizers of models."""
+"""A small tokenizer for tests. Its tokens are the 256 bytes and a few special tokens. It implements
+``Tokenizer`` like the tokenizers of real models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Check of the contract of a tool provider, for authors of tools. It raises ``AssertionError``.
+"""Check of the contract of a tool provider, for authors of tools. It raises ``AssertionError`` if
+the provider breaks the contract.
 
 A ``ToolCheckCase`` contains the calls that the check makes.
 """
@@ -67,8 +68,8 @@ class ToolCheckCase(Struct, frozen=True, kw_only=True):
 async def check_tool(provider: ToolProvider, case: ToolCheckCase) -> None:
     """Check a tool provider: opening, functions, parallel calls, failures and cancellation.
 
-    For each call, the items of the response are also checked, because clients see only these items.
-    At the end, no task may still be running.
+    For each call, the response items of the call are also checked, because clients see only these
+    items. At the end, no task may still be running.
     """
     async with asyncio.timeout(_SECONDS):
         _check_rejections(provider, case)
@@ -96,8 +97,8 @@ async def check_tool(provider: ToolProvider, case: ToolCheckCase) -> None:
 async def _open(
     provider: ToolProvider, tool: Any, response: ResponseContext
 ) -> AsyncIterator[Toolset]:
-    """Open the provider's toolset. A provider that calls other tools (``ToolCaller``) gets an empty
-    list of tools."""
+    """Open the toolset of a provider for one tool of a request. The toolset of a provider that
+    calls other tools (``ToolCaller``) is built without other tools."""
     async with provider.open(tool, response) as toolset:
         if isinstance(provider, ToolCaller):
             toolset = provider.compose((), response, {})
@@ -107,7 +108,8 @@ async def _open(
 async def _check_declared_functions(
     provider: ToolProvider, case: ToolCheckCase, response: ResponseContext
 ) -> None:
-    """Check that ``declared_functions`` and ``open`` return the same functions."""
+    """Check that ``provider.declared_functions``, which announces the functions of the tool,
+    returns the same functions as ``provider.open``."""
     if not isinstance(provider, FunctionDeclarer):
         return
     declared = await provider.declared_functions(case.tool, response)
@@ -209,8 +211,8 @@ def _status(function: ToolFunction, items: Sequence[Any]) -> str:
 
 
 async def _check_result_size(function: ToolFunction, case: ToolCheckCase, arguments: str) -> None:
-    """Check that a result above the size limit is truncated. The limit also applies to the items of
-    the call."""
+    """Check that a result above the size limit is truncated. For this, measure the response items
+    of the call, because they contain the result and the same limit applies to them."""
     items = await _call_items(function, case, arguments)
     size = len(msgspec.json.encode(items))
     assert size <= _MAX_RESULT_BYTES + _ITEM_OVERHEAD_BYTES, (
@@ -227,8 +229,11 @@ def _find_function(toolset: Toolset, named: tuple[str, str]) -> ToolFunction:
 async def _call(
     function: ToolFunction, case: ToolCheckCase, *, arguments: str | None = None
 ) -> ToolResult:
-    """Run a call and return its result. Checks that the result comes last. If the tool raises
-    ``ToolError``, returns a failed result."""
+    """Call the tool function and return its result. Checks that the function yields nothing after
+    the result. If the tool raises ``ToolError``, returns a failed result.
+
+    ``arguments``: the arguments of the call; None means those of the successful call in ``case``.
+    """
     assert function.handler is not None
     shell = function.initial_item
     known = KINDS[type(shell)].progress
@@ -284,8 +289,8 @@ async def _check_cancellation(function: ToolFunction, case: ToolCheckCase, argum
 async def _check_parallel_use(
     provider: ToolProvider, case: ToolCheckCase, response: ResponseContext
 ) -> None:
-    """Check that several tasks can open the provider at the same time, and that one of them can be
-    cancelled."""
+    """Check that several tasks can open the provider at the same time. Check that a task with an
+    open provider can be cancelled, and that the provider still works afterwards."""
     is_open = asyncio.Event()
 
     async def holds() -> None:

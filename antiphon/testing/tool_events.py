@@ -1,7 +1,8 @@
 """Run one tool call and return its items as a client sees them. Used by ``tool_check``, the
 contract check of tool providers.
 
-The call goes through the same steps as in a response. The events and items are then checked.
+The call goes through the same steps as a tool call in a response of the server. The events and
+items are then checked.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ __all__ = ["items_of_call"]
 async def items_of_call(
     function: ToolFunction, arguments: str, *, tenant: str, max_result_bytes: int
 ) -> list[Item]:
-    """Run a call and return its items. Raises ``AssertionError`` for items that a client cannot
-    send back as input, and ``GrammarError`` for events in an illegal order.
-    """
+    """Run a call and return the response items of the call. Raises ``AssertionError`` for items
+    that a client cannot send back as input, and ``GrammarError`` for events in an illegal order."""
     numbers = itertools.count(1)
 
     def ids(prefix: str) -> str:
@@ -69,7 +69,7 @@ async def items_of_call(
 
 
 def _call_deltas(function: ToolFunction, arguments: str) -> tuple[Delta, ...]:
-    """Return the deltas of a model that writes this call."""
+    """Return the deltas of a reply in which the model calls ``function`` with ``arguments``."""
     name, namespace = function.tool.name, function.namespace or UNSET
     shell: Item = (
         CustomToolCall(call_id="", name=name, input="", namespace=namespace)

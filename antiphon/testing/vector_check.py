@@ -1,4 +1,4 @@
-"""Contract checks for stores: vector stores."""
+"""Contract checks of the part of a store that keeps vector stores and searches their chunks."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _vector(*numbers: float) -> bytes:
 
 
 async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "t") -> None:
-    """Add a file that is completely indexed, with one chunk for each of these texts. The vector of
-    a chunk contains the index of the chunk."""
+    """Add a file to a vector store and mark it as indexed. The file gets one chunk for each of
+    these texts. The vector of the chunk with index ``i`` is ``(i, 1)``."""
     assert await vectors.add_files(tenant, [make_indexed_file(name)], None)
     chunks = [
         IndexedChunk(start=100 * at, text=text, vector=_vector(at, 1))

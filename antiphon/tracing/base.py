@@ -3,7 +3,8 @@
 
 A span is identified by its W3C trace context headers (``traceparent``, ``tracestate``), so another
 process can start a child of the span. Clients send these headers in requests, and Antiphon sends
-them to engines and upstreams. Background runs are stored with the headers.
+them to engines and upstreams. The headers are also stored with a background run, so a later process
+can continue its trace.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class Span:
 
 
 class Tracer:
-    """Starts spans. This base class records nothing. It passes the trace context of the client on
-    unchanged.
+    """Starts spans. This base class records nothing: its spans only pass on the trace context that
+    the client sent.
 
     ``enabled``: whether spans are recorded. ``with_content``: whether spans may contain prompts and
     answers.

@@ -7,7 +7,8 @@ __all__ = ["MetricsExporter"]
 
 
 class MetricsExporter:
-    """Records metrics of requests. This base class records nothing."""
+    """Base class of exporters for metrics of requests. Its methods do nothing; a subclass records
+    the metrics and exports them."""
 
     def record_request(
         self,

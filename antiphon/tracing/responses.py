@@ -41,8 +41,8 @@ def record_response(span: Span, response: Response) -> None:
 
 
 def record_content(tracer: Tracer, span: Span, request: CreateResponse, response: Response) -> None:
-    """Record the content of the request and of the answer in the span, if the operator has enabled
-    this."""
+    """Record the request's input and the response's output in the span. Does nothing unless the
+    operator has enabled the recording of content."""
     if not tracer.with_content:
         return
     span.set(

@@ -51,11 +51,14 @@ _OTHERWISE = (
 
 
 class _Step(Struct, frozen=True):
-    """One turn of the scripted model, in which it calls a tool.
+    """One answer of the scripted model, in which the model calls a tool.
 
-    ``tool``: the type of the tool. ``thought``: the reasoning. ``says``: the text before the tool
-    call. ``function`` and ``arguments``: the function that the model calls, and the arguments.
-    ``sentence``: what this turn adds to the final answer.
+    - ``tool``: the type of the tool.
+    - ``thought``: the text of the model's reasoning.
+    - ``says``: the text of the answer before the tool call.
+    - ``function`` and ``arguments``: the function that the model calls, and its arguments.
+    - ``sentence``: the text that this step adds to the model's last answer, which comes after all
+      tool calls.
     """
 
     tool: str
@@ -109,8 +112,8 @@ _STEPS = (
 
 
 def write_scenes(path: Path, ready: Collection[str]) -> None:
-    """Write the script to ``path``, in the format of the engine ``replay``. ``ready``: types of the
-    tools that work on this machine."""
+    """Write the script of the demo to the file ``path``, which the engine ``replay`` can play.
+    ``ready``: types of the tools that work on this machine; steps with other tools are left out."""
     steps = [step for step in _STEPS if step.tool in ready]
     answer = "".join(step.sentence for step in steps) or "No tool works on this machine."
     turns = [*(step.turn() for step in steps), answer]
@@ -137,8 +140,8 @@ def tools(ready: Collection[str], store_id: str) -> list[dict[str, object]]:
 
 
 def demo_settings(settings: Settings, folder: Path) -> Settings:
-    """Return a copy of ``settings`` in which the only model is the scripted model. Files of the
-    demo are in ``folder``."""
+    """Return a copy of ``settings`` in which the only model is the scripted model. ``folder``: the
+    folder in which the demo stores its files."""
     model = Model(
         engine="replay",
         source=str(folder / "tour.toml"),

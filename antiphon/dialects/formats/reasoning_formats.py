@@ -25,7 +25,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             close=("</think>",),
             kept=True,
             mark="",
-            models="any that thinks, whose thinking is to stay in the answer",
+            models="any model that reasons, if the reasoning has to stay in the answer",
             aliases=("minimax_m2_append_think", "minimax_append_think"),
             source=_VLLM,
         ),
@@ -44,7 +44,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             open=("◁think▷",),
             close=("◁/think▷",),
             mark="◁think▷",
-            models="Kimi, the first one",
+            models="the first Kimi model",
             source=_SGLANG,
         ),
         ReasoningFormat(
@@ -133,7 +133,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             answer=("all\n", ""),
             frames=(">>>all\n",),
             mark=">>>all",
-            models="Functionary 3.2, which does not think",
+            models="Functionary 3.2, which does not reason",
             source=_TEMPLATE,
             from_template=True,
         ),
@@ -296,8 +296,8 @@ REASONING: Mapping[str, ReasoningFormat] = {
             close=("</think>",),
             # MiniMax M1 and Cogito use these tags, but their templates do not contain them.
             mark="</think>|provide tool-name and json-object|deep thinking subroutine",
-            models="DeepSeek R1 and V3.1 on, Qwen 3, GLM 4.5 on, MiniMax M2, MiMo, Nemotron,"
-            " OLMo 3, Kimi K2, Step 3, Granite 4.2, Ling 3, Laguna",
+            models="DeepSeek R1, DeepSeek V3.1 and later, Qwen 3, GLM 4.5 and later, MiniMax M2, MiMo,"
+            " Nemotron, OLMo 3, Kimi K2, Step 3, Granite 4.2, Ling 3, Laguna",
             aliases=(
                 "deepseek_r1",
                 "deepseek_v3",

@@ -58,7 +58,7 @@ _LONGCAT = key_value_tags(
     ("<longcat_tool_call>", "</longcat_tool_call>"),
     ("<longcat_arg_key>", "<longcat_arg_value>"),
     mark="<longcat_arg_key>",
-    models="LongCat, the later ones",
+    models="LongCat models after LongCat Flash",
     source="its makers' parser",
 )
 _CALL = r"<\|function_call\|>"
@@ -301,7 +301,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             "hy_v3_plain",
             ("", ""),
             mark="<tool_sep>",
-            models="Hunyuan 3 without a suffix",
+            models="Hunyuan 3, if its tags have no suffix",
             source=_VLLM,
         ),
         key_value_tags(
@@ -344,7 +344,7 @@ TOOLS: Mapping[str, ToolFormat] = {
         function_json_calls(
             "functionary",
             r"\{start_tag\}=\{function_name\}",
-            models="Functionary 3.1, functions of Llama 3.1",
+            models="Functionary 3.1, Llama 3.1 (custom functions)",
             aliases=("functionary_v3_1", "functionary_v3_1_llama_3_1"),
             source=_TEMPLATE,
             from_template=True,
@@ -539,7 +539,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             "<|python_start|>",
             "<|python_end|>",
             _PYTHONIC_4,
-            models="Llama 4, told to write Python",
+            models="Llama 4, if the prompt asks for calls in Python",
             source=_VLLM,
         ),
         python_calls(
@@ -599,7 +599,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             closes=("</tool_call>",),
             mark="<tool_call>",
             models="Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5, EXAONE 4,"
-            " and models without tools of their own",
+            " and models whose template has no tools",
             aliases=(
                 "qwen",
                 "qwen25",
@@ -672,7 +672,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             "",
             "",
             in_list=False,
-            models="Granite 3.3 and 4, told to write Python",
+            models="Granite 3.3 and 4, if the prompt asks for calls in Python",
             source=_PLUGIN,
         ),
     )

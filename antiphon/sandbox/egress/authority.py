@@ -20,7 +20,8 @@ _MAX_CONTEXTS = 256
 
 
 class BoxAuthority:
-    """A certificate authority that makes certificates for host names. ``clock`` returns Unix
+    """A certificate authority that only one box (sandbox environment) trusts. With its
+    certificates, the proxy can act as any HTTPS server toward the box. ``clock`` returns Unix
     seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

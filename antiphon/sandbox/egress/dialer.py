@@ -51,8 +51,8 @@ class Dialer:
     async def connect(
         self, host: str, port: int, *, uses_tls: bool
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a server. Raises ``OSError`` if the connection fails or the server's address
-        is not allowed."""
+        """Connect to a server. Raises ``OSError`` if the connection fails, or if the server's IP
+        address is neither public nor in an allowed network."""
         async with asyncio.timeout(_CONNECT_S):
             addresses = await self._resolver(host, port)
             allowed = [each for each in addresses if may_dial(each[0], self._networks)]

@@ -30,8 +30,8 @@ class EgressPolicy(Struct, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment variables for code in the box. Their values are the placeholders of the
-        secrets."""
+        """The environment variables for code in the box. Each variable contains a placeholder
+        instead of a secret. The proxy replaces the placeholder with the secret."""
         return {secret.name: secret.placeholder for secret in self.secrets}
 
     def insert_secrets(self, domain: str, text: str) -> str:

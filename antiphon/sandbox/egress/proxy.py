@@ -162,9 +162,9 @@ class EgressProxy:
 async def _send(
     head: str, length: int | None, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter
 ) -> None:
-    """Send a request from the box to the server. If this fails, close the connection to the server.
-    ``head``: the request line and the headers. ``length``: number of bytes in the body; None if the
-    body is chunked."""
+    """Send a request from the box to the upstream server, whose connection is ``upstream``. If this
+    fails, close that connection. ``head``: the request line and the headers. ``reader``: reads the
+    body from the box. ``length``: number of bytes in the body; None if the body is chunked."""
     try:
         upstream.write(head.encode("latin-1"))
         async for piece in read_body(reader, length):

@@ -46,7 +46,7 @@ class ProxyRequest(Struct, frozen=True, kw_only=True):
     length: int | None = 0
 
     def head(self) -> str:
-        """Return the request line and the headers, in the form in which they are sent to the
+        """Return the request line and the headers that the proxy sends to the destination
         server."""
         port = "" if self.port in (80, 443) else f":{self.port}"
         lines = [f"{self.method} {self.target} HTTP/1.1", f"Host: {self.host}{port}"]
@@ -93,9 +93,10 @@ async def read_request(
 
 
 async def read_body(reader: asyncio.StreamReader, length: int | None) -> AsyncIterator[bytes]:
-    """Yield the body of a request in pieces. If the body is chunked, the pieces include the chunk
-    sizes. ``length``: number of bytes, or None for a chunked body. Raises ``InvalidProxyRequest``,
-    ``EOFError``."""
+    """Yield the body of a request in pieces that can be forwarded unchanged. If the body is
+    chunked, the pieces therefore include the chunk sizes. ``length``: number of bytes, or None for
+    a chunked body. Raises ``InvalidProxyRequest`` for an invalid chunk, and ``EOFError`` if the
+    body is incomplete."""
     if length is not None:
         while length:
             piece = await reader.read(min(length, _PIECE_BYTES))
@@ -130,7 +131,8 @@ def _header(line: str) -> tuple[str, str]:
 
 
 def _authority(text: str, default_port: int | None) -> tuple[str, int]:
-    """Split ``host:port`` into host and port. Raises ``InvalidProxyRequest``."""
+    """Split ``host:port`` into host and port. ``default_port``: the port if ``text`` contains none.
+    None means that ``text`` must contain a port. Raises ``InvalidProxyRequest``."""
     try:
         parts = urlsplit(f"//{text}")
         port = parts.port or default_port

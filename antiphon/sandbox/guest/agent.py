@@ -83,8 +83,8 @@ class _OutputBuffer:
 
     def new_text(self, ended: bool = False) -> str:
         """Return the text that has arrived since the last call. Once the buffer has dropped bytes
-        in the middle, the text after them is not returned. ``ended``: whether the output is
-        complete."""
+        in the middle, this method returns no text that comes after the dropped bytes. ``ended``:
+        whether the output is complete."""
         kept = bytes(self.first + self.last) if self.size <= 2 * self.half else bytes(self.first)
         piece = kept[self.reported_bytes :]
         self.reported_bytes += len(piece)
@@ -108,8 +108,9 @@ class _OutputBuffer:
 def _set_limits(limits: Any) -> None:
     """Set the resource limits of the calling process and its children, and lower their priority.
 
-    In a pod, Kubernetes controls the priority and the number of processes. There, a limit that
-    cannot be set is ignored, because kernels such as gVisor's lack some limits.
+    In a pod, this function changes neither the priority nor the number of processes, because
+    Kubernetes controls them. There, a limit that cannot be set is ignored, because kernels such as
+    gVisor's lack some limits.
     """
     in_pod = limits["in_pod"]
     if not in_pod:
@@ -215,7 +216,7 @@ class _KernelExchange:
         return bool(self._unsent) and not self.is_over
 
     def advance(self) -> None:
-        """Send and receive as many bytes as possible without blocking."""
+        """Send and receive further bytes without blocking."""
         try:
             if self._unsent:
                 self._unsent = self._unsent[self._connection.send(self._unsent[: 1 << 16]) :]
@@ -248,15 +249,15 @@ class _KernelExchange:
 
 
 def _is_first() -> bool:
-    """Whether the agent is the first process of its PID namespace. In this case, all other
-    processes were started by code that the agent runs."""
+    """Whether the agent has process id 1 in its PID namespace. If so, all other processes in this
+    namespace were started by code that the agent runs."""
     return os.getpid() == 1
 
 
 def _other_pids() -> set[int]:
-    """Return the ids of the processes that code has started. In a bubblewrap box, these are all
-    processes except the agent. In a pod, these are the descendants of the agent. Orphaned
-    descendants become children of the agent (see ``pod.py``)."""
+    """Return the ids of the processes that the client's code has started. In a bubblewrap box,
+    these are all processes except the agent. In a pod, these are the descendants of the agent.
+    Orphaned descendants become children of the agent (see ``pod.py``), so they are included."""
     pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
     if _is_first():
         return pids
@@ -278,8 +279,9 @@ def _other_pids() -> set[int]:
 
 
 def _signal_others(number: int) -> None:
-    """Send the signal ``number`` to all processes that code has started. In a bubblewrap box, these
-    are all processes except the agent. In a pod, these are the descendants of the agent."""
+    """Send the signal ``number`` to all processes that the client's code has started. In a
+    bubblewrap sandbox, these are all processes except the agent (this program). In a pod, these are
+    the descendants of the agent."""
     for pid in (-1,) if _is_first() else _other_pids():
         try:
             os.kill(pid, number)
@@ -322,7 +324,7 @@ def _reap() -> tuple[set[int], bool]:
 
 
 def _kill_others() -> None:
-    """Kill all processes that code has started, and wait until they have ended."""
+    """Kill all processes that the client's code has started, and wait until they have ended."""
     remaining = True
     while remaining:
         _signal_others(signal.SIGKILL)
@@ -464,8 +466,8 @@ class Agent:
         }
 
     def resume_processes(self) -> None:
-        """Resume the processes that were paused at the end of the last request. They run until the
-        end of the current request."""
+        """Resume the processes in the sandbox. They were paused when the agent finished its
+        previous request, and will be paused again at the end of the current request."""
         self.end_reason = None
         ended, _ = _reap()
         if self.kernel_pid in ended:
@@ -499,8 +501,11 @@ class Agent:
         self.forwarder_pid = pid
 
     def pause_processes(self) -> None:
-        """Pause all processes besides the agent until the next request. If the code was
-        interrupted, also kill these processes, but keep the Python kernel."""
+        """Pause all processes besides the agent until the next request.
+
+        If the code was interrupted, for example by a timeout, kill the processes instead, except
+        the Python kernel, which holds the variables. After a fork bomb, the kernel is killed too.
+        """
         _signal_others(signal.SIGSTOP)
         if self.end_reason is None:
             return
@@ -566,8 +571,11 @@ class Agent:
 
     def wait_for_activity(self, outputs: Any, end_fds: Any, exchange: Any) -> Any:
         """Wait until a file descriptor is readable, but at most ``POLL_S`` seconds. Then read the
-        new output, and continue the ``exchange`` with the Python kernel. Return the readable file
-        descriptors."""
+        new output. Return the readable file descriptors.
+
+        ``exchange``: a request to the Python kernel and the kernel's answer; this method also sends
+        and receives more of it. None for a shell command.
+        """
         watched = {self.input_fd, *end_fds, *(output.read_fd for output in outputs)}
         if exchange is not None:
             watched.add(exchange.fd)

@@ -57,7 +57,7 @@ def read(request: Any) -> Any:
 
 
 def write(request: Any) -> Any:
-    """Create or replace a file in one step. A half-written file is never visible under its name."""
+    """Create or replace a file atomically: a half-written file is never visible under its name."""
     path = _resolve(request["path"])
     if path is None:
         return {"error": "The path leads out of /mnt/data."}

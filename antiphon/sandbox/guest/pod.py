@@ -48,7 +48,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 class _PodAgent(Agent):
     """The agent of a pod: the program that serves the server's requests. It serves one connection
-    after another, and keeps its state between connections."""
+    after another. The Python interpreter and its variables live on between connections."""
 
     def __init__(self) -> None:
         super().__init__(-1, -1)
@@ -67,7 +67,9 @@ class _PodAgent(Agent):
                 os.close(fd)
 
     def share(self, request: Any) -> Any:
-        """Replace the files of the skill that the request names."""
+        """Write the files of a skill to the folder of this skill. Existing files of the skill are
+        deleted first. ``request``: the name of the skill, its files, and which of them are
+        executable."""
         folder = os.path.join(SKILLS, request["name"])
         shutil.rmtree(folder, ignore_errors=True)
         for path, content in request["files"].items():
@@ -132,8 +134,8 @@ def call(path: str) -> None:
 
 
 def stop() -> None:
-    """Interrupt the running request by ending the process that sent it. When the agent notices that
-    this process has ended, it interrupts the request."""
+    """Interrupt the request that the agent is serving: end the client process that sent the
+    request. When the agent notices that the client process has ended, it interrupts the request."""
     with open(CALLER) as file:
         caller = int(file.read())
     try:

@@ -33,8 +33,9 @@ def lower_priority() -> None:
 
 
 class ProcessorShare:
-    """Watches the processes of one request to run code. If too many of their threads run at a time,
-    or if they compute for too long, it moves them to the idle scheduling class.
+    """Watches the processes that run code for one request. If too many of their threads run at a
+    time, or if the processes use too much processor time, all their threads move to Linux's
+    scheduling class for idle work.
 
     ``pids``: the processes that run before the request begins. The processor time that they have
     used until then does not count.
@@ -45,9 +46,9 @@ class ProcessorShare:
         self._is_used_up = False
 
     def check(self, pids: Iterable[int]) -> None:
-        """Measure the processes ``pids``, which are all processes that run now. If they exceed a
-        threshold, move them to the idle scheduling class. Call this method repeatedly, because new
-        processes may have started since the last call."""
+        """Measure the processes ``pids``, which are all processes that run now. If they have used
+        too much processor time or run too many threads, move them to the idle scheduling class.
+        Call this method repeatedly, because new processes may have started since the last call."""
         pids = list(pids)
         self._is_used_up = (
             self._is_used_up
@@ -86,8 +87,8 @@ def _is_runnable(pid: int, task: int) -> bool:
 
 
 def _stat(path: str) -> list[str]:
-    """Return the fields of a ``stat`` file in /proc, beginning with the state (proc(5)). The list
-    is empty if the process or thread has ended."""
+    """Return the fields of a ``stat`` file in /proc from the third field on, which is the state of
+    the process (proc(5)). The list is empty if the process or thread has ended."""
     try:
         with open(path) as file:
             return file.read().rpartition(")")[2].split()

@@ -67,8 +67,8 @@ class Kernel:
         self.variables: dict[str, Any] = {}
 
     def serve(self) -> None:
-        """Execute the code of each frame that the agent (the program that controls the kernel)
-        sends, until the connection to the agent closes."""
+        """Receive frames from the agent (the program that controls the kernel), and execute the
+        code in each frame, until the connection to the agent closes."""
         main = type(sys)("__main__")
         self.variables = main.__dict__
         self.variables["display"] = self.display
@@ -98,15 +98,16 @@ class Kernel:
             send_frame(self.control_fd, {"ok": ok, "images": self.images[:20]})
 
     def interrupt(self, number: int, frame: Any) -> None:
-        """Handle SIGINT: raise ``KeyboardInterrupt``, at most once per cell. Later signals are
-        ignored, because they could interrupt the kernel's own code."""
+        """Handle SIGINT: raise ``KeyboardInterrupt`` in the running code, at most once per cell
+        (one piece of code to run). Later signals are ignored, because they could interrupt the
+        kernel's own code."""
         if self.is_running:
             self.is_running = False
             raise KeyboardInterrupt
 
     def run(self, code: str) -> bool:
-        """Execute a cell and display the value of its last expression. Return whether the code ran
-        without an exception."""
+        """Execute a cell (a piece of Python code) and display the value of its last expression.
+        Return whether the code ran without an exception."""
         import ast
         import linecache
 
@@ -150,7 +151,8 @@ class Kernel:
 
     def print_traceback(self, error: BaseException, name: str) -> None:
         """Write the traceback of an exception to standard error. The stack frames of the kernel
-        itself are left out. ``name``: the file name of the cell."""
+        itself are left out. ``name``: the file name under which the code that raised the exception
+        was compiled."""
         import traceback
 
         trace = error.__traceback__
@@ -181,7 +183,8 @@ class Kernel:
         pyplot.close("all")
 
     def new_image_path(self) -> str:
-        """Return the path of a new image file, and add the file to the images of the cell."""
+        """Return a path for a new image file, and note that the running cell (piece of code) has
+        created this file."""
         number = 1
         while os.path.exists(f"{HOME}/image-{number}.png"):
             number += 1

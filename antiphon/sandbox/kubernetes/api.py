@@ -119,8 +119,12 @@ class KubernetesApi:
 
     @classmethod
     def open(cls, url: str, credentials: Path, namespace: str | None) -> KubernetesApi:
-        """Create the client. If ``namespace`` is None, the namespace of the service account is
-        used. Raises ``SetupError``."""
+        """Create the client.
+
+        ``credentials``: the folder of a service account, with the files ``token``, ``namespace``
+        and ``ca.crt``. If ``namespace`` is None, the namespace of the service account is used.
+        Raises ``SetupError`` if the folder cannot be read.
+        """
         import aiohttp
 
         try:
@@ -157,7 +161,8 @@ class KubernetesApi:
 
     async def extend(self, name: str, shutdown_time: str) -> SandboxClaim:
         """Set a new time at which the cluster deletes a sandbox claim (a request for a pod) and its
-        pod. ``shutdown_time``: this time in RFC 3339 format. Raises the same errors as ``get``."""
+        pod. ``shutdown_time``: this time in RFC 3339 format. Raises ``ClaimLost`` if the claim does
+        not exist, and ``ClusterError`` for other failures."""
         body = {"spec": {"lifecycle": {"shutdownTime": shutdown_time}}}
         return _decode(await self._send("PATCH", f"sandboxclaims/{name}", body))
 

@@ -158,9 +158,9 @@ class PodBox(AgentCalls):
 
     @asynccontextmanager
     async def _pod(self) -> AsyncIterator[PodRuntime]:
-        """Return a context manager for one request to the runtime in the pod. Only one request runs
-        at a time. If the pod is lost, the context manager closes the box and raises
-        ``ToolError``."""
+        """Context manager for one request to the runtime, the HTTP server in the pod. Yields the
+        client of the runtime. Only one request runs at a time. If the pod is lost, the context
+        manager closes the box and raises ``ToolError``."""
         async with self._call_lock:
             if not self.is_alive:
                 raise ToolError(ENDED)

@@ -64,7 +64,8 @@ class PodRuntime:
         return executed.stdout.encode("utf-8", "replace")
 
     async def upload(self, path: str, content: bytes) -> None:
-        """Create or replace a file in the pod. Raises ``FileRefused`` and ``PodLost``."""
+        """Create or replace a file in the pod. Raises ``FileRefused`` if the file cannot be stored,
+        and ``PodLost``."""
         import aiohttp
 
         if not path.isprintable():  # the path is sent in a header
@@ -93,8 +94,10 @@ class PodRuntime:
         form: aiohttp.FormData | None = None,
         max_bytes: int | None = None,
     ) -> bytes:
-        """Send a request to the runtime and return the body of the answer. If ``max_bytes`` is set,
-        a longer body is cut after ``max_bytes`` bytes. Raises ``FileRefused`` and ``PodLost``."""
+        """Send a request to the runtime, the HTTP server in the pod, and return the body of the
+        answer. If ``max_bytes`` is set, a longer body is cut after ``max_bytes`` bytes. Raises
+        ``FileRefused`` if the runtime refuses a file operation, and ``PodLost`` if the runtime does
+        not answer or its answer is invalid."""
         import aiohttp
         from yarl import URL
 
