@@ -1,9 +1,9 @@
 """The contract of a rate store, through which the processes of a store exchange request counts for
 rate limits.
 
-No request waits for the rate store. Each process admits requests by its local counts, and exchanges
-these counts with the rate store a few times a second (see
-``antiphon/resources/admin/rate_limits.py``).
+Most requests do not wait for the rate store. Each process admits requests by its local counts, and
+exchanges these counts with the rate store a few times a second. A request waits only if the local
+counts are too old (see ``antiphon/resources/admin/rate_limits.py``).
 """
 
 from __future__ import annotations
