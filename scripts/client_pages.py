@@ -22,7 +22,7 @@ _OBSERVED = _ROOT / "tests" / "clients" / "seen.json"
 #: Fate of a field in ``FIELDS`` → what the page says.
 _FATES: Mapping[str, str] = {
     "honoured": "supported",
-    "echoed": "accepted, and returned in the response where OpenAI's API returns it",
+    "echoed": "accepted, and returned in the response if OpenAI's API returns it too",
     "hint": "accepted; a hint that may have no effect",
     "refused": "rejected, unless the value has no effect",
 }
@@ -48,11 +48,13 @@ def _page(client: Mapping[str, Any]) -> str:
     source, treatments = _APIS[client.get("api", "responses")]
     parts = [
         f"# {client['title']} {client['version']}",
-        f"Generated from `tests/clients/seen.json` and `{source}` by `make docs`."
-        f" How to connect: [clients.md](../clients.md#{client['section'].replace(' ', '-')}).",
+        f"`make docs` generates this page from `tests/clients/seen.json` and `{source}`."
+        f" [clients.md](../clients.md#{client['section'].replace(' ', '-')}) describes how to"
+        " connect this client to Antiphon.",
         "## What was tried",
         _checks([(each, "") for each in client["tried"]]),
-        "`make clients` tests each ticked line. The next sections list what these tests sent.",
+        "`make clients` tests everything in this list. The next sections list what the client sent"
+        " in these tests.",
         "## Fields of its requests",
         _checks([(f"`{name}`", _fate(name, treatments)) for name in fields]),
     ]

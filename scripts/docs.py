@@ -177,9 +177,10 @@ def models_page() -> str:
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     sections = [page.partition(_MODELS_MARK)[0] + _MODELS_MARK]
     sections.append(
-        "\nWhere the last column says *published*, a test checks the row against a chat template"
-        "\nthat is published with the model or part of a server. The other rows follow a server's"
-        "\nparser. Names in brackets are those of other servers; they are accepted too.\n"
+        "\nIf the last column says *published*, a test compares the row with a chat template that"
+        "\nis published with the model or is part of a server. The other rows follow what the"
+        "\ncolumn *source* names. The names in brackets are names that other servers use."
+        "\nAntiphon accepts these names too.\n"
     )
     sections.append(
         "\n### Tool calls\n\n| format | models | example | source | |\n|---|---|---|---|---|"
@@ -193,7 +194,8 @@ def models_page() -> str:
         looks = f"{thinks.open[0]}…{thinks.close[0]}" if thinks.open else ""
         sections.append(_format_row(name, thinks, looks))
     sections.append(
-        '| `identity` | any without reasoning: all text is the answer (same as `""`) | | | |\n'
+        "| `identity` | models that do not reason: all text is the answer"
+        ' (`""` means the same) | | | |\n'
     )
     return "\n".join(sections)
 

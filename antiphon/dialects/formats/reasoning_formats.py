@@ -296,8 +296,8 @@ REASONING: Mapping[str, ReasoningFormat] = {
             close=("</think>",),
             # MiniMax M1 and Cogito use these tags, but their templates do not contain them.
             mark="</think>|provide tool-name and json-object|deep thinking subroutine",
-            models="DeepSeek R1, DeepSeek V3.1 and later, Qwen 3, GLM 4.5 and later, MiniMax M2, MiMo,"
-            " Nemotron, OLMo 3, Kimi K2, Step 3, Granite 4.2, Ling 3, Laguna",
+            models="DeepSeek R1, DeepSeek V3.1 and later, Qwen 3, GLM 4.5 and later, MiniMax M2,"
+            " MiMo, Nemotron, OLMo 3, Kimi K2, Step 3, Granite 4.2, Ling 3, Laguna",
             aliases=(
                 "deepseek_r1",
                 "deepseek_v3",
