@@ -194,7 +194,7 @@ async def test_transparent_mask_area_is_repainted(generator: Diffusers) -> None:
     opaque_mask = ImageTask(
         prompt="x", request=SMALL, images=(solid_image(32, 32),), mask=mask(clear=False)
     )
-    with pytest.raises(BackendError, match="nowhere transparent"):
+    with pytest.raises(BackendError, match="no transparent area"):
         await generate(generator, opaque_mask)
 
 
