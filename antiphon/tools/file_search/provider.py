@@ -173,8 +173,8 @@ class _NumberedPassages:
         return tuple({"file_id": file_id, "filename": filename} for file_id, filename in files)
 
     def render(self, call: int, results: Sequence[VectorStoreSearchResult], max_bytes: int) -> str:
-        """Return as many passages as fit into ``max_bytes``, as text for the model. The best
-        passage is always included."""
+        """Return passages as text for the model: as many as fit into ``max_bytes``, but at least
+        the best passage. ``call``: the index of the call that has found them."""
         entries: list[str] = []
         size = 0
         for index, result in enumerate(results):
@@ -183,7 +183,7 @@ class _NumberedPassages:
             )
             name = " ".join(result.filename.translate(_REPLACED_BRACKETS).split())
             entry = f"【f{call * _MAX_RESULTS + index + 1}†{name}】\n{text}"
-            size += len(entry) + 2
+            size += len(entry.encode()) + 2
             if entries and size > max_bytes:
                 break
             entries.append(entry)

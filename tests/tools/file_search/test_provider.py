@@ -69,6 +69,16 @@ async def test_passages_are_numbered_limited_and_escaped() -> None:
     assert result.text == "【f1†a〖〗.md】\nfirst 〖f9〗"
 
 
+async def test_passages_are_limited_by_their_bytes() -> None:
+    """A Chinese character takes three bytes, and about as many tokens as three letters."""
+    texts = ("字" * 100, "字" * 100)
+    shown = [
+        (await run_search(FixedSearch(*texts), '{"queries": ["a"]}', max_bytes=limit)).text
+        for limit in (900, 1800)
+    ]
+    assert [text.count("字") for text in shown] == [100, 200]
+
+
 async def test_passages_of_earlier_calls_keep_their_numbers() -> None:
     earlier_call = FileSearchCall(queries=("a",))
     interrupted_call = FileSearchCall(
