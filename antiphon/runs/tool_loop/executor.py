@@ -56,10 +56,13 @@ def ignore_call(tool: str, seconds: float, failed: bool) -> None:
 class ToolLimits(Struct, frozen=True, kw_only=True):
     """Limits of the tool loop of one response.
 
-    ``max_calls``: number of server-side calls; None means any number. ``max_seconds``: time in
-    seconds in which tools may be called; None means no time limit. ``at_limit``: what happens when
-    turns, calls or time are used up. With ``answer``, the model answers with the results it has.
-    With ``incomplete``, the response ends. ``call_timeout_s``: time limit of one call in seconds.
+    - ``max_turns``: maximum number of model calls.
+    - ``max_calls``: maximum number of server-side tool calls. None means no limit.
+    - ``max_seconds``: maximum total time in which tool calls run, in seconds. None means no limit.
+    - ``max_parallel_calls``: maximum number of tool calls that run at the same time.
+    - ``call_timeout_s``: time limit of one tool call, in seconds.
+    - ``at_limit``: what happens when turns, calls or time are used up. With ``answer``, the model
+      answers with the results that it has. With ``incomplete``, the response ends.
     """
 
     max_turns: int = 32
@@ -100,7 +103,8 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     - ``held_result_bytes``: a result with more bytes may have to be shortened for the next prompt,
       so the item of its call stays open; None means that no result is shortened.
     - ``timeout_s``: the time limit of each call.
-    - ``budget``: how many nested calls the calls may make. Programs make nested calls.
+    - ``budget``: how many server-side calls the response may still make. The server-side calls of
+      programs count too.
     - ``trace``: the span that the calls belong to.
     - ``on_tool_call``: called after each call has ended.
     """
@@ -161,7 +165,7 @@ class _CallRunner:
         self._slots = asyncio.Semaphore(environment.max_parallel_calls)
 
     async def run_to_end(self, call: ToolCall) -> None:
-        """Run a call of the turn until it ends."""
+        """Run a call of the turn. When the call has ended, put None into ``deltas``."""
         try:
             await self._run(call, may_hold=True)
         finally:
@@ -184,8 +188,10 @@ class _CallRunner:
             self.deltas.put_nowait(Close({}, key, getattr(item, "status", "completed")))
 
     def _end_item(self, call: ToolCall, result: ToolResult, *, may_hold: bool) -> ToolResult:
-        """Close the item that contains the result, unless it has to stay open. Returns the result
-        with its final fields."""
+        """Close the output item that contains the result. Returns the result with its final fields.
+
+        The item stays open if ``may_hold`` is true and the result may have to be shortened later.
+        """
         follow_up = call.follow_up
         last_item = follow_up or call.function.initial_item
         # A follow-up item that failed keeps the output it has.
@@ -205,9 +211,9 @@ class _CallRunner:
         return result
 
     def _may_be_shortened(self, result: ToolResult) -> bool:
-        """Whether the result's text may have to be shortened later. Two conditions must hold: the
-        item contains the text that the model sees, and the text may be too long for the next
-        prompt."""
+        """Whether the result's text may have to be shortened later in the item of the call. This is
+        the case if the item contains the text that the model sees, and if the text may be too long
+        for the next prompt."""
         limit = self._environment.held_result_bytes
         if limit is None or result.failed or result.items:
             return False

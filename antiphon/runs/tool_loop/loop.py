@@ -1,4 +1,5 @@
-"""The tool loop: a reply in which server-side tools run.
+"""The tool loop: it calls the model, runs the server-side tools that the model calls, and calls the
+model again with their results.
 
 A turn is one model call together with the tool calls that it makes. The tool calls of a turn run
 concurrently, and the next turn sees their results. The loop ends when a turn makes no server-side
@@ -93,7 +94,8 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
 
 
 class ToolLoop(ReplyWrapper):
-    """``Reply`` that consists of the replies of all turns.
+    """``Reply`` that calls the model and runs the server-side tools that the model calls, turn
+    after turn. It joins the replies of all turns into one reply.
 
     ``reply``: the prepared reply of the first turn. ``turn_usages``: a list to which the loop
     appends the usage of each turn.
@@ -114,8 +116,8 @@ class ToolLoop(ReplyWrapper):
         self._budget = CallBudget(spec.limits.max_calls)
         self._turn_usages: list[Usage] = [] if turn_usages is None else turn_usages
         self._resume_point: ResumePoint | None = None
-        #: Seconds of the event loop's clock.
-        self._started_at = 0.0
+        #: Total time in seconds in which tool calls ran.
+        self._tool_time_s = 0.0
         self._is_last_turn = False
         #: Whether the model has been told that no more calls are possible.
         self._limit_is_told = False
@@ -161,7 +163,6 @@ class ToolLoop(ReplyWrapper):
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         point, self._resume_point = self._resume_point, None
-        self._started_at = _now()
         async with AsyncExitStack() as stack:
             toolsets: list[Toolset] = []
             async with aclosing(self._open_tools(stack, toolsets, is_new=point is None)) as leading:
@@ -179,7 +180,7 @@ class ToolLoop(ReplyWrapper):
                         if turn.is_over:
                             self._turn_reply.stop()
                 calls = self._calls_to_run(turn)
-                async with aclosing(run_calls(calls, self._call_environment(calls))) as progress:
+                async with aclosing(self._run_calls(calls)) as progress:
                     async for delta in progress:
                         yield (delta,)
                 turn, batch = await self._next_turn(turn)
@@ -245,10 +246,10 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def _remaining_s(self) -> float:
-        """The number of seconds in which tools may still be called. The limit is
-        ``max_seconds``."""
+        """The number of seconds in which tool calls may still run. It is infinite if
+        ``max_seconds`` is None, and may be negative if calls ran longer than ``max_seconds``."""
         max_seconds = self._spec.limits.max_seconds
-        return math.inf if max_seconds is None else self._started_at + max_seconds - _now()
+        return math.inf if max_seconds is None else max_seconds - self._tool_time_s
 
     @property
     def _must_answer(self) -> bool:
@@ -260,13 +261,23 @@ class ToolLoop(ReplyWrapper):
         return len(self._turn_usages) >= limits.max_turns - 1 or self._remaining_s <= 0
 
     def _must_end(self, turn: Turn) -> bool:
-        """Whether a limit ends the response after ``turn``. The response then has no answer from
-        the model."""
+        """Whether the response must end after ``turn`` because a limit was reached. Such a response
+        ends without an answer from the model."""
         limits = self._spec.limits
         if limits.at_limit == "answer":
             return False
         is_exceeded = len(self._turn_usages) >= limits.max_turns or self._remaining_s <= 0
         return is_exceeded or any(call.is_ignored and not call.is_rejected for call in turn.calls)
+
+    async def _run_calls(self, calls: Sequence[ToolCall]) -> AsyncGenerator[Delta, None]:
+        """Run server-side tool calls, and measure the time that they take together."""
+        started_at = _now()
+        try:
+            async with aclosing(run_calls(calls, self._call_environment(calls))) as progress:
+                async for delta in progress:
+                    yield delta
+        finally:
+            self._tool_time_s += _now() - started_at
 
     # --- before the first turn -------------------------------------------------------------------
 
@@ -315,9 +326,9 @@ class ToolLoop(ReplyWrapper):
     async def _prepare_first_turn(
         self, toolsets: Sequence[Toolset], point: ResumePoint | None
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Prepare the reply of the first turn. Yields the deltas to emit before it. ``point``: the
-        point where an interrupted loop continues. If the model is not called at all, this method
-        sets ``_end_reason``.
+        """Prepare the reply of the first turn. Yields the deltas to emit before this reply. If the
+        model is not called at all, this method sets ``_end_reason``. ``point``: the point where an
+        interrupted loop continues.
 
         The prompt has already been rendered. It is rendered again in three cases:
 
@@ -345,7 +356,7 @@ class ToolLoop(ReplyWrapper):
         ]
         for batch in filter(None, (call.all_deltas() for call in calls)):
             yield batch
-        async with aclosing(run_calls(calls, self._call_environment(calls))) as progress:
+        async with aclosing(self._run_calls(calls)) as progress:
             async for delta in progress:
                 yield (delta,)
         if any(call.awaits_client for call in calls):

@@ -70,10 +70,10 @@ async def check_access(
 
 
 async def declared_toolsets(tools: ToolSelection, response: ResponseContext) -> list[Toolset]:
-    """Return the functions that the server-side tools declare before the tools are opened. There is
-    one toolset per tool.
+    """Return the functions that the server-side tools declare before ``ToolProvider.open`` is
+    called. The list has one toolset for each tool.
 
-    The toolset of a tool that cannot declare its functions in advance is empty. Raises
+    If a tool cannot declare its functions in advance, its toolset is empty. Raises
     ``RequestError``.
     """
     if not tools.server_tools:
@@ -92,7 +92,8 @@ async def declared_toolsets(tools: ToolSelection, response: ResponseContext) -> 
 def combine_toolsets(
     tools: ToolSelection, toolsets: Sequence[Toolset], response: ResponseContext
 ) -> list[Toolset]:
-    """Combine the toolsets of all ``tools.server_tools``, and return one toolset per tool.
+    """Adapt the toolsets of one response to each other. ``toolsets``: one toolset for each tool in
+    ``tools.server_tools``. Returns the changed toolsets in the same order.
 
     Functions get unique names. Functions that programs (code that the model writes) may call are
     added to the toolset of the tool that runs programs. Functions that the model may not call

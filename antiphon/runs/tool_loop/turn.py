@@ -98,9 +98,9 @@ class ToolCall:
 
     @classmethod
     def from_pending(cls, pending: PendingCall, ids: Callable[[str], str]) -> ToolCall:
-        """Create a call from a pending call of a tool, for example an MCP call that the client has
-        approved. The call runs before the model is called. ``ids``: returns a new id for a
-        prefix."""
+        """Create the ``ToolCall`` for ``pending``: a call in the conversation that runs before the
+        model is called, for example an MCP call that the client has approved. ``ids``: returns a
+        new id with a prefix."""
         call = cls.create(pending.function, pending.arguments, pending.call_id or ids("call"))
         call.is_in_conversation = pending.call_id is not None
         return call
@@ -154,8 +154,8 @@ class ToolCall:
         return (*progress, Close(result.fields, self.key, self.status, result.usage))
 
     def truncate_result(self, max_bytes: int) -> ToolResult:
-        """Truncate the text of the result to ``max_bytes``. If a field of the item contains the
-        same text, truncate the text there too."""
+        """Truncate the text of the call's result to ``max_bytes``. If a field of the call's output
+        item is set to the same text, truncate this field too. Return the new result."""
         assert self.result is not None
         text = truncate_middle(self.result.text, max_bytes)
         fields = {
@@ -193,7 +193,7 @@ class ToolCall:
 
     @property
     def opening_item(self) -> it.Item:
-        """The call's item in the state in which it opens."""
+        """The call's item with the values that it has when it is opened."""
         item = self.function.initial_item
         if "call_id" in item.__struct_fields__:
             item = replace(item, call_id=self.call_id)
@@ -217,13 +217,13 @@ class ToolCall:
 
     @property
     def status(self) -> str:
-        """The final status of the item that contains the result."""
+        """The final status of the item that contains the result of the call."""
         if self.result is None or not self.result.failed:
             return "completed"
         return self.function.failed_status if self.follow_up is None else "incomplete"
 
     def call_item(self) -> it.Item:
-        """Return the call as the model wrote it."""
+        """Return the item that shows the call in later prompts, exactly as the model wrote it."""
         field = "input" if isinstance(self._model_item, it.CustomToolCall) else "arguments"
         return replace(self._model_item, call_id=self.call_id, **{field: self.arguments})
 
@@ -298,8 +298,8 @@ class _PlainItem:
 
 
 def _last_text(shell: it.Item) -> str:
-    """Return the text of the last part of the message ``shell``. Returns an empty string if this
-    part is not text, or if ``shell`` is not a message."""
+    """Return the text of the last part of an item. Returns an empty string if the item is not a
+    message, or if its last part is not text."""
     part = shell.content[-1] if isinstance(shell, it.Message) and shell.content else None
     return part.text if isinstance(part, it.OutputText) else ""
 
@@ -358,7 +358,8 @@ class Turn:
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls that this server runs, and the calls that it ignores."""
+        """The calls that this server runs, and the ignored calls (see ``ToolCall.is_ignored``).
+        Calls that the client runs are not included."""
         return [call for call in self._tool_calls if call.function.handler is not None]
 
     @property
@@ -460,8 +461,8 @@ class Turn:
         return self._add_call(function, item, is_ignored=False, caller=self._caller).open_deltas()
 
     def _end_at(self, function: ToolFunction, item: it.Item) -> tuple[Delta, ...]:
-        """End the turn at a call that does not run, because the limit of calls is reached. In the
-        next prompt, the call has no arguments."""
+        """End the turn at a call that does not run, because the limit of calls is reached. The rest
+        of the model's output is ignored, so the call has no arguments in the next prompt."""
         call = self._add_call(function, item, is_ignored=True)
         if isinstance(item, it.FunctionCall):
             call.add_text("{}")

@@ -16,6 +16,7 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.runs.request.tool_selection import ToolSelection
+from antiphon.runs.tool_loop import loop as module
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Finish, Open, Progress, Text
@@ -322,6 +323,31 @@ async def test_time_for_tools_is_limited(at_limit: str, limit: int) -> None:
         assert loop.tool_outputs() == ["The tool took too long and was stopped."]
         choice = loop.backend.requests[1][1].tool_choice
         assert choice == ToolChoice("auto", frozenset({("ask", None)}))
+
+
+async def test_only_the_time_of_tool_calls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that takes longer than the limit to write a call may still run it."""
+    now = 0.0
+    monkeypatch.setattr(module, "_now", lambda: now)
+
+    async def take_a_second(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+        nonlocal now
+        now += 1
+        yield ToolResult(text=arguments)
+
+    def generate(conversation: Any, options: Any) -> list[Delta]:
+        nonlocal now
+        now += 100
+        return next(turns)
+
+    turns = iter([look(), look(), look(), message_deltas("Done.")])
+    loop = LoopRun(run=take_a_second, limits={"max_seconds": 2.5, "at_limit": "incomplete"})
+    loop.backend = ScriptedBackend(generate)
+    loop.spec = replace(loop.spec, prepare=loop.backend.prepare)
+    await loop.all()
+    assert len(loop.closed_calls) == 3 and loop.finish.reason == "turns"
 
 
 async def test_response_is_cut_if_the_next_prompt_does_not_fit() -> None:
