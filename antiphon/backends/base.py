@@ -70,8 +70,8 @@ class Reply(Protocol):
 
     @property
     def input_tokens(self) -> int:
-        """Number of tokens of the prompt. The number may be an estimate if ``prompt_tokens`` is
-        None, for example because only an upstream can count the tokens."""
+        """Number of tokens of the prompt. If the token ids are not known (``prompt_tokens`` is
+        None), for example because an upstream tokenizes the prompt, this may be an estimate."""
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
@@ -204,7 +204,7 @@ class Backend(Protocol):
         raise BackendError("This server does not know the tokens of this model.")
 
     async def close(self) -> None:
-        """Free the model. Does nothing by default."""
+        """Close the backend and free the resources of its model. Does nothing by default."""
         return
 
 

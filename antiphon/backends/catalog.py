@@ -1,5 +1,5 @@
-"""Protocols of the model catalog. They declare those attributes and methods of a served model that
-other packages use: the package ``runs`` and the API resources."""
+"""Protocols of the model catalog and of a served model. They declare only the attributes and
+methods that the package ``runs`` and the API resources use."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class CatalogModel(Protocol):
         """The state of the model: whether it can answer immediately."""
 
     async def ready(self) -> None:
-        """Start loading the model if it is not loaded. Return when the model is loaded, or after a
-        short time while it is still loading. Raises ``Overloaded`` if the model cannot be
+        """Start loading the model if it is not loaded, and wait a short time for it. Return even if
+        the model is still loading after this time. Raises ``Overloaded`` if the model cannot be
         loaded."""
 
 

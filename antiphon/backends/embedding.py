@@ -42,7 +42,7 @@ class EmbeddingBackend(_EmbeddingOnly):
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Embedder]:
-        """Async context manager that yields the embedder."""
+        """Async context manager that yields the embedder, which stays loaded until ``close``."""
         yield self._embedder
 
     async def close(self) -> None:

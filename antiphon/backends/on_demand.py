@@ -141,7 +141,7 @@ class OnDemandBackend(BackendWrapper):
 
     The inner backend is unloaded when it is idle, when ``unload`` is called, or when another model
     needs the memory. Requests that arrive while the model loads wait for the same load. After a
-    failed load, the next request tries again. Use it on one event loop only.
+    failed load, the next request tries again. Use an instance on one event loop only.
 
     ``make``: creates the inner backend. ``unload`` cannot interrupt this function. ``fetch``:
     downloads missing files and returns the estimated memory in bytes. ``budget``: the memory that

@@ -103,7 +103,8 @@ class ScriptedBackend(Backend):
 
 
 class ScriptedReply(Reply):
-    """``Reply`` that yields the deltas of a script."""
+    """``Reply`` of a ``ScriptedBackend``. It yields the deltas of a script instead of a model's
+    output."""
 
     input_tokens = 0
 
@@ -170,8 +171,9 @@ def _message_deltas(text: str) -> list[Delta]:
 
 
 def _with_token_ids(deltas: Iterable[Delta]) -> list[Delta]:
-    """Return the deltas with a ``SampledTokens`` before each delta. The only id in a
-    ``SampledTokens`` is the index of the delta that follows."""
+    """Return the deltas with a ``SampledTokens`` before each delta, so that an interrupted reply
+    can be continued. Each ``SampledTokens`` contains one token id: the index of the delta after
+    it."""
     return [
         each for number, delta in enumerate(deltas) for each in (SampledTokens((number,)), delta)
     ]

@@ -1,4 +1,5 @@
-"""Translate the body of ``POST /chat/completions`` into Responses requests that are not stored.
+"""Translate the body of ``POST /chat/completions`` into Responses requests. The responses to these
+requests are not stored.
 
 A known field is either honoured, treated as a hint, or rejected with an error that names the field.
 Unknown fields are ignored, as everywhere in Antiphon. The field lists follow the types of the
@@ -40,8 +41,9 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     """A translated Chat Completions request: one Responses request per choice, and options for the
     form of the answer.
 
-    ``paths`` translates field names in errors. ``include_usage``: a stream ends with a usage chunk.
-    ``legacy``: calls are returned in the deprecated field ``function_call``.
+    ``paths``: the client's names of the translated fields, for error messages. ``include_usage``: a
+    stream ends with a usage chunk. ``legacy``: calls are returned in the deprecated field
+    ``function_call``.
     """
 
     requests: tuple[CreateResponse, ...]
@@ -70,13 +72,14 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
 
 
 def parse_chat_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> ChatRequest:
-    """Parse and translate a request body. Raises ``InvalidRequest`` with the path of the field as
-    the client wrote it."""
+    """Parse the body of a Chat Completions request and translate it into Responses requests. Raises
+    ``InvalidRequest`` with the path of the field as the client wrote it."""
     return read_chat_request(parse_json_object(body, limits), limits)
 
 
 def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatRequest:
-    """Translate a request body that is already parsed. Raises ``InvalidRequest``."""
+    """Translate a parsed Chat Completions request into Responses requests. Raises
+    ``InvalidRequest`` with the path of the field as the client wrote it."""
     if "messages" not in raw:
         raise missing_parameter("messages")
     _refuse(raw)

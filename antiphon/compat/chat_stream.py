@@ -93,8 +93,8 @@ class ChatStream:
         return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """Return the frame of the chunk with the usage of all responses. Returns b"" if the request
-        does not set ``include_usage``."""
+        """Return the chunk that contains the total usage of ``responses``, as a frame of a
+        ``text/event-stream``. Returns b"" if the request does not set ``include_usage``."""
         if self._usage is not None:
             return b""
         used = total_usage(responses, len(responses))

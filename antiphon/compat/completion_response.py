@@ -53,7 +53,7 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
 
 
 class Completion(Struct, frozen=True, kw_only=True):
-    """An answer, or one chunk of a streamed answer."""
+    """An answer of the Completions API, or one chunk of a streamed answer."""
 
     id: str
     created: int
@@ -153,8 +153,8 @@ class CompletionStream:
         return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """Return the frame of the chunk with the usage of all responses. Returns b"" if the request
-        does not set ``include_usage``."""
+        """Return the chunk that contains the total usage of ``responses``, as a frame of a
+        ``text/event-stream``. Returns b"" if the request does not set ``include_usage``."""
         if not self._request.include_usage:
             return b""
         used = total_usage(responses, self._request.n)

@@ -21,12 +21,14 @@ class ErrorPaths:
         self._client_paths: dict[str, str] = dict(renamed)
 
     def add(self, path: str, client_path: str) -> None:
-        """Record that the field at ``path`` was read from ``client_path``."""
+        """Record that the value of the Responses API field ``path`` comes from the field
+        ``client_path`` of the client's request."""
         self._client_paths[path] = client_path
 
     def client_path(self, path: str) -> str:
-        """Return the client's path for the path of a Responses API field. The longest prefix of
-        ``path`` that has an entry is replaced. Without an entry, ``path`` is returned unchanged."""
+        """Translate the path of a Responses API field to the path that the client wrote. The
+        longest prefix of ``path`` for which a client path is recorded is replaced. If there is no
+        such prefix, ``path`` is returned unchanged."""
         ends = [match.start() for match in _BOUNDARY.finditer(path)]
         for end in (len(path), *reversed(ends)):
             if (known := self._client_paths.get(path[:end])) is not None:

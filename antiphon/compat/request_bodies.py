@@ -122,7 +122,8 @@ class ChatCustomTool(Struct, frozen=True, kw_only=True):
 
 
 class ChatTool(Struct, frozen=True, kw_only=True):
-    """A tool. Its definition is in the field whose name equals ``type``."""
+    """A tool. The definition of a function tool is in the field ``function``, and the definition of
+    a custom tool is in the field ``custom``."""
 
     type: Literal["function", "custom"]
     function: ChatFunction | UnsetType = UNSET
@@ -130,7 +131,7 @@ class ChatTool(Struct, frozen=True, kw_only=True):
 
 
 class ChatNamed(Struct, frozen=True, kw_only=True):
-    """The name of a tool."""
+    """Selects a tool by its name."""
 
     name: str
 
@@ -169,9 +170,9 @@ class ChatResponseFormat(Struct, frozen=True, kw_only=True):
 
 
 class ChatFields(Struct, frozen=True, kw_only=True):
-    """A request of the Chat Completions API. Answers of this API are not stored. ``functions`` and
-    ``function_call`` are the deprecated form of ``tools`` and ``tool_choice``.
-    """
+    """A request of the Chat Completions API. ``store`` cannot be true, because answers of this API
+    are not stored. ``functions`` and ``function_call`` are the deprecated form of ``tools`` and
+    ``tool_choice``."""
 
     messages: Annotated[tuple[ChatInputMessage, ...], Meta(min_length=1)]
     max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None

@@ -60,7 +60,7 @@ class RankedDocument(Struct, frozen=True, kw_only=True):
 
 
 class RerankUsage(Struct, frozen=True, kw_only=True):
-    """The number of input tokens."""
+    """The usage of a rerank request. Both fields contain the number of input tokens."""
 
     total_tokens: int
     prompt_tokens: int

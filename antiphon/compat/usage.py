@@ -1,4 +1,5 @@
-"""Token usage of an answer that consists of several responses."""
+"""Token usage of an answer of the Chat Completions API or the Completions API. Each choice of the
+answer comes from a response of its own, so the usage of these responses is added up."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def round_trip_failure(form: ToolFormat) -> str | None:
 
 
 def _called(deltas: Iterable[Delta]) -> Iterable[object]:
-    """Yield the parsed arguments of each item in ``deltas``. Yields None for an item that is not a
-    call of the sample tool, or whose arguments are not JSON."""
+    """Yield the parsed arguments of each call in ``deltas``. Yields None for an item that is not a
+    call of the function ``_NAME``, and for a call whose arguments are not JSON."""
     texts: list[str] = []
     for delta in deltas:
         if isinstance(delta, Open):

@@ -56,7 +56,7 @@ class PromptImages:
     """The images of one rendered prompt, in the order in which they stand in the text.
 
     ``mark``: the character that stands for each image in the text. ``markup``: the texts that the
-    model's template writes for an image and around it.
+    model's template writes for an image, before it and after it.
     """
 
     def __init__(self, mark: str, markup: ImageMarkup | None = None) -> None:

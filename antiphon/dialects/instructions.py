@@ -1,5 +1,6 @@
-"""Texts for the prompts of all models: instructions for the verbosity, the output format and
-namespaces of tools. The module also maps reasoning efforts to the levels that models know."""
+"""Instructions for the prompts of all models. They tell the model how long its answers should be,
+which format the answer must have, and which functions belong to the same namespace. The module also
+maps reasoning efforts to the levels that models know."""
 
 from __future__ import annotations
 
@@ -44,8 +45,7 @@ def format_instructions(options: Options, apart: Collection[str] = ()) -> list[s
     """Return the instructions for the verbosity, for the grammar that the answer must match, and
     for namespaces of tools. The instructions for JSON come from ``json_format_instructions``.
 
-    ``apart``: names of namespaces that the prompt already shows as namespaces. They get no
-    instructions.
+    ``apart``: names of the namespaces that the prompt declares elsewhere. They get no instructions.
     """
     lines = [] if options.tool_choice.mode == "none" else namespace_notes(options.tools, apart)
     if (guide := options.guide) is not None:

@@ -177,8 +177,8 @@ class StringDecoder:
         return self._flush_surrogate() + escape
 
     def _read_escape(self, char: str, at: int, parts: list[str]) -> int:
-        """Read the character ``char`` of an escape, which stands at position ``at``. Returns the
-        position from which to read next. If the escape is complete, its text is added to
+        """Read the next character of an escape. ``char``: the character. ``at``: its position.
+        Returns the position from which to read next. If the escape has ended, its text is added to
         ``parts``."""
         if len(self._escape) > 1 and char not in _HEX:
             parts.append(self.finish())
@@ -233,12 +233,13 @@ class ToolInputDecoder:
 
     @property
     def stray_text(self) -> str:
-        """The text after the first parameter, which is not part of the free text."""
+        """Unexpected text in the arguments, after the value of the only parameter. It is not part
+        of the custom tool's free text."""
         return "".join(self._tail).strip().removesuffix("}").strip(", \t\r\n")
 
     def read(self, text: str) -> str:
-        """Read the next piece of the arguments. Returns the part of the free text that this piece
-        contains."""
+        """Read the next piece of the arguments. Returns the part of the custom tool's free text
+        that is decoded now."""
         if self._plain:
             return text
         if self._string is not None:
@@ -259,8 +260,8 @@ class ToolInputDecoder:
         return decoded
 
     def finish(self) -> str:
-        """Return the text that was held back. The caller uses this method at the end of the
-        arguments."""
+        """Return the text that ``read`` has kept because it could not decode the text yet. The
+        caller uses this method at the end of the arguments."""
         self._plain = True
         head, self._head = self._head, ""
         if self._string is not None:

@@ -45,10 +45,10 @@ _TEXTS = (it.InputText, it.OutputText, it.ReasoningText, it.SummaryText)
 class _PartReader:
     """Converts the parts of an item, such as texts, files and images, to one text.
 
-    ``path``: the request path of the current item, for error messages. ``unreadable``: whether a
-    note replaces a part that the model cannot read, or the request is rejected. ``images``:
-    collects the images for a model with vision, or None. In the text, one special character (the
-    mark) stands for each collected image.
+    ``path``: the position of the current item in the request, such as ``input[2]``, for error
+    messages. ``unreadable``: whether a note replaces a part that the model cannot read, or the
+    request is rejected. ``images``: collects the images for a model with vision, or None. In the
+    text, one special character (the mark) stands for each collected image.
     """
 
     def __init__(self, unreadable: Unreadable, images: PromptImages | None) -> None:
@@ -275,8 +275,8 @@ class Builder:
         raise NotImplementedError
 
     def read(self, items: Sequence[it.Item], past_count: int) -> None:
-        """Convert all items to messages, in order. Each item leads to calls of the methods that the
-        subclass implements.
+        """Read all items, in order. For each item that the prompt shows, call those methods of the
+        subclass that add messages.
 
         ``past_count``: how many of the items come from earlier responses. Raises ``InvalidRequest``
         with the path of an item that cannot be shown to the model.

@@ -94,7 +94,8 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def shapes(self) -> Mapping[str, ToolShape]:
-        """A mapping: flat name of a tool in the prompt → the tool's name and schema in the API."""
+        """A mapping: name of a tool in the prompt (``PromptTool.name``) → the tool's name and
+        schema in the API."""
         return {tool.name: tool.shape for tool in self.tools}
 
     @property
@@ -129,9 +130,9 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
     """Collect the tools that the request declares, and the tools that items of the conversation
     add.
 
-    If a tool is declared twice, the last declaration is used, because clients declare a tool again
-    after a search has found it. Raises ``InvalidRequest`` if the request requires a call but allows
-    no tool.
+    Clients declare a tool again after a tool search has found it. If a tool is declared several
+    times, the last declaration is used. The tools of the request come before the tools of the
+    items. Raises ``InvalidRequest`` if the request requires a call but allows no tool.
     """
     choice = options.tool_choice
     if choice.mode == "none":
@@ -201,7 +202,7 @@ def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> li
     """Return one line with the description of each namespace. The lines are needed because the
     prompt lists the functions without their namespaces.
 
-    ``apart``: names of namespaces that the prompt already shows as namespaces. They get no line.
+    ``apart``: names of the namespaces that the prompt declares elsewhere. They get no line.
     """
     return [
         f"The functions {_flat_name('', tool.name)}… belong together: {tool.description}"

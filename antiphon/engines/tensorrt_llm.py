@@ -36,11 +36,11 @@ _EXTRA_FIELDS = frozenset({"bad_token_ids", "min_tokens", "no_repeat_ngram_size"
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> TensorrtEngine:
     """Load the model in ``folder``.
 
-    ``options.context_size``: maximum tokens of a generation. The size that the model was trained
-    for is the default and the upper limit. ``options.engine_options``: arguments of ``LLM``. They
-    override the arguments that this function sets.
+    ``options.context_size``: maximum tokens of a generation, prompt and output together. The size
+    that the model was trained for is the default and the upper limit. ``options.engine_options``:
+    arguments of TensorRT-LLM's class ``LLM``. They override the arguments that this function sets.
 
-    Raises ``SetupError`` if the package is not installed or cannot load the model.
+    Raises ``SetupError`` if TensorRT-LLM is not installed or cannot load the model.
     """
     if importlib.util.find_spec("tensorrt_llm") is None:
         raise SetupError(needs_extra("TensorRT-LLM is not installed", EXTRA))

@@ -46,10 +46,10 @@ _EXTRA_FIELDS = frozenset({"allowed_token_ids", "bad_words", "min_tokens"})
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> VllmEngine:
     """Load the model in ``folder``.
 
-    ``options.context_size``: maximum tokens of a generation. The default is the size that vLLM
-    derives from the model's configuration. ``options.adapters``: name of a LoRA adapter → its
-    folder. ``options.engine_options``: arguments of vLLM's engine. They override the arguments that
-    this function sets.
+    ``options.context_size``: maximum number of tokens of one generation, prompt and output
+    together. The default is the size that vLLM derives from the model's configuration.
+    ``options.adapters``: name of a LoRA adapter → its folder. ``options.engine_options``: arguments
+    of vLLM's engine. They override the arguments that this function sets.
 
     Raises ``SetupError`` if vLLM is not installed or cannot load the model.
     """

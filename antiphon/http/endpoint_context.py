@@ -42,9 +42,11 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
     def slot(
         self, context: RequestContext, span: Span | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that holds a slot for a request until the block ends. ``span``:
-        the parent of the tracing span that measures the wait for the slot; by default the span of
-        ``context``.
+        """Return a context manager that waits for a free slot and holds the slot until the block
+        ends. There is one slot for each request that the server may process at a time.
+
+        ``span``: the parent of the tracing span that measures the wait for the slot; by default the
+        span of ``context``.
 
         The context manager raises ``Overloaded`` if the queue is full, or if the client has reached
         its maximum number of concurrent requests.
@@ -55,9 +57,9 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
         return self._limited_slot(slot, context.client) if context.client.scopes else slot
 
     def record_reading(self, context: RequestContext, model: str, tokens: int) -> None:
-        """Record the usage of a request that reads text but generates none: embeddings and
-        reranking. ``tokens``: the number of tokens read. The usage log counts both kinds as
-        embeddings requests."""
+        """Record the usage of an embeddings request or a rerank request. Such requests read text
+        but generate none. ``tokens``: the number of tokens read. The usage log counts both kinds of
+        requests as embeddings requests."""
         self.service.usage_counter.add_embeddings(
             context.tenant, context.key, model, tokens, latency_s=self.clock() - context.started
         )

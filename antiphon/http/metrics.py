@@ -123,7 +123,7 @@ class _Follower(Protocol):
 
 
 class _TenantSeries:
-    """Metrics with a tenant label."""
+    """The metrics that have a tenant label. They count requests and tokens."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.running = Gauge(
@@ -407,8 +407,8 @@ class Metrics:
             )
 
     def on_follower(self, subscription: _Follower) -> None:
-        """Include ``subscription``, a reader of an event log, in the gauges about readers until the
-        reader ends."""
+        """Include a reader of an event log in the gauges about readers, as long as the reader
+        exists. ``subscription``: the reader."""
         self._followers.add(subscription)
 
     def _follower_lag(self) -> int:

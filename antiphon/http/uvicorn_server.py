@@ -283,7 +283,8 @@ class _Protocol(HttpToolsProtocol):
     - It limits the time until the head of a request has arrived, the time for its body, and the
       number of connections from one IP address.
     - It answers malformed requests in the API's error format.
-    - It offers the ASGI extensions for direct writes and disconnects.
+    - It offers two ASGI extensions. One writes response data directly to the connection, the other
+      reports that the client has disconnected.
     - It sends response headers together with the first chunk.
     """
 
@@ -478,8 +479,8 @@ class _RareEvent(asyncio.Event):
 
 
 class _FlowControl(FlowControl):
-    """uvicorn's flow control with a ``_RareEvent`` instead of an ``asyncio.Event``, because each
-    connection has one and a ``_RareEvent`` takes less memory."""
+    """uvicorn's flow control of a connection. It uses a ``_RareEvent`` instead of an
+    ``asyncio.Event``, so that each connection takes less memory."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -541,7 +542,8 @@ class _BufferedTransport:
         self._transport.write(piece)
 
     def _flush(self) -> None:
-        """Send the response headers that were held back for the first bytes of the body."""
+        """Send the response headers if they are still held back. They wait for the first bytes of
+        the body, to be sent together with them."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
@@ -553,10 +555,11 @@ class _BufferedTransport:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server with a graceful shutdown.
+    """uvicorn's server with a graceful shutdown: it accepts no new connections and calls ``drain``
+    to wait for the runs before it closes the open connections.
 
-    uvicorn's own shutdown cuts streams after a timeout, and then raises the signal again, which
-    ends the process.
+    Without this class, uvicorn would not wait for the runs: it would cut streams after a timeout.
+    Then it would raise the signal again, which would end the process.
     """
 
     def __init__(

@@ -41,8 +41,8 @@ class BlockingClient:
 
     def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
         """Call a method of the other process. Returns its result, decoded as the type ``returns``.
-        Raises the method's error, or the error that ``on_lost`` creates if the connection is
-        lost."""
+        Raises the method's error. If the connection is lost, raises the error that ``on_lost``
+        creates."""
         payload = encode((MessageKind.CALL, 1, method, arguments))
         try:
             message = _decode(self._exchange(encode_length(payload) + payload))

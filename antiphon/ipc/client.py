@@ -55,7 +55,8 @@ class CallClient:
     async def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
         """Call a method. Returns its result, decoded as the type ``returns``. If the task that
         waits for the result is cancelled, the call in the other process is cancelled too. Raises
-        the method's error, or the error that ``on_lost`` creates if the connection is lost."""
+        the error that the method raises. If the connection is lost, raises the error from
+        ``on_lost``."""
         frames = await self._open()
         answers = self._begin(frames, method, arguments)
         try:
@@ -198,8 +199,8 @@ class _Answers:
             self._wake()
 
     async def next(self) -> CallMessage:
-        """Wait for the next answer, an item or the result, and return it. Raises the error of the
-        call."""
+        """Wait for the next answer and return it. An answer contains an item or the result of the
+        call. If the call has failed, raise its error."""
         while not self._messages:
             if self._error is not None:
                 raise self._error

@@ -116,8 +116,8 @@ class HttpCalls:
 
 
 async def _read_frame(content: aiohttp.StreamReader) -> bytes:
-    """Return the next frame that is not empty. The other server sends empty frames while the call
-    still runs."""
+    """Return the next frame that is not empty. While a call runs, the server that executes it
+    regularly sends empty frames."""
     length = 0
     while not length:
         length = frame_length(await content.readexactly(LENGTH_BYTES))

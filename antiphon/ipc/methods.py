@@ -1,4 +1,4 @@
-"""The methods of an object that other processes may call by RPC."""
+"""The receiving side of RPC: runs methods of an object when other processes call them."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ def program_command(program: Path, *arguments: str) -> list[str]:
 
 
 def program_environment(variables: Mapping[str, str] = {}) -> dict[str, str]:
-    """Return the environment of a program. It contains only the given ``variables``, which must not
-    be secret, and the import path. The program does not inherit the server's environment, which may
-    contain secrets."""
+    """Return the environment variables of a program: the import path and the given ``variables``.
+    The ``variables`` must not contain secrets. The program does not inherit the server's
+    environment variables, because they may contain secrets."""
     path = os.pathsep.join(path for path in sys.path if path)
     return {**variables, "PYTHONPATH": path}
 

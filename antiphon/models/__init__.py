@@ -1,2 +1,2 @@
-"""Served models: their catalog, the factories of their backends, their downloads, and format files
-of the operator."""
+"""Served models: their catalog, the factories of their backends, and their downloads. This package
+also reads the files in which an operator describes how models write tool calls and reasoning."""

@@ -360,7 +360,8 @@ def _shards(first: str) -> list[str]:
 
 
 def _installed_files() -> Iterator[Path]:
-    """Yield the paths where an installed package has the file of the default model."""
+    """Yield the path of the default model's file in the Python package that contains it. Yield
+    nothing if the package is not installed."""
     spec = importlib.util.find_spec(DEFAULT_MODULE)
     for place in (spec and spec.submodule_search_locations) or ():
         yield Path(place) / DEFAULT_FILE

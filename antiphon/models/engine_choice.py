@@ -1,5 +1,5 @@
-"""Choose the engine of a model for ``engine = "auto"``: OpenVINO or llama.cpp. The files of the
-model are on this machine.
+"""Choose the engine of a local model for ``engine = "auto"``: OpenVINO or llama.cpp. A local model
+is a model whose files are on this machine.
 
 The choice is made once for each model, not for each request. If requests went to both engines, both
 would load the weights, and the prefix cache of one engine would not help the other engine.

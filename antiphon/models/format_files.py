@@ -113,13 +113,13 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
 
 
 def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Check a part of a format. Return whether the format is valid if every inner table on ``path``
-    keeps only its entry on ``path`` (see ``_only``).
+    """Return whether a format is valid after ``_only`` has removed the entries that are not on
+    ``path``. If it is still invalid, the invalid entry is on ``path``.
 
-    ``_fault`` calls this function for each key of a table, because msgspec's error does not name
-    the key of the invalid entry. If the result is False, the invalid entry is on ``path``.
+    ``_fault`` calls this function for each key of an inner table, because msgspec's error does not
+    name the key of the invalid entry.
 
-    ``table``: the format. ``path``: the keys that lead from ``table`` to an inner value.
+    ``table``: the format. ``path``: the keys that lead from the format to the checked entry.
     """
     try:
         msgspec.convert(_only(table, path), cls)

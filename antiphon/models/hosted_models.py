@@ -61,8 +61,8 @@ class HostedModels:
     @classmethod
     @asynccontextmanager
     async def open(cls, path: Path) -> AsyncIterator[HostedModels]:
-        """Connect to the host process, and keep the states of its models up to date until the block
-        ends."""
+        """Connect to the host (the process that runs the hosted models). Until the block ends, the
+        yielded instance follows the states of the host's models."""
         models = cls(path)
         following = asyncio.create_task(models._follow(), name="states of hosted models")
         try:

@@ -34,8 +34,8 @@ _SHORT_TEXT = 2_000
 
 
 class ModelHostSession:
-    """The methods of the host process that worker processes may call (RPC). ``catalog``: a future
-    that is done when the models are loaded."""
+    """The methods that worker processes may call (RPC) in the process that runs the models.
+    ``catalog``: a future that is done when the models are loaded."""
 
     def __init__(self, catalog: asyncio.Future[Catalog]) -> None:
         self._catalog = catalog

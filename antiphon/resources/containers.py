@@ -101,13 +101,13 @@ class Containers:
             return await self._registry.list_files(tenant, container_id, params)
 
     async def retrieve_file(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
-        """Return a file without its content."""
+        """Return the metadata of a file in the container."""
         with _translate_errors():
             container = await self._registry.get_active(tenant, container_id)
             return await container.get_file(file_id)
 
     async def read_file(self, tenant: str, container_id: str, file_id: str) -> ContainerFileContent:
-        """Return a file with its content."""
+        """Return the metadata and the content of a file in the container."""
         with _translate_errors():
             container = await self._registry.get_active(tenant, container_id)
             return ContainerFileContent(

@@ -16,8 +16,9 @@ Chunks = AsyncIterator[bytes]
 
 
 class StoredFile:
-    """A file whose content can be read. ``sha256``: the checksum of the content in hex. It is None
-    if the content is in the store itself."""
+    """A stored file: its metadata, and methods that read its content from the store or from
+    external blob storage. ``sha256``: the checksum of the content in hex. It is None if the content
+    is in the store itself."""
 
     def __init__(self, file: File, content: bytes | BlobRef, blobs: Blobs | None) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""Files that clients have uploaded.
+"""Operations on the files that clients have uploaded.
 
 Files of other tenants and expired files are reported as not found.
 """
@@ -111,14 +111,14 @@ class Files:
         return file
 
     async def retrieve(self, tenant: str, file_id: str) -> File:
-        """Return a file without its content."""
+        """Return the metadata of a file."""
         found = await self.find(tenant, file_id)
         if found is None:
             raise _not_found(file_id)
         return found
 
     async def open(self, tenant: str, file_id: str) -> StoredFile:
-        """Return a file whose content can be read."""
+        """Return a ``StoredFile``, which holds the metadata of a file and can read its content."""
         file = await self.retrieve(tenant, file_id)
         found = await self.contents.open(tenant, file)
         if found is None:  # deleted in the meantime
@@ -143,7 +143,7 @@ class Files:
         return await stored.sign(self._signed_url_s) if self._signed_url_s else None
 
     async def find(self, tenant: str, file_id: str) -> File | None:
-        """Return a file without its content. Returns None if the file does not exist or has
+        """Return the metadata of a file. Returns None if the file does not exist or has
         expired."""
         found = await self._files.get(tenant, file_id)
         if found is None or (found.expires_at is not UNSET and found.expires_at <= self._clock()):

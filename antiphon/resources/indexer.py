@@ -2,7 +2,7 @@
 vectors of the chunks, and store chunks and vectors.
 
 A few files are indexed at a time, and tenants take turns. If a process stops before it has indexed
-all files, the next process that starts indexes the remaining files.
+all files, the next process indexes the remaining files when it starts.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ class ResolvedPrompt(Struct, frozen=True):
 
 
 class Prompts:
-    """The prompts in one folder. If the folder is None, there are no prompts, and ``create`` raises
-    ``InvalidRequest``."""
+    """The stored prompts, to which requests refer by id. They are files in ``folder``. If
+    ``folder`` is None, there are no prompts, and ``create`` raises ``InvalidRequest``."""
 
     def __init__(self, folder: Path | None = None, *, ids: Ids | None = None) -> None:
         self._folder = folder
@@ -148,7 +148,7 @@ class Prompts:
         return page_of(await asyncio.to_thread(lambda: tuple(self._all())))
 
     async def delete(self, id: str, version: str | None = None) -> None:
-        """Delete a version of a prompt. If ``version`` is None, delete all its versions. Raises
+        """Delete one version of a prompt, or the whole prompt if ``version`` is None. Raises
         ``NotFound``."""
         await asyncio.to_thread(self._delete, id, version)
 

@@ -264,7 +264,8 @@ def _uploads_of(tenant: str) -> str:
 
 
 def _record_file(upload: ChunkedUpload, *, id: str, bytes: int) -> File:
-    """Return the metadata of the file that contains the record of an upload."""
+    """Return the metadata for storing the record of an upload as a file. ``id``, ``bytes``: the id
+    and the size of this file."""
     return File(
         id=id,
         bytes=bytes,

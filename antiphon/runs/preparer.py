@@ -217,10 +217,14 @@ class Preparer:
     async def _claim_approvals(
         self, calls: Sequence[ApprovedCall], tool_context: ResponseContext
     ) -> ResponseContext:
-        """Record that the response uses the approvals of these calls. Return ``tool_context`` with
-        ``spent_approvals`` set to the approvals that other responses have already used.
+        """Record that the response uses the approvals of these calls.
 
-        Raises ``InvalidRequest`` if the request itself contains an approval that was already used.
+        An approval can be used by one response only. If another response has used an approval, the
+        result depends on where the approval is:
+
+        - In an item of the request: this method raises ``InvalidRequest``.
+        - In an earlier item of the conversation: the call must not run again. The id of its
+          approval request is in ``spent_approvals`` of the returned ``tool_context``.
         """
         spent = await claim_approvals(
             self._store,
@@ -245,9 +249,9 @@ class Preparer:
         return reply.input_tokens
 
     def tool_types(self, request: CreateResponse) -> tuple[str, ...]:
-        """Return the types of the request's tools, in order. Of several names for the same type,
-        such as ``web_search`` and ``web_search_preview``, the current name is returned. An MCP tool
-        that the operator has replaced has the type of the built-in tool."""
+        """Return the types of the request's tools, in order. For a type with several names, such as
+        ``web_search`` and ``web_search_preview``, return the current name. For an MCP tool that the
+        operator has replaced with a built-in tool, return the type of the built-in tool."""
         return tool_types(replace_mcp_labels(request, self._policy.mcp_labels))
 
     def _traced(self, backend: Backend, model: CatalogModel) -> Backend:
@@ -433,8 +437,9 @@ class Preparer:
 
 
 def _client_tokens(request: CreateResponse) -> PromptTokens | None:
-    """Return the token ids in the request's ``previous_input_messages``. Returns None if the
-    request has no such messages, or if they do not name the tokenizer of the ids."""
+    """Return the token ids in the request's field ``previous_input_messages``, with the fingerprint
+    of their tokenizer. Returns None if the request lacks this field, or if the field contains no
+    fingerprint."""
     previous = request.previous_input_messages
     if previous is None or previous.tokenizer is None:
         return None
@@ -445,9 +450,13 @@ def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None
     """Return how many tokens of a conversation have to be loaded. The number is larger than the
     model's context, because token counts are estimates.
 
-    Returns None if all items have to be loaded. This is the case if the request has hosted tools,
-    asks for compaction, or has input that may refer to earlier items, and if only an upstream knows
-    the size of the context.
+    Returns None if all items have to be loaded. This is the case if at least one of these
+    conditions is true:
+
+    - The request has hosted tools.
+    - The request asks for compaction.
+    - The input of the request may refer to earlier items.
+    - Only the upstream knows the size of the model's context.
     """
     size = model.backend.context_size
     is_simple = (

@@ -38,7 +38,8 @@ class ResponseQuota:
         self._attempts: dict[_Key, set[object]] = {}
 
     def applies_to(self, tenant: str) -> bool:
-        """Whether room must be reserved for the responses of a tenant."""
+        """Whether the tenant has a quota of stored responses. If so, the caller must call
+        ``reserve`` before it generates a response for the tenant."""
         return self._tenants.for_tenant(tenant).limits_responses
 
     async def reserve(self, tenant: str, response_id: str) -> Callable[[], Awaitable[None]]:
@@ -103,8 +104,8 @@ class ResponseQuota:
             self._attempts.pop(key, None)
 
     def _release_later(self, key: _Key, attempt: object) -> None:
-        """Release a reservation in the background, as soon as the store answers. Called if a
-        request to reserve or to release got no answer, so that the reservation may exist.
+        """Release a reservation in the background, as soon as the store answers. Called if the
+        store did not answer a request to reserve or to release. The reservation may then exist.
 
         Without a release, the heartbeats of this server would prolong the reservation. ``key``:
         tenant and response id. ``attempt``: identifies the call of ``reserve``.
@@ -114,10 +115,13 @@ class ResponseQuota:
         task.add_done_callback(self._releases.discard)
 
     async def _release_until_done(self, key: _Key, attempt: object) -> None:
-        """Release the reservation twice, with a pause between. The second release is needed because
-        a reserve request that timed out may reach the store after the first release. If another
-        attempt (a call of ``reserve``) for the same response has not ended, that attempt releases
-        the reservation instead."""
+        """Release the reservation of a response twice, with a pause between. The second release is
+        needed because a reserve request that timed out may reach the store after the first release.
+
+        ``key``: tenant and response id. ``attempt``: identifies the call of ``reserve``. If another
+        call of ``reserve`` for the same response has not ended, nothing is released here, because
+        the other call releases the reservation.
+        """
         confirmed = 0
         while confirmed < 2 and self._is_last(key, attempt):
             try:

@@ -503,12 +503,12 @@ class Service:
         return timeline_of(stored.response, stored.times)
 
     async def input_items(self, tenant: str, response_id: str, params: PageParams) -> Page[Item]:
-        """Return one page of the response's input. The input consists of the items of the earlier
-        responses that it continues, then of the input items of its own request. ``params``: the
-        parameters of the page.
+        """Return one page of a response's input. The input begins with the items of the earlier
+        responses that the response continues. The input items of the response's own request follow.
+        ``params``: the parameters of the page.
 
         Raises ``NotFound`` if the response does not exist. Raises ``InvalidRequest`` if the cursor
-        is not an item of the list.
+        is not the id of an item in the input.
         """
         page = await self._input_lists.page(tenant, response_id, params)
         if page is None:

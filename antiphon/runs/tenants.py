@@ -45,8 +45,8 @@ _Entry = tuple[str, Any]
 
 
 class Tenants:
-    """Exports and deletes tenants. ``cancel`` cancels a background response, given tenant and
-    response id. ``clock`` returns Unix seconds."""
+    """Exports and deletes all data of a tenant. ``cancel``: a function that cancels a background
+    response, given the tenant and the response id. ``clock`` returns Unix seconds."""
 
     def __init__(
         self,

@@ -92,13 +92,13 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def detect(cls, python: str | None = None) -> BoxSetup:
-        """Find bwrap, the Python interpreter and its folders on this machine. This blocks the
-        thread briefly. If one of them is missing, raises ``SetupError`` with a message that names
-        it.
+        """Find bwrap, the Python interpreter and its folders on this machine. Raises ``SetupError``
+        if this machine cannot run sandboxes, for example because bwrap is missing. The message
+        states the reason. This method blocks the thread briefly.
 
-        ``python``: the interpreter that runs the code. None means the interpreter of the operating
-        system. If the system has none, the server's own interpreter is used, without the server's
-        packages.
+        ``python``: the path of the interpreter that runs Python code in the sandbox. None means the
+        interpreter of the operating system. If the system has none, the server's own interpreter is
+        used, without the server's packages.
         """
         machine = platform.machine()
         if sys.platform != "linux" or machine not in seccomp.ARCHITECTURES:

@@ -114,8 +114,8 @@ class ControlGroups:
             raise
 
     def remove_abandoned(self) -> int:
-        """Remove the groups of servers that have ended without closing their boxes. Return the
-        number of removed groups."""
+        """Remove the control groups of boxes whose server has ended without closing the boxes.
+        Return the number of removed control groups."""
         removed = 0
         for path in self._path.glob(f"{_PREFIX}*"):
             if "populated 0" in _read(path / "cgroup.events") and not _is_running(path):

@@ -54,9 +54,9 @@ class SharedFolder:
 
     @staticmethod
     def remove_abandoned(owner: int | None) -> int:
-        """Delete the shared folders of servers that have ended without closing their boxes. Return
-        the number of deleted folders. ``owner``: the id of the user that runs the boxes; None means
-        the server's user."""
+        """Delete the shared folders of servers that have ended without closing their boxes (sandbox
+        environments). Return the number of deleted folders. ``owner``: the id of the user that runs
+        the boxes; None means the server's user."""
         removed = 0
         for folder in Path(_root(owner)).glob(f"{_PREFIX}*"):
             with suppress(OSError):

@@ -29,9 +29,9 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
 
 
 class AuditQuery(Struct, frozen=True, kw_only=True):
-    """A query for a page of the log. A field that is None does not restrict the query. ``start``:
-    the first second of the time range, in Unix seconds. ``end``: the first second after the time
-    range. ``after``: the id of the last record of the previous page."""
+    """A query for a page of the audit log. A field that is None does not restrict the query.
+    ``start``: the first second of the time range, in Unix seconds. ``end``: the first second after
+    the time range. ``after``: the id of the last record of the previous page."""
 
     type: str | None = None
     actor: str | None = None

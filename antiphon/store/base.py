@@ -139,7 +139,7 @@ class Store(Protocol):
         and stores nothing.
 
         If the response has a run, the field ``background`` of the response must be true in every
-        call.
+        call. Otherwise, a store may keep the run when it deletes the response.
         """
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
@@ -158,12 +158,12 @@ class Store(Protocol):
     async def list_responses(
         self, tenant: str, query: ResponseQuery
     ) -> tuple[ResponseSummary, ...] | None:
-        """Return a page of the loadable responses, in the order in which they were first saved.
-        Returns None if ``query.after`` is not the id of a loadable response."""
+        """Return a page of the responses that ``load`` would return, in the order in which they
+        were first saved. Returns None if ``query.after`` is not the id of such a response."""
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
-        """Return an item by its id. The item is in the input or output of a loadable response, or
-        in a conversation. Returns None if there is no such item."""
+        """Return an item by its id. The item is in a conversation, or in the input or output of a
+        response that ``load`` would return. Returns None if there is no such item."""
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a response, and its run with all events. Returns False if there is no such
@@ -200,8 +200,9 @@ class Store(Protocol):
         """
 
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
-        """Remove the reservation of a response if it belongs to ``owner``. It belongs to another
-        owner if that owner has reserved room for a later attempt at the same response."""
+        """Remove the reservation that ``reserve_response`` made for a response, if the reservation
+        belongs to ``owner``. It belongs to another owner if that owner has reserved room for a
+        later attempt at the same response."""
 
     async def check_writable(self) -> None:
         """Write a small value, as a test. Raises ``StoreError`` if the store does not answer or

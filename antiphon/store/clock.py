@@ -37,7 +37,8 @@ class StoreClock:
         return self._wall() if self._offset is None else self._monotonic() + self._offset
 
     async def synchronize(self) -> float:
-        """Read the store's clock, and return the current time. Raises ``StoreError``."""
+        """Set this clock to the time of the store's clock, if the store has a clock. Return the
+        current time. Raises ``StoreError``."""
         wall, sent = self._wall(), self._monotonic()
         time = await self._store.clock(wall)
         middle = (sent + self._monotonic()) / 2

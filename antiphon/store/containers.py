@@ -22,10 +22,10 @@ EXPIRED_RETENTION_S = 3600.0
 
 
 class ContainerRecord(Struct, frozen=True, kw_only=True):
-    """A container in the directory. ``resource``: the container as its owner reported it last.
-    ``owner``: the process that runs the container. ``url``: the address at which other servers
-    reach this process; empty if they cannot reach it. ``is_auto``: a response created the container
-    for itself."""
+    """An entry of the container directory. ``resource``: the container as its owner reported it
+    last. ``owner``: the process that runs the container. ``url``: the address at which other
+    servers reach this process; empty if they cannot reach it. ``is_auto``: a response created the
+    container for itself."""
 
     tenant: str
     resource: ContainerResource
@@ -40,7 +40,8 @@ class ContainerRecord(Struct, frozen=True, kw_only=True):
 
 
 class ContainerDirectory(Protocol):
-    """The contract of a container directory.
+    """The contract of a container directory, which records the owner of each container. The owner
+    is the process that runs the container.
 
     Each owner has a lease. An owner that does not renew its lease in time counts as dead. A
     container is active until its owner reports that it has expired, or until the owner's lease

@@ -31,8 +31,9 @@ FileContents = bytes | BlobRef
 
 
 class StoredContent(Struct, frozen=True, kw_only=True):
-    """A file and the place of its content. ``blob``: the reference to the content; None if the
-    content is in the store itself. ``position``: a number that grows with each new file."""
+    """A file, and where its content is stored. ``blob``: the reference to the blob with the
+    content; None if the content is in the store itself. ``position``: a number that grows with each
+    new file, so that ``FileStore.list_contents`` can continue after this file."""
 
     position: int
     tenant: str

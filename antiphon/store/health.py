@@ -21,11 +21,12 @@ _FRESH_S, _TIMEOUT_S = 1.0, 3.0
 
 
 class _Health:
-    """Runs a check at most once a second, and remembers its result. One instance per process.
+    """Base class of the health checks of a store. It runs a check at most once a second, and
+    remembers the result. A process needs one instance of each subclass.
 
     ``check``: the async function to run. It raises ``StoreError`` if the check fails.
-    ``log_texts``: two log messages: one for the moment when the check succeeds again, one for the
-    moment when it begins to fail.
+    ``log_texts``: two log messages. The first is logged when the check succeeds again, the second
+    when the check begins to fail.
     """
 
     def __init__(self, check: Callable[[], Awaitable[None]], log_texts: tuple[str, str]) -> None:

@@ -31,8 +31,8 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
 
 
 class KeyStore(Protocol):
-    """The contract of a key store. Names are unique and do not contain U+0000. Methods that change
-    keys return after the change is durable."""
+    """The contract of a store for API keys. The names of the keys are unique and do not contain
+    U+0000. Methods that change keys return after the change is durable."""
 
     async def create(self, key: KeyRecord) -> bool:
         """Add a key. Returns False if a key with this name exists."""

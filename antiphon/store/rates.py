@@ -35,7 +35,8 @@ class RateReport(Struct, frozen=True, kw_only=True):
 
 
 class RateState(Struct, frozen=True):
-    """The state of a scope after a report. ``level``: the number of tokens in the scope's token
+    """The state of a scope (a group of requests that share a limit), as the store returns it to a
+    process that has reported its requests. ``level``: the number of tokens in the scope's token
     bucket. It is negative if the processes have admitted more requests than there were tokens.
     ``remote_running_count``: the number of requests that other processes run now."""
 

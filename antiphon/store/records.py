@@ -123,8 +123,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     claim. A claim ends when the run is claimed again.
 
     ``attempts``: how many times the run was claimed since events were last appended to it. This
-    claim is included. ``row``: the row number of the run. With the row number, the store need not
-    search the run by its id.
+    claim is included. ``row``: the row number of the run. With the row number, the store
+    finds the run faster than by its id.
     """
 
     job: Job

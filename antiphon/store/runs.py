@@ -44,8 +44,8 @@ class RunListener(Protocol):
         """Called when there may be a run that can be claimed."""
 
     def on_run_lost(self, response_id: str, epoch: int) -> None:
-        """Called when another owner has taken over a run of this process. ``epoch``: the new epoch
-        of the run."""
+        """Called when another owner has taken over a run of this process. ``epoch``: the epoch of
+        the run since it was taken over."""
 
 
 class RunLimitReached(Exception):
@@ -57,8 +57,9 @@ class RunLimitReached(Exception):
 
 
 class RunStore(Protocol):
-    """The contract of a run store. Safe for concurrent use in one event loop, and with PostgreSQL
-    by many processes. All methods raise ``StoreError`` if the store does not answer."""
+    """The contract of a run store, which holds background runs. Safe for concurrent use in one
+    event loop, and with PostgreSQL by many processes. All methods raise ``StoreError`` if the store
+    does not answer."""
 
     async def create(
         self,
@@ -70,10 +71,10 @@ class RunStore(Protocol):
         api_key: str = "",
         limits: Sequence[RunLimit] = (),
     ) -> bool:
-        """Store a new run that nobody has claimed: its response with the input, and its first
-        events.
+        """Store a new run, which nobody has claimed yet. Also store the response of the run, the
+        input of the response, and the first events.
 
-        Returns False and stores nothing if the response has lost its lock. Raises
+        Returns False and stores nothing if the response no longer has ``lock``. Raises
         ``RunLimitReached`` and stores nothing if the new run would exceed one of the ``limits``.
         The limits hold exactly even if many processes create runs at the same time.
 
@@ -226,9 +227,10 @@ class RunStore(Protocol):
         """
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        """Release a lock if ``holder`` still holds it and has no unended run. An unended run keeps
-        its lock. So a caller of ``create`` that got an error can call this method safely, although
-        the run may have been stored."""
+        """Release the lock that the response ``holder`` has on a conversation. Do nothing if the
+        response does not have this lock, or if its run has not ended. Such a run keeps its lock. So
+        a caller of ``create`` that got an error can call this method safely, although the run may
+        have been stored."""
 
     def set_listener(self, listener: RunListener) -> None:
         """Set the listener. From now on, the listener is told when another process has changed a

@@ -92,8 +92,8 @@ class _ObservedStore:
     def _report(
         self, operation: str, arguments: Sequence[Any], options: dict[str, Any], result: Any
     ) -> None:
-        """Report the events and usage records that an operation has stored. ``result``: the
-        operation's result, which is False if it stored nothing."""
+        """Report to the observer how many events, or which usage records, an operation has stored.
+        ``result``: the operation's result, which is False if it stored nothing."""
         if operation == "runs.append":
             batches = [append.batch for append in arguments[0]]
             self._observer.on_append(len(batches), sum(batch.count for batch in batches))

@@ -2,9 +2,9 @@
 clock.
 
 A clock that is far ahead would make all data expire immediately, and deleted data cannot be
-restored. So if the clock is implausibly far ahead of the last sweep, sweeps ignore it for a day.
-During this day, an operator can correct the clock. If a store was unused for a long time, the clock
-also looks far ahead. Such a store deletes its expired data one day late.
+restored. So if the clock is implausibly far ahead of the last sweep, sweeps use the time of the
+last sweep for a day. During this day, an operator can correct the clock. If a store was unused for
+a long time, the clock also looks far ahead. Such a store deletes its expired data one day late.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Sweeper:
             await asyncio.sleep(_SWEEP_S)
 
     async def sweep(self) -> int:
-        """Sweep once. Return how many responses expired."""
+        """Check the clock, and delete the data that has expired. Return how many responses
+        expired."""
         shown = int(await self._read_clock())
         last = await self._store.load_sweep_record()
         now, record = check_clock(last, shown)

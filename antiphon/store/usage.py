@@ -31,9 +31,11 @@ class UsageRecord(Struct, frozen=True, kw_only=True):
     """The usage of one request.
 
     ``id``: the id of the response. If several records have the same id, only the first one counts.
-    ``start``: the Unix second when the request ended. The usage counts for this second.
-    ``api_key``: the name of the key, or "" for a request without a key. The fields have the same
-    order as the columns of the table.
+    ``start``: the Unix second in which the request ended. The usage counts for this second. In a
+    row with a sum, ``start`` is the first second of the sum's interval. ``api_key``: the name of
+    the key, or "" for a request without a key.
+
+    The fields have the same order as the columns of the table ``usage_rows``.
     """
 
     id: str
@@ -121,13 +123,17 @@ def usage_cutoffs(now: int) -> tuple[tuple[Rollup, int], ...]:
 
 
 class UsageLog(Protocol):
-    """The contract of a usage log. ``Store.save`` and ``RunStore.end`` add the usage record of a
-    response in the transaction that stores the response. ``Store.sweep`` replaces old usage records
-    with their sums over longer intervals, and deletes sums that are too old."""
+    """The contract of a usage log, which records what each request used.
+
+    ``Store.save`` and ``RunStore.end`` add the usage record of a response in the transaction that
+    stores the response. ``Store.sweep`` replaces old usage records with their sums over longer
+    intervals, and deletes sums that are too old.
+    """
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
         """Add the usage records of requests that store no response, such as embeddings. Returns
         after the records are durable."""
 
     async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
-        """Return the sums for a query, in order of time. Buckets without requests are left out."""
+        """Return the usage sums of each bucket of the query, in order of time. Buckets without
+        requests are left out."""

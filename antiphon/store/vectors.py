@@ -114,7 +114,7 @@ class IndexUsage(Struct, frozen=True, kw_only=True):
 
 
 class IndexingTask(Struct, frozen=True, kw_only=True):
-    """A file that is not indexed yet."""
+    """A file of a vector store that is still to be indexed."""
 
     tenant: str
     store_id: str
@@ -169,7 +169,8 @@ class VectorIndex(Protocol):
         changed since the caller read it."""
 
     async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
-        """Return a file of a vector store. Returns None if it is unknown."""
+        """Return the status and the name of a file in a vector store. Returns None if the file is
+        unknown."""
 
     async def list_files(self, tenant: str, store_id: str) -> tuple[IndexedFile, ...]:
         """Return all files of a vector store in the order they were added."""
@@ -203,7 +204,8 @@ class VectorIndex(Protocol):
         """Return the chunks of these files that contain at least one of the words, best first."""
 
     async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
-        """Return the version of the vectors that this model computed for a vector store."""
+        """Return the version of the vectors that this model computed for a vector store. The
+        version shows whether vectors that were loaded earlier are still current."""
 
     async def load_vectors(self, tenant: str, store_id: str, model: str) -> ChunkVectors:
         """Return all vectors that this model computed for a vector store."""
@@ -229,4 +231,4 @@ class VectorIndex(Protocol):
         """Raise ``StoreError`` if the service that searches vectors does not answer."""
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
-        """Return the files of all tenants whose indexing is in progress, oldest first."""
+        """Return the files that are being indexed, of all tenants, oldest first."""

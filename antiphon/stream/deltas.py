@@ -93,12 +93,14 @@ class Progress(Struct, frozen=True):
 
 
 class Close(Struct, frozen=True):
-    """Close the item with ``key``, because its tool has finished. If ``key`` is empty, close the
-    open item.
+    """Close an item.
 
-    ``result``: fields of the item that the tool sets. ``status``: the final status of the item,
-    such as ``failed``. ``tool_usage``: the usage of the tool, in the form of the response's
-    ``tool_usage``.
+    - ``key``: the key of a tool call whose tool has finished (see ``Open``). The item of this call
+      is closed. If ``key`` is empty, the open item is closed. But if the open item has a key, only
+      its arguments end.
+    - ``result``: fields of the item that the tool sets.
+    - ``status``: the final status of the item, such as ``failed``.
+    - ``tool_usage``: the usage of the tool, in the form of the response's ``tool_usage``.
     """
 
     result: Mapping[str, Any] = {}
@@ -123,8 +125,8 @@ class NewPrompt(Struct, frozen=True):
 
 
 class Checkpoint(Struct, frozen=True):
-    """Persist everything that was recorded so far. This delta precedes an action that cannot be
-    undone, such as running a tool."""
+    """Tell the run to store everything that was recorded so far. This delta precedes an action that
+    cannot be undone, such as running a tool."""
 
 
 class Finish(Struct, frozen=True):

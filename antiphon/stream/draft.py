@@ -64,7 +64,7 @@ class PartDraft:
         return self.joined[0] if self.joined else ""
 
     def join_pieces(self) -> None:
-        """Join the pieces of text that were added last into one piece."""
+        """Join the pieces in ``texts`` into one piece, and move this piece to ``joined``."""
         self.joined.append("".join(self.texts))
         self.texts.clear()
 

@@ -58,8 +58,8 @@ class TextChannel(Struct, frozen=True, kw_only=True):
 
     @property
     def start_event_count(self) -> int:
-        """The number of events that start a text, before its first ``delta`` event: 1 if the text
-        is in a part (an event such as ``content_part.added``), otherwise 0."""
+        """The number of events that start a text, before its first ``delta`` event. If the text is
+        in a part, there is one, such as ``content_part.added``. Otherwise, there is none."""
         return 0 if self.part_added is None else 1
 
     @property
@@ -78,7 +78,8 @@ class ErrorField(Struct, frozen=True):
 
 
 class ItemKind(Struct, frozen=True, kw_only=True):
-    """All facts about one item type. The defaults apply to most types."""
+    """Describes one type of item: the prefix of the item's id, its streaming events, and how the
+    server treats the item. The defaults of the fields are right for most types."""
 
     #: Prefix of the item's id.
     prefix: str
@@ -162,9 +163,9 @@ def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> ItemKind:
 def _whole_text(
     delta: type[ev.Event], done: type[ev.Event], field: str
 ) -> Mapping[Channel, TextChannel]:
-    """Return the channels of an item type without parts. There is one channel, with the key
-    ``text``, for the arguments, input or code of a call. ``field``: the field of the item that
-    contains this text."""
+    """Return the channels of an item type whose text is a field of the item and not in parts. There
+    is one channel, with the key ``text``, for the arguments, input or code of a call. ``field``:
+    the name of the item's field."""
     return {"text": TextChannel(delta=delta, done=done, field=field)}
 
 

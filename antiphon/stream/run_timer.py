@@ -23,8 +23,8 @@ def no_clock() -> None:
 
 
 class RunTimer:
-    """The times at which a run and its items start and end. The clock is read a few times per item,
-    but not for each token.
+    """Records the times at which a run and its items start and end. The timer reads its clock a few
+    times per item, but not for each token.
 
     ``times``: the times that were recorded before the run was interrupted; empty for a new run.
     """
@@ -57,7 +57,7 @@ class RunTimer:
         self._started_at = self._clock()
 
     def open_item(self) -> None:
-        """Record the current time as the time at which the next item was opened."""
+        """Record the current time as the start time of the next item."""
         self._items.append(ItemTimes(started_at=self._clock()))
 
     def write_item(self, index: int) -> None:

@@ -68,7 +68,7 @@ class ItemWriter:
 
     @property
     def shell(self) -> Item:
-        """The item as it was opened, without the text written since then."""
+        """The shell of the item: the item as it was opened, without the text written since then."""
         return self._draft.shell
 
     @property
@@ -109,8 +109,8 @@ class ItemWriter:
             self._open_part(channel)
 
     def add_summary(self, text: str) -> None:
-        """Add a complete part to the summary. A part of another channel that is being written stays
-        open."""
+        """Add a complete part to the summary of the item. If a part of another channel (another
+        kind of text) is open, that part stays open."""
         if self._channel == "summary":
             self._close_part()
         part, channel, self._part = self._part, self._channel, None
@@ -153,12 +153,14 @@ class ItemWriter:
 
     @property
     def _has_whole_text(self) -> bool:
-        """Whether the item's text is a field of the item, not a part."""
+        """Whether the item's text is a field of the item itself, such as the arguments of a call.
+        The text of other items is in parts, such as the content parts of a message."""
         channel = self._kind.channels.get("text")
         return channel is not None and channel.part is None
 
     def seal(self) -> None:
-        """Mark the text as complete. The item stays open until ``close``."""
+        """End the text of the item: no more text can be added. The item itself stays open until
+        ``close`` is called, for example while its tool runs."""
         if self._sealed:
             return
         self._sealed = True

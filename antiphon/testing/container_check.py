@@ -1,4 +1,5 @@
-"""Contract checks for stores: containers, and the processes that own them."""
+"""Checks that a store fulfils its contract for containers and for the processes that own
+containers."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ class WordEmbedder:
     """``Embedder`` without a model. Each word increments one component of the text's vector. The
     hash of the word selects the component.
 
-    For the token count, a word is one token. An input of token ids may contain ids below 1000.
-    While ``error`` is set, every call raises this error.
+    For the token count, a word is one token. If an input consists of token ids, the ids must be
+    below ``vocabulary_size``. While ``error`` is set, every call raises this error.
     """
 
     vocabulary_size: int | None = 1000

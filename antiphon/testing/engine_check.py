@@ -60,8 +60,8 @@ class Outcome(Struct, frozen=True):
         return self.chunks[-1]
 
     def text(self, engine: Engine) -> str:
-        """Return the text of the ids, without special tokens and without an incomplete
-        character."""
+        """Return the text of the generated token ids, without special tokens and incomplete
+        characters."""
         special = frozenset(engine.tokenizer.special.values())
         pieces = (engine.tokenizer.piece(id) for id in self.ids if id not in special)
         return b"".join(pieces).decode("utf-8", "ignore")
@@ -308,8 +308,8 @@ async def prefixes_are_reused(engine: Engine) -> None:
 
 
 async def scopes_share_no_prefix(engine: Engine) -> None:
-    """Check that a request does not reuse a cached prefix of another cache scope. A request of the
-    same scope must reuse it."""
+    """Check that a request reuses a cached prefix of its own cache scope, but no cached prefix of
+    another cache scope."""
     if not engine.capabilities.separates_caches:
         return
     prompt = _prompt(engine, "A prompt of one scope. " + TEXT * 4)

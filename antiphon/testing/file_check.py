@@ -1,4 +1,4 @@
-"""Contract checks for stores: files."""
+"""Checks that a store fulfils its contract for files."""
 
 from __future__ import annotations
 

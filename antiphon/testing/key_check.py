@@ -1,4 +1,4 @@
-"""Contract checks for stores: API keys."""
+"""Checks that a store fulfils its contract for API keys."""
 
 from __future__ import annotations
 

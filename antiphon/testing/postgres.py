@@ -70,9 +70,9 @@ class Postgres:
         return await self._copy("template1")
 
     async def migrated(self) -> str:
-        """Create a database with the store's tables and return its URL. The first call runs the
-        migrations on a template database. Each call returns a copy of this template, because
-        copying is five times as fast as the migrations."""
+        """Create a database with the store's tables and return its URL. The database is a copy of a
+        template database, because a copy is five times as fast as the migrations. The first call
+        creates the template and runs the migrations on it."""
         if not self._is_migrated:
             from antiphon.store import open_store
 

@@ -1,4 +1,4 @@
-"""Contract checks for stores: quotas and usage of tenants."""
+"""Checks that a store fulfils its contract for quotas and for the usage of tenants."""
 
 from __future__ import annotations
 

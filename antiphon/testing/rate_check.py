@@ -1,4 +1,4 @@
-"""Contract checks for stores: rate limits of clients."""
+"""Checks that a store fulfils its contract for the rate limits of clients."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 texts from a file. A dialect parses these texts like the output of a model.
 
 The file contains scenes. A scene has a text ``when`` and a list of turns. A turn is the raw text of
-one answer of the model. The engine uses a scene if the prompt contains its ``when``. The first
-answer after this text is the first turn, the next answer is the second turn, and so on.
+one answer of the model. The engine uses a scene if the prompt contains its ``when``. It returns the
+first turn if the prompt contains no answer of the model after ``when``, the second turn if the
+prompt contains one such answer, and so on.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Checks of the contract of a run store, for authors of stores: event logs, readers of event logs,
-and webhooks.
+"""Checks of the contract of a run store, for authors of stores. The checks in this module cover
+event logs, readers of event logs, and webhooks.
 
 Each check needs a new store. ``CHECKS`` maps names to checks, so a test can run each check
 separately.
@@ -98,8 +98,8 @@ async def _read(
     store: Store, name: str = "a", *, after: int = -1, waits: asyncio.Event | None = None
 ) -> list[int]:
     """Read the events of a run in the way in which the server reads them for a client, until the
-    run has ended or is deleted. Returns the numbers of the events. ``waits``: an event that is set
-    when the reader starts to wait for more events of the run."""
+    run has ended or is deleted. Returns the numbers of the run's events. ``waits``: an
+    ``asyncio.Event`` that is set when this function starts to wait for more events of the run."""
     received: list[int] = []
     with store.runs.subscribe("t", f"resp_{name}") as tail:
         tail.is_stale = True
@@ -409,8 +409,8 @@ async def stores_batches_in_parts(store: Store) -> None:
 
 
 class _Shifted:
-    """An iterable of the same batches as ``_Parts``. The numbers of their events are increased by
-    1, so the batches contain the events 3 to 7 instead of 2 to 6."""
+    """The batches of ``_Parts`` with all event numbers increased by 1, i.e. the events 3 to 7. They
+    fit a run whose last stored event has the number 2."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         for each in _Parts():

@@ -1,5 +1,5 @@
-"""Checks of the contract of a run store, for authors of stores: leases of runs, and locks of
-conversations.
+"""Checks of the contract of a run store, for authors of stores. The checks in this module cover
+leases of runs, and locks of conversations.
 
 Each check needs a new store. ``CHECKS`` maps names to checks, so a test can run each check
 separately. No check waits: a lease of zero seconds has always expired, and a lease of an hour has
@@ -309,8 +309,9 @@ async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
 
 
 async def a_run_keeps_all_its_locks(store: Store) -> None:
-    """Check that a run keeps all conversation locks of its response until its end. This includes
-    locks that ``create`` does not name, and locks that are acquired later."""
+    """Check that a run keeps all conversation locks of its response until its end: the lock that is
+    passed to ``RunStore.create``, the locks that the response acquired earlier, and the locks that
+    it acquires later."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
     for name in ("conv_a", "conv_b"):
         assert await hold("t", name, "resp_a", "one", lease_s=LONG_S) is True

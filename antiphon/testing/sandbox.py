@@ -21,8 +21,8 @@ RunFunction = Callable[[str, dict[str, bytes]], ExecutionResult]
 
 class FakeBox:
     """Fake sandbox environment (``Box``) that ``FakeSandbox`` opens. Its files are in a dictionary.
-    ``run``: the function that gets each code or command and returns its result, in place of an
-    interpreter."""
+    ``run``: a function that takes the place of the interpreter. It gets the code or command and the
+    files, and returns the result."""
 
     def __init__(self, run: RunFunction, limits: Limits) -> None:
         self._run_function = run

@@ -1,4 +1,4 @@
-"""Contract checks for stores: skills."""
+"""Checks that a store fulfils its contract for skills."""
 
 from __future__ import annotations
 

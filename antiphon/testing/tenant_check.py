@@ -1,4 +1,5 @@
-"""Contract checks for stores: operations on whole tenants, and the audit log."""
+"""Checks that a store fulfils its contract for operations on whole tenants and for the audit
+log."""
 
 from __future__ import annotations
 

@@ -205,7 +205,8 @@ async def _check_calls(toolset: Toolset, case: ToolCheckCase) -> None:
 
 
 def _status(function: ToolFunction, items: Sequence[Any]) -> str:
-    """Return the final status of a call, from the item that contains the status."""
+    """Return the final status of a call. ``items``: the items of the call. If the output of a call
+    is a separate item, the status is that of the output item."""
     result: str = items[0 if function.failed_output is None else -1].status
     return result
 

@@ -1,4 +1,4 @@
-"""Contract checks for stores: the usage log."""
+"""Checks that a store fulfils its contract for the usage log."""
 
 from __future__ import annotations
 

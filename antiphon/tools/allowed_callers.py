@@ -44,7 +44,7 @@ def check_callers(tools: Sequence[tl.Tool]) -> None:
 
 
 def callable_by_model(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
-    """Return the client's tools that the model may call."""
+    """Return ``tools`` without those that only programs (JavaScript code of the model) may call."""
     remaining: list[tl.Tool] = []
     for tool in tools:
         if isinstance(tool, tl.Namespace):

@@ -45,9 +45,9 @@ def parse_lenient(arguments: str, default_name: str) -> dict[str, Any]:
 
 
 def non_negative_int(value: Any) -> int | None:
-    """Return a number from 0 to 2**31 - 1 as an integer. Return None for any other value.
+    """Return ``value`` as an integer if it is a number from 0 to 2**31 - 1. Otherwise return None.
 
-    Clients in languages with 32-bit integers cannot hold larger numbers.
+    Larger numbers are not accepted, because some clients use 32-bit integers.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return int(value) if is_number and 0 <= value < 2**31 else None

@@ -145,9 +145,9 @@ class ArgumentObserver(Protocol):
         write the call (for example, a program made it), ``feed`` is not called before."""
 
     def abort(self) -> Iterable[ToolProgress]:
-        """Return the events that end what earlier events have begun. For example, if the events
-        have begun a shell command, return the event that ends this command. Called if the model
-        stopped in the middle of the arguments."""
+        """Called if the model stopped in the middle of the arguments. Return the events that end
+        unfinished parts. For example, if an event has begun a shell command, return the event that
+        ends this command."""
 
 
 class ToolFunction(Struct, frozen=True, kw_only=True):
@@ -215,7 +215,7 @@ class Toolset(Struct, frozen=True, kw_only=True):
 
 
 class ResponseContext(Struct, frozen=True, kw_only=True):
-    """The response in which a request's tool is used.
+    """What a tool provider needs to know about the response in which its tool is used.
 
     - ``items``: the items of the conversation before the output of the response. They include the
       input of the request.
@@ -251,9 +251,12 @@ class ToolProvider(Protocol):
         support. The error names the path of the field. ``path``: the tool's path in the request."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
-        """Return the item with which the output begins, for example ``mcp_list_tools``, in its
-        initial state. The item is emitted after ``open``, and is closed with ``Toolset.fields``.
-        Return None if the tool has no such item."""
+        """Return the item with which the output begins, for example ``mcp_list_tools``. Return None
+        if the tool has no such item.
+
+        The returned item is in its initial state. When ``open`` has provided the ``Toolset``, the
+        caller emits the item and completes it with the values in ``Toolset.fields``.
+        """
 
     def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         """Return a context manager that offers the tool for as long as the response runs.
@@ -287,7 +290,7 @@ class FunctionDeclarer(Protocol):
 
 @runtime_checkable
 class ToolCaller(Protocol):
-    """A provider whose tool calls other tools."""
+    """A provider whose tool can call the functions of other tools."""
 
     def compose(
         self,

@@ -119,9 +119,10 @@ class CodeInterpreterProvider:
             return None
 
     async def _container(self, tool: Any, response: ResponseContext) -> ContainerHandle:
-        """Acquire a container for the response and return it. If the request names a container, it
-        is this one. Otherwise, it is the container of the conversation's last code interpreter or
-        shell call if that container can be used again, or else a new container."""
+        """Acquire a container for the response and return it. If the request names a container,
+        this container is acquired. Otherwise, the container of the conversation's last code
+        interpreter or shell call is acquired. If that container cannot be used again, a new
+        container is created."""
         try:
             if isinstance(tool.container, str):
                 return await self._containers.acquire(response.tenant, tool.container)
@@ -140,8 +141,8 @@ def _policy(tool: Any, container: ContainerHandle | None) -> wc.NetworkPolicy | 
 
 
 def _function(skills: Sequence[SkillSummary], policy: wc.NetworkPolicy | None) -> ToolFunction:
-    """Return the function that the model is shown. It has no handler yet, and its initial item has
-    no container id yet."""
+    """Return the ``ToolFunction`` that describes the code interpreter to the model. The caller must
+    set ``handler``, and the container id in ``initial_item``, before calls can run."""
     description = _DESCRIPTION + (network_prompt(policy) or _NO_NETWORK) + skills_prompt(skills)
     return ToolFunction(
         tool=tl.Custom(name=NAME, description=description),

@@ -182,12 +182,13 @@ def _hosted_function(
 async def _acquire_container(
     containers: ContainerRegistry, environment: Mapping[str, Any], response: ResponseContext
 ) -> tuple[ContainerHandle, tuple[SkillSummary, ...], wc.NetworkPolicy | None]:
-    """Acquire a container for the response. Return it with the skills and the network policy that
-    the model is told about.
+    """Acquire a container for the response. Return the container, and the skills and the network
+    policy that are described to the model.
 
-    If the request names a container, it is this one. Otherwise, it is the container of the
-    conversation's last code interpreter or shell call if that container can be used again, or else
-    a new container.
+    - If the request names a container, this container is acquired.
+    - Otherwise, the container of the conversation's last code interpreter or shell call is
+      acquired, if it can be used again.
+    - Otherwise, a new container is created.
     """
     if environment["type"] == "container_reference":
         container = await containers.acquire(response.tenant, environment["container_id"])
@@ -292,6 +293,6 @@ def _output(outcome: ExecutionResult) -> dict[str, Any]:
 
 def _environment(tool: Any) -> Mapping[str, Any]:
     """Return the environment in which the commands of the shell tool run. If the request sets no
-    environment, its type is ``local``: the commands run on the client's machine."""
+    environment, return an environment of the type ``local``: the client runs the commands."""
     environment = tool.environment
     return {"type": "local"} if environment is UNSET or environment is None else dict(environment)

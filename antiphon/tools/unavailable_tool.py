@@ -1,4 +1,4 @@
-"""A provider for a tool that Antiphon cannot run."""
+"""The provider of a tool that is switched off. It reports why the tool cannot be used."""
 
 from __future__ import annotations
 

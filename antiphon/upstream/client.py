@@ -75,7 +75,7 @@ class Upstream:
     - ``url``: one address, several addresses separated by commas, or ``dns+http://…`` with a host
       name that resolves to several servers.
     - ``key``: the API key.
-    - ``connect_s``: time limit for a connection, in seconds.
+    - ``connect_s``: time limit for opening a connection, in seconds.
     - ``silence_s``: maximum time in seconds without data, including the time in which the engine
       processes the prompt.
     - ``router``: the kind of router at this address; None if there is no router.
@@ -314,8 +314,8 @@ class Upstream:
             self._pool.replace(roots, parts.netloc)
 
     async def _probe_until_up(self, replica: Replica) -> None:
-        """Probe a replica that is down until it answers. A probe requests the list of models. A
-        response with a status below 500 shows that the replica is up."""
+        """Send probes to a replica that is down, and stop when the replica is up. A probe requests
+        the list of models. A response with a status below 500 shows that the replica is up."""
         try:
             while (delay_s := self._pool.probe_delay_s(replica)) is not None:
                 await asyncio.sleep(delay_s)
@@ -444,8 +444,8 @@ def _read_error(error: OSError) -> BackendError:
 
 
 def _reason(error: OSError) -> str:
-    """Return the reason of a connection error in words. It contains no addresses, because clients
-    see it."""
+    """Return the reason of a connection error in words. The text contains no addresses, because it
+    is sent to clients."""
     if isinstance(error, TimeoutError):
         return "it took too long"
     if isinstance(error, ConnectionRefusedError):

@@ -34,11 +34,12 @@ class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
       show the kind.
     - ``headers``: headers that are sent with every request.
     - ``body``: fields that are added to every request body.
-    - ``connect_s``: time limit for a connection, in seconds.
-    - ``silence_s``: maximum time without data, in seconds.
+    - ``connect_s``: time limit for opening a connection, in seconds.
+    - ``silence_s``: maximum time without data from the upstream, in seconds.
     - ``tools`` (only for the engine ``responses``): types of hosted tools that the upstream runs.
     - ``tokenizer`` (only for the engine ``completions``): the location of the model's tokenizer.
-    - ``router``: the kind of router at the address. It comes from the model's setting ``router``.
+    - ``router``: the kind of router at the upstream's address. It comes from the model's setting
+      ``router``.
     """
 
     flavour: str | None = None

@@ -59,7 +59,8 @@ class Replica(Struct, eq=False, kw_only=True):
 
 
 class ReplicaPool:
-    """The replicas of one upstream. ``clock`` returns monotonic seconds."""
+    """Chooses the replica of one upstream for each request, and tracks which replicas are down.
+    ``roots``: the addresses of the replicas. ``clock`` returns monotonic seconds."""
 
     def __init__(self, roots: Iterable[str], clock: Callable[[], float]) -> None:
         self._replicas = tuple(Replica(root=root) for root in roots)

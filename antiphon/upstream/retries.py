@@ -34,9 +34,9 @@ _PATIENCE_S = 20.0
 
 
 class RetryState(Struct):
-    """The retry state of a task's current request. ``is_retrying``: an attempt has failed and the
-    request had to wait for the next attempt, and the upstream has not accepted the request yet. A
-    retry without a wait does not count."""
+    """Shows whether the request that a task sends to an upstream is being retried. ``is_retrying``:
+    true from the first wait between two attempts until the upstream accepts the request or the
+    request finally fails. A retry without a wait does not count."""
 
     is_retrying: bool = False
 
@@ -172,12 +172,13 @@ class RetryPolicy:
         return self._quick_retries < len(self._pool) and self._pool.has_others(self._tried)
 
     def report(self, error: BackendError) -> None:
-        """Count and log the failure of the current attempt. There is no further attempt."""
+        """Count and log the failure of the current attempt. Callers use this method in place of
+        ``wait_before_retry`` if they make no further attempt."""
         _log.warning("upstream failed", upstream=self._count_failure(error), error=str(error))
 
     def _count_failure(self, error: BackendError) -> str | None:
-        """Count the failure of the current attempt. Returns the address of its replica, or None if
-        no attempt is running."""
+        """Count the failure of the current attempt. Returns the address of the replica that failed,
+        or None if no attempt is running."""
         if self._current is None:
             return None
         root = self._current.root

@@ -1,4 +1,4 @@
-"""The body of an HTTP error."""
+"""The JSON body of an HTTP error response."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
     @property
     def guide(self) -> Guide | None:
-        """The grammar that the constraint requires. None if the constraint requires JSON."""
+        """The grammar of the constraint that is set. None if this constraint requires JSON."""
         path = "structured_outputs"
         if self.regex is not None:
             return Guide(syntax="regex", definition=self.regex, path=f"{path}.regex")
@@ -78,7 +78,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
     @property
     def schema(self) -> Json | None:
-        """The JSON schema that the constraint requires. None if the constraint is a grammar."""
+        """The JSON schema of the constraint that is set. None if this constraint is a grammar."""
         if self.json_object:
             return {"type": "object"}
         return self.json if isinstance(self.json, dict) else None

@@ -223,8 +223,8 @@ class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
 class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpreter_call"):
     """A call of the code interpreter.
 
-    ``caller`` is an extension, here and in MCP items. It is present only if the call was made by a
-    program that the model wrote.
+    In this item and in MCP items, the field ``caller`` is an extension of OpenAI's API. The field
+    is present only if a program that the model wrote made the call.
     """
 
     container_id: str
@@ -314,8 +314,8 @@ class ApplyPatchCallOutput(ItemBase, frozen=True, kw_only=True, tag="apply_patch
 
 
 class McpListTools(ItemBase, frozen=True, kw_only=True, tag="mcp_list_tools"):
-    """The list of an MCP server's tools. A tool without ``description`` or ``annotations`` omits
-    the field; the field is never null."""
+    """The list of an MCP server's tools. If a tool has no ``description`` or no ``annotations``,
+    its entry in ``tools`` omits the field. The field is never null."""
 
     server_label: str
     tools: tuple[Json, ...]
@@ -380,7 +380,7 @@ class CompactionTrigger(ItemBase, frozen=True, kw_only=True, tag="compaction_tri
 
 
 class ConfigurationUpdate(ItemBase, frozen=True, kw_only=True, tag="configuration_update"):
-    """Settings that apply from this point of the conversation on."""
+    """Settings for reasoning and text that apply from this point of the conversation on."""
 
     reasoning: Json | UnsetType = UNSET
     text: Json | UnsetType = UNSET

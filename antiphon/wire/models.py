@@ -40,7 +40,8 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
 
 
 class TruncationPolicy(Struct, frozen=True, kw_only=True):
-    """How Codex shortens the output of tools."""
+    """The maximum length of a tool's output, in tokens or bytes. The client Codex shortens longer
+    output."""
 
     mode: Literal["tokens", "bytes"] = "tokens"
     limit: int = 10_000

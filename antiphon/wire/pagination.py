@@ -22,8 +22,9 @@ class Page(Struct, Generic[_T], frozen=True, kw_only=True):
 
 
 class DeletedObject(Struct, frozen=True, kw_only=True):
-    """A deleted object. ``object``: the type of the object. For many types it ends in ``.deleted``,
-    such as ``conversation.deleted``, as in OpenAI's API."""
+    """The answer to a request that deleted an object. ``object``: the type of the deleted object,
+    such as ``file``. As in OpenAI's API, the names of most types get the ending ``.deleted`` here,
+    such as ``conversation.deleted``."""
 
     id: str
     object: str

@@ -188,8 +188,8 @@ class InputTokensRequest(Struct, frozen=True, kw_only=True):
     personality: str | None = None
 
     def as_create(self) -> CreateResponse:
-        """Return a request for a response with the same fields. This request is only rendered to
-        count the tokens of its prompt."""
+        """Return a ``CreateResponse`` with the fields of this request. It is only used to check the
+        fields and to count the tokens of the prompt. No response is created."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         del fields["personality"]
         return CreateResponse(**fields)

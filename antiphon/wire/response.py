@@ -132,8 +132,8 @@ PromptValue = str | InputText | InputImage | InputFile
 
 
 class PromptRef(Struct, frozen=True, kw_only=True):
-    """A reference to a stored prompt from which the request is built. Without ``version``, the
-    newest version is used."""
+    """A reference to a stored prompt. The request is built from this prompt. Without ``version``,
+    the newest version of the prompt is used."""
 
     id: Annotated[str, Meta(min_length=1, max_length=256)]
     version: Annotated[str, Meta(min_length=1, max_length=256)] | UnsetType = UNSET

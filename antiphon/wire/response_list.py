@@ -1,7 +1,8 @@
-"""Other views of a response: its entry in ``GET /responses``, and its tokens as text.
+"""Two views of a response besides the response object: its entry in the list of
+``GET /responses``, and its tokens as text.
 
-OpenAI's dashboard has a list of responses, but OpenAI's public API has none. A client retrieves the
-whole response by its id.
+OpenAI's dashboard has such a list, but OpenAI's public API has none. A list entry is only a
+summary; a client retrieves the whole response by its id.
 """
 
 from __future__ import annotations

@@ -66,11 +66,11 @@ class Function(ToolBase, frozen=True, kw_only=True, tag="function"):
 
 
 class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
-    """Free text."""
+    """The input of a custom tool is any text."""
 
 
 class GrammarFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="grammar"):
-    """Text that matches a grammar."""
+    """The input of a custom tool must match a grammar."""
 
     syntax: Literal["lark", "regex"]
     definition: str

@@ -32,8 +32,8 @@ _PROCESSES_S = 1.0
 
 class WorkerContext:
     """The connections of one worker to the other processes of its server. Made by ``open``.
-    ``hub``: client for RPC calls to the supervisor. ``models``: the models that another process
-    hosts. ``containers``: client for RPC calls to the process that owns the containers."""
+    ``hub``: client for RPC calls to the supervisor. ``models``: access to the models that another
+    process hosts. ``containers``: client for RPC calls to the process that owns the containers."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The hub: state in the supervisor's memory that all workers of a server share. It consists of the
-metrics of the workers, and of slots. A slot is the permission to run one request at a time. Each
-request holds a slot while it runs."""
+metrics of the workers, and of slots. Each request holds a slot while it runs. So the number of
+slots limits how many requests run at the same time."""
 
 from __future__ import annotations
 
@@ -83,8 +83,9 @@ class WorkerHub:
 
 
 class HubSession:
-    """The methods that one worker may call in the supervisor. A slot is the permission to run one
-    request. When the worker disconnects, all its slots are freed."""
+    """The methods of the supervisor that one worker may call. Through them, the worker takes and
+    frees slots, and reads the metrics and the states of all processes. A slot is the permission to
+    run one request. When the worker disconnects, all its slots are freed."""
 
     def __init__(self, hub: WorkerHub) -> None:
         self._hub = hub
@@ -125,6 +126,7 @@ class HubSession:
         return self._hub.processes()
 
     def on_disconnect(self) -> None:
-        """Free all slots of the worker."""
+        """Free all slots that the worker still holds. A slot is the permission to run one
+        request."""
         for slot in tuple(self._slots):
             self.leave(slot)

@@ -43,22 +43,22 @@ class WorkerFolder(Struct, frozen=True):
 
     @property
     def peers(self) -> Path:
-        """The folder with the sockets of the processes that share the database."""
+        """The path of the folder with the sockets of the processes that share the database."""
         return Path(self.path)
 
     @property
     def hub(self) -> Path:
-        """The socket of the supervisor."""
+        """The path of the supervisor's socket."""
         return Path(self.path, "hub")
 
     @property
     def host(self) -> Path:
-        """The socket of the process that hosts models."""
+        """The path of the socket of the process that hosts models."""
         return Path(self.path, "host")
 
     @property
     def containers(self) -> Path:
-        """The socket of the process that owns the containers."""
+        """The path of the socket of the process that owns the containers."""
         return Path(self.path, "containers")
 
     def worker(self, number: int) -> Path:
@@ -99,9 +99,9 @@ class AnnouncedModel(Struct, frozen=True):
 
 
 class StartReport(Struct, frozen=True, kw_only=True, tag=True):
-    """Report of a child that it has started. A worker reports the URL of the server, the models
-    that the server offers, and the server's capabilities (which features work and which do not).
-    Other children report no URL and no models."""
+    """The report of a child process that has started. A worker reports the URL of the server, the
+    models that the server offers, and the server's capabilities (which features work and which do
+    not). Other children report no URL and no models."""
 
     url: str
     models: tuple[AnnouncedModel, ...]
@@ -109,15 +109,15 @@ class StartReport(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StartFailure(Struct, frozen=True, tag=True):
-    """Report of a child that it could not start. ``reason``: the cause, and what the operator must
-    change."""
+    """The report of a child process that could not start. ``reason``: the cause, and what the
+    operator must change."""
 
     reason: str
 
 
 class ReloadReport(Struct, frozen=True, tag=True):
-    """Report of a child that it has read its settings again. ``is_valid``: whether the new settings
-    are valid and the child has applied them."""
+    """The report of a child process that has read its settings again. ``is_valid``: whether the new
+    settings are valid and the child has applied them."""
 
     is_valid: bool
 

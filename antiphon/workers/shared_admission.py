@@ -20,8 +20,9 @@ _REUSE_S = 0.05
 
 
 class SharedAdmission:
-    """An ``Admission`` that takes its slots from the hub. A slot is the permission to run one
-    request. ``SharedAdmission`` counts the running and waiting requests of this worker.
+    """The ``Admission`` of a worker. It takes its slots from the hub in the supervisor process. A
+    slot is the permission to run one request. ``SharedAdmission`` also counts the running and
+    waiting requests of this worker.
 
     An RPC call to the hub takes a tenth of the time of a short request. To save such calls, the
     worker keeps a slot for a moment after a request, if most slots are free. The worker uses this

@@ -1,4 +1,4 @@
-"""The store that the workers of one server share."""
+"""Prepares the store that all worker processes of a server open."""
 
 from __future__ import annotations
 

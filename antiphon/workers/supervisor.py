@@ -93,7 +93,9 @@ class WorkerSupervisor:
         self._host_reloaded: asyncio.Future[bool] | None = None
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Raises ``SetupError`` if the first start fails."""
+        """Run the processes of the server until SIGTERM or SIGINT arrives. Raises ``SetupError`` if
+        a process cannot start when the server starts. If a process cannot start later, this is only
+        logged."""
         async with AsyncExitStack() as stack:
             self._folder = WorkerFolder(tempfile.mkdtemp(prefix="antiphon-"))
             stack.callback(shutil.rmtree, self._folder.path, ignore_errors=True)

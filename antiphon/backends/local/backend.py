@@ -499,11 +499,12 @@ def _prompt_size(rendered: Rendered, sizes: Mapping[bytes, int]) -> int:
 def _for_engine(
     rendered: Rendered, is_enforced: bool, takes_grammar: bool, engine: Engine
 ) -> Rendered:
-    """Adapt the rendered prompt to the constraints that the engine supports.
+    """Adapt the constraint and the parser of the rendered prompt to what the engine can enforce.
 
-    ``is_enforced``: whether the engine enforces the constraint, by its grammar or by its JSON
-    schema. ``takes_grammar``: whether the engine enforces the grammar. If the engine enforces only
-    the JSON schema, the whole output is JSON, so it is parsed as JSON.
+    ``is_enforced``: whether the engine enforces the constraint's grammar or its JSON schema. If it
+    enforces neither, the constraint is removed. ``takes_grammar``: whether the engine enforces the
+    grammar. If the engine enforces only the JSON schema, the whole output is JSON, so it is parsed
+    as JSON.
     """
     if not is_enforced:
         return _unconstrained(rendered)

@@ -50,7 +50,8 @@ def build_sampling(options: Options, rendered: Rendered, max_tokens: int) -> Sam
 
 
 def _replace_boundary_values(options: Options) -> dict[str, Any]:
-    """Replace extreme values that some engines reject by values with the same effect.
+    """Replace extreme values of options, which some engines reject. The new values have the same
+    effect.
 
     Returns option name → new value, for the options that change. ``top_p=0`` and ``min_p=1`` allow
     only the most likely token. ``top_k=-1`` allows all tokens, as in vLLM.

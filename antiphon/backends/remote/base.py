@@ -251,7 +251,8 @@ class _Request(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamReply(Reply):
-    """``Reply`` that an upstream generates. ``deltas`` sends the request.
+    """``Reply`` that an upstream generates. The request is sent when the caller iterates over
+    ``deltas``.
 
     ``prompt_tools``: the tools that are shown to the model.
     """
@@ -364,8 +365,8 @@ class UpstreamReply(Reply):
                 await retry_policy.wait_before_retry(error)
 
     def _shorten(self) -> bool:
-        """Shorten the conversation until the request body has at most three quarters of its bytes.
-        Return False if this is impossible."""
+        """Shorten the conversation until the request body has at most three quarters of its present
+        size. Return False if this is impossible."""
         max_bytes = len(self._body) * 3 // 4
         shortened = shorten_conversation(
             self._conversation,
@@ -384,7 +385,7 @@ class UpstreamReply(Reply):
 
 
 class _AllCalls:
-    """A filter that lets all tool calls pass."""
+    """A filter for the deltas of a reply. It discards nothing."""
 
     #: Estimated bytes of the deltas that were discarded.
     discarded_bytes = 0
@@ -395,7 +396,8 @@ class _AllCalls:
 
 
 class _FirstCall(_AllCalls):
-    """A filter that lets only the first call of a client's tool pass.
+    """A filter for the deltas of a reply. It discards all calls of the client's tools except the
+    first.
 
     The filter is needed because some servers ignore ``parallel_tool_calls``. The stream is still
     read after the first call, because the last chunk contains the usage.

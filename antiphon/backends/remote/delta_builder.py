@@ -1,6 +1,7 @@
 """Build the deltas of a reply that a remote server streams.
 
-Only one item is open at a time. An item of text is opened when its first text arrives.
+Only one item is open at a time. A message or a reasoning item is opened at the latest when its
+first text arrives.
 """
 
 from __future__ import annotations

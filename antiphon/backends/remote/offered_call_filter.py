@@ -47,8 +47,8 @@ class OfferedCallFilter:
         self._is_text = self._is_dropped = False
 
     def filter(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
-        """Return the deltas to pass on: without the dropped items, and with unoffered calls as
-        text."""
+        """Return the deltas that pass the filter. A call of a function that was not offered becomes
+        text. An item of a hosted tool that was not offered is dropped."""
         passed: list[Delta] = []
         for delta in deltas:
             if type(delta) is not Text:

@@ -155,8 +155,9 @@ class FormatMatcher:
         return None if self._matcher.feed(output) else self._format.fault
 
     def _strip_outer_space(self, text: str) -> str:
-        """Return the new text without white space before the answer. White space at the end is held
-        back until other text follows."""
+        """Return ``text``, the next piece of the answer, without white space at the start of the
+        answer and at the end of the piece. White space at the end of a piece is held back until
+        other text follows."""
         text = self._trailing_space + text if self._has_begun else text.lstrip()
         stripped = text.rstrip()
         self._trailing_space = text[len(stripped) :]
@@ -174,8 +175,8 @@ class FormatMatcher:
         return None if await self._matcher.check_prefix() else self._format.fault
 
     async def finish(self) -> str | None:
-        """Check the whole text at its end. Return a message about the fault, or None if the text is
-        valid."""
+        """Check the whole text after its last piece was passed to ``feed``. Return a message about
+        the fault, or None if the text is valid."""
         validator = self._format.validator
         if not await self._matcher.finish():
             return self._format.fault
@@ -242,7 +243,7 @@ def json_answer_format(
     is_complete: bool = True,
     fault: str = _NO_JSON,
 ) -> AnswerFormat:
-    """Return the format of JSON that matches ``schema``.
+    """Return the ``AnswerFormat`` for JSON that matches ``schema``.
 
     ``schema``: a schema that a grammar can enforce. ``original``: the schema as the client sent it,
     for the validator; None if it is equal to ``schema``. ``is_complete``, ``fault``: see

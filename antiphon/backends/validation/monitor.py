@@ -77,7 +77,8 @@ class StreamValidator:
         return self._has_answered or self._has_called
 
     def accept_text(self, deltas: Sequence[Delta]) -> bool:
-        """Validate a batch of deltas that only adds text to the open item. This is the fast path.
+        """Try to validate a batch of deltas on the fast path, which handles only batches that add
+        text to the open item and nothing else.
 
         Returns True if the batch only adds text and the text is valid so far. In all other cases,
         this method returns False, and the caller must call ``fault`` with the same batch.

@@ -74,8 +74,8 @@ def validate_reply(
     """Return a reply that validates ``reply``. The returned reply yields a valid output or fails.
     If the plan has no rules, return ``reply`` itself.
 
-    ``prepare``: function that prepares the reply for another attempt. Its argument is the
-    conversation, followed by the invalid output and a message about the fault.
+    ``prepare``: function that prepares the reply for another attempt. Its argument is a copy of the
+    conversation, to which the invalid output and a message about the fault have been appended.
     """
     form, calls = plan.answer_format, plan.tool_calls
     if form is None and calls is None:
@@ -101,9 +101,10 @@ class RetryingReply(ReplyWrapper):
     valid.
 
     ``form``: the answer's format. ``calls``: the rules for tool calls. At least one of the two is
-    set. ``prepare``: prepares the next attempt. Its argument is the conversation, followed by the
-    invalid output and a message about the fault. ``prompt_tokens`` is None, because the tokens of
-    rejected attempts must not become part of the next turn's prompt.
+    set. ``prepare``: prepares the reply of the next attempt. Its argument is a copy of the
+    conversation, to which the invalid output and a message about the fault have been appended.
+    ``prompt_tokens`` is None, because the tokens of rejected attempts must not become part of the
+    next turn's prompt.
     """
 
     def __init__(
@@ -264,8 +265,8 @@ class RetryingReply(ReplyWrapper):
 
 
 class MonitoredReply(ReplyWrapper):
-    """``Reply`` that is validated while it streams, because the engine or upstream enforces the
-    format.
+    """``Reply`` that is validated while it streams. It is used if the engine or upstream enforces
+    the format, so that faults are rare and the reply need not be buffered.
 
     Validation is still necessary: engines silently drop a grammar that becomes too complex, and
     some upstreams claim to enforce a format but do not.
@@ -337,8 +338,8 @@ def _format_error(fault: str) -> RunError:
 
 
 def _written_items(held: Sequence[Delta]) -> Iterator[tuple[slice, Item, str]]:
-    """Yield each answer and each call in ``held``, as three values: the slice of its text deltas in
-    ``held``, the item, and the item's text."""
+    """Yield each answer and each call in the buffered deltas ``held``. Each result has three
+    values: the slice of the item's text deltas in ``held``, the item, and the item's text."""
     for at, delta in enumerate(held):
         if not isinstance(delta, Open) or not (is_answer(delta) or is_call(delta)):
             continue

@@ -45,9 +45,10 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 
 class SchemaValidator:
-    """Validates texts by one JSON schema. ``path``: path of the schema's field in the request.
+    """Checks whether texts are valid JSON that matches a schema. Each check runs in a separate
+    process, the worker. ``path``: path of the schema's field in the request.
 
-    All methods raise ``BackendError`` if the worker process could not run.
+    All methods raise ``BackendError`` if the worker could not run.
     """
 
     def __init__(self, schema: Mapping[str, Any], path: str) -> None:

@@ -71,9 +71,9 @@ class MessageInput(Struct, frozen=True, kw_only=True):
 
 
 class MessageTool(Struct, frozen=True, kw_only=True):
-    """A tool. ``input_schema``: a JSON schema, required for tools other than web search.
-    ``defer_loading``: the model does not see the tool until a message adds it or a tool result
-    refers to it.
+    """A tool of the Messages API. ``input_schema``: a JSON schema, required for tools other than
+    web search. ``defer_loading``: the model does not see the tool until a message contains a
+    ``tool_addition`` block for it, or a tool result refers to it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Errors of the Messages API."""
+"""Convert errors of Antiphon to errors of the Messages API."""
 
 from __future__ import annotations
 

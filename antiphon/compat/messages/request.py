@@ -92,8 +92,9 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
     """A translated request of the Messages API: the Responses request, and options for the form of
     the answer.
 
-    ``paths`` translates field names in errors. ``generate``: False if ``max_tokens`` is 0. The
-    model then only caches the prompt.
+    ``paths``: for error messages, the path of a field of the Responses request → the path of the
+    field that the client wrote. ``generate``: False if ``max_tokens`` is 0. The model then only
+    caches the prompt.
     """
 
     request: CreateResponse
@@ -131,8 +132,8 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
 
 
 def parse_messages_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
-    """Parse and translate a request body. Raises ``InvalidRequest`` with the path of the field as
-    the client wrote it."""
+    """Parse and translate a request body. Raises ``InvalidRequest`` with the path of the invalid
+    field in the client's body, not in the translated request."""
     raw = parse_json_object(body, limits)
     if raw.get("max_tokens") is None:
         raise missing_parameter("max_tokens")

@@ -97,7 +97,8 @@ class MessageStream:
         return BlockDeltaEvent(self._blocks[output_index], delta)
 
     def _stop(self, output_index: int) -> Iterator[MessageEvent]:
-        """If the item has an open block, close the block."""
+        """If the output item with this index has an open content block, yield the event that ends
+        the block."""
         index = self._blocks.pop(output_index, None)
         if index is not None:
             yield BlockStop(index)

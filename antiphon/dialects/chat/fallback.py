@@ -1,10 +1,9 @@
-"""Rewrite messages that a chat template does not support, for example roles that the template
-lacks, or tools that it does not show.
+"""Rewrite messages that a chat template does not support, such as messages with a role that the
+template lacks. Describe the tools in a text if the template does not show tools.
 
-If the template does not show tools, the prompt contains another text that describes them. Hermes
-and Qwen models were trained with this text. Models without a tool format of their own follow it
-better than other texts. With this text and constrained decoding, even the smallest models write
-calls correctly.
+Hermes and Qwen models were trained with this text. Models without a tool format of their own
+follow it better than other texts. With this text and constrained decoding, even the smallest models
+write calls correctly.
 """
 
 from __future__ import annotations

@@ -38,15 +38,16 @@ _TAIL = 16
 
 
 class _Beginning(Struct, frozen=True):
-    """The start of a prompt, up to a control token, as token ids and as text. ``text``: the text of
-    the ids, in which private-use characters replace the control tokens that users wrote."""
+    """An entry of the cache ``_Beginnings``: the first part of a prompt, which ends with a control
+    token. ``ids``: the token ids of this part. ``text``: the text of the ids. In the text,
+    private-use characters replace the control tokens that users wrote."""
 
     ids: tuple[int, ...]
     text: str
 
     @property
     def size(self) -> tuple[int, int]:
-        """The number of ids, and the number of characters of the text."""
+        """The number of token ids, and the number of characters of the text."""
         return len(self.ids), len(self.text)
 
     def starts(self, ids: Sequence[int], masked: str) -> bool:
@@ -79,8 +80,8 @@ class _Beginnings:
         self._size = 0
 
     def find(self, ids: Sequence[int], masked: str) -> tuple[_Beginning, ...]:
-        """Return the cached beginnings whose ids are the start of ``ids`` and whose text is the
-        start of ``masked``. The shortest beginning comes first.
+        """Return each cached beginning for which two conditions hold: ``ids`` starts with the ids
+        of the beginning, and ``masked`` starts with its text. The shortest beginning comes first.
 
         ``masked``: the text of the new prompt, in which private-use characters replace the control
         tokens that users wrote. ``ids``: the token ids of an earlier prompt and its reply.

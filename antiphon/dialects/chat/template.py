@@ -45,8 +45,8 @@ _NOT_ASCII = re.compile("[^\x00-\x7f\U00100000-\U0010ffff]")
 
 
 class RenderError(Exception):
-    """The template rejects these messages. The exception's text is the reason that the template
-    states."""
+    """A chat template could not be rendered, for example because it rejects the messages. The
+    exception's text is the reason."""
 
 
 class _Generation(Extension):
@@ -178,9 +178,10 @@ class Template:
             raise RenderError(f"{type(error).__name__}: {error}"[:200]) from None
 
     def _tools_as(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-        """Return the tools as values of further template variables, which only some templates read:
-        ``functions``, a JSON text (FireFunction), and ``xml_tools`` (SmolLM3). Variables that this
-        template does not read are left out."""
+        """Return the variables that contain the tools and that only some templates read. The
+        variable ``functions`` contains the tools as JSON text (for FireFunction). The variable
+        ``xml_tools`` contains the unchanged definitions (for SmolLM3). Variables that this template
+        does not read are left out."""
         tool_forms = {"functions": _tojson(tools or [], indent=4), "xml_tools": tools}
         return {name: value for name, value in tool_forms.items() if self.mentions(name)}
 

@@ -159,11 +159,13 @@ def json_call_syntax(
 
     - ``separator``: the text between two calls.
     - ``key``: the key of the arguments.
-    - ``name``: the key of the tool's name, in quotes. Other fields may precede this key, as in
-      ``"tool_call_id": "{n}", "tool_name"``.
+    - ``name``: the key of the tool's name, in quotes. It may contain fields that precede the key,
+      as in ``"tool_call_id": "{n}", "tool_name"``.
     - ``before``, ``after``: the texts before and after each call.
     - ``first``, ``last``: the texts before the first call and after the last call.
     - ``ids``: whether a call's object may end with an id.
+
+    The texts may contain the placeholders of ``CallSyntax``, such as ``{line}`` and ``{n}``.
     """
     return CallSyntax(
         first=first,
@@ -186,9 +188,9 @@ def deepseek_calls(
     """Build the tool format of DeepSeek V3 or V3.1.
 
     ``typed``: True for V3, which writes the type of a call, and puts its arguments into a fenced
-    Markdown code block. False for V3.1, which does neither. ``name``, ``mark``, ``metadata``: the
-    format's name, a regex that matches the chat templates of models with this format, and the
-    format's documentation.
+    Markdown code block. False for V3.1, which does neither. ``name``: the name of the format.
+    ``mark``: a regex that matches chat templates with this format. ``metadata``: the documentation
+    of the format.
     """
     first, last = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -387,9 +389,9 @@ def harmony_template_calls(
     """Build the tool format of a model that writes harmony messages, but has a chat template of its
     own.
 
-    The name of the called function stands after the role or the channel of the message. Some
-    vocabularies write a space after their control tokens, so the format accepts calls with and
-    without this space.
+    The name of the called function stands after the role or the channel of the message. With some
+    vocabularies, the model writes a space after a control token. So the format accepts calls with
+    and without this space.
 
     ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates of
     models with this format, and the format's documentation.
@@ -912,11 +914,13 @@ def recipient_tags(
     tag: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the tool format of Muse.
+    """Build the tool format of the Muse models.
 
-    Each message of a reply starts with its recipient. A call is a message to the tool, with tags
-    for the arguments. ``tag``: the prefix of the names of these tags. ``name``, ``metadata``: the
-    format's name and its documentation.
+    Each message of a reply starts with its recipient. A tool call is a message whose recipient is
+    the tool. The arguments of the call stand in tags.
+
+    ``tag``: the prefix of the names of these tags, such as ``atem:``. ``name``: the format's name.
+    ``metadata``: the format's documentation.
     """
     to, message, section = " to=", "<|message|>", f"<{tag}function_calls>"
     again = "<|start|>assistant"
@@ -959,11 +963,13 @@ def channel_tags(
     tag: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the tool format of Beam.
+    """Build the tool format of the Beam models.
 
-    The model writes harmony messages. The arguments of a call stand in tags, and each value stands
-    on lines of its own. ``tag``: the prefix of the names of these tags. ``name``, ``metadata``: the
-    format's name and its documentation.
+    The model writes harmony messages. A call has an opening and a closing tag for each argument.
+    The value of the argument stands between the tags, on separate lines.
+
+    ``tag``: the prefix of the names of these tags, such as ``rfl:``. ``name``: the format's name.
+    ``metadata``: the format's documentation.
     """
     to, message = " to=", "<|channel|>analysis <|constrain|>xml<|message|>"
     again, last = "<|end|><|start|>assistant", "<|call|>"

@@ -203,9 +203,9 @@ class GrammarBuilder:
         return self._with_layout({"anyOf": arms, "$defs": bundle_definitions(schemas)})
 
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
-        """Return the schema of the requested JSON, as the grammar enforces it. Returns None if the
-        request does not ask for JSON. Raises ``InvalidRequest`` for a schema that cannot be
-        enforced."""
+        """Return the JSON schema that the grammar enforces for the output format of the request.
+        Returns None if the request does not ask for JSON. Raises ``InvalidRequest`` for a schema
+        that cannot be enforced."""
         match options.text.format:
             case JsonObjectFormat():
                 return self._with_layout({"type": "object"})
@@ -308,7 +308,8 @@ class GrammarBuilder:
         return rules.add(f"tool_{number}", f"{arguments}{end}")
 
     def _free_answer(self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool) -> str:
-        """Return the rule for an answer of any text, which may contain valid tool calls."""
+        """Return the rule for an answer without a required format. The answer may contain tool
+        calls, but only valid ones."""
         opening = self._opening
         if not prompt_tools.callable:
             return rules.add("free", ANYTHING)
@@ -344,8 +345,10 @@ class GrammarBuilder:
     def _bare_answer_or_calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool
     ) -> str:
-        """Return the rule for a free answer or for calls, in formats that mark calls with no tag or
-        special token. Only the text before a call's arguments distinguishes a call from an answer.
+        """Return the rule for a reply that is either a free answer or calls.
+
+        This rule is for formats that do not mark calls with a tag or a special token. Only the text
+        before a call's arguments distinguishes a call from an answer.
         """
         syntax = self._form.written
         calls = self._calls(rules, prompt_tools, parallel)
@@ -374,7 +377,7 @@ class GrammarBuilder:
     def _answer_then_calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool
     ) -> str:
-        """Return the rule for an answer with optional calls after it, or for calls alone.
+        """Return a rule that matches either an answer with optional calls after it, or only calls.
 
         This rule is for formats in which an answer may contain the text that opens calls. So only
         the whole text before a call's arguments, which contains the tool's name, identifies the
@@ -453,8 +456,8 @@ class GrammarBuilder:
 
 
 def is_partial(schema: Mapping[str, Any] | None) -> bool:
-    """Return whether a grammar enforces only a part of the schema. ``schema``: the schema with its
-    options for llguidance, or None."""
+    """Return whether the grammar that is built from ``schema`` enforces only a part of the schema.
+    ``schema``: a JSON schema with options for llguidance, or None."""
     return schema is not None and bool(schema["x-guidance"].get("lenient"))
 
 

@@ -40,9 +40,9 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 
 
 def _pythons(schema: Mapping[str, Any]) -> list[str]:
-    """Return the rules for the values that a schema allows, as Python spells them, such as
-    ``True``. The list is empty if the schema restricts more than the value's type, or if Python's
-    spelling is the same as JSON's."""
+    """Return grammar rules for values in Python's spelling, such as ``True``. There is one rule for
+    each type that the schema allows and whose values Python spells differently from JSON. Returns
+    no rules if the schema restricts anything other than the type."""
     named = types_of(schema) if schema.keys() <= _ABOUT else ()
     return [_PYTHON[name] for name in sorted(named) if name in _PYTHON]
 
@@ -62,9 +62,9 @@ class Parameters:
         """Return the rule for the parameters of a call. ``schema``: the schema of the arguments.
         ``name``: the start of the names of the rules that are added to ``rules``.
 
-        The parameters must have the schema's order, or the alphabetical order if the syntax is
-        ``in_order``. If the schema allows several alternative objects, the rule allows each of
-        them.
+        The rule allows the parameters in one order only: in alphabetical order if the tool format's
+        ``ParameterSyntax.in_order`` is set, otherwise in the schema's order. If the schema allows
+        several alternative objects, the rule allows each of them.
         """
         shared = {key: schema[key] for key in _SHARED if key in schema}
         forms = object_forms(schema)

@@ -63,7 +63,7 @@ class _Name(Struct, frozen=True):
 
 
 class _Sequence(Struct, frozen=True):
-    """Parts that follow each other."""
+    """A sequence: the text must match all parts, one after another."""
 
     parts: tuple[_Node, ...]
 

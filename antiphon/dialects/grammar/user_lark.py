@@ -65,8 +65,8 @@ def lark_rules(definition: str, prefix: str, escapes: Escapes) -> tuple[str, str
 
 
 class _LarkRewriter:
-    """Rewrites one Lark grammar. If the grammar ignores some text (``%ignore``), the rewritten
-    rules accept this text after each terminal."""
+    """Rewrites one Lark grammar. The grammar may ignore some text, such as white space (``%ignore
+    WS``). The rewritten rules then accept the ignored text after each terminal."""
 
     def __init__(self, prefix: str, escapes: Escapes) -> None:
         self._prefix = prefix
@@ -135,8 +135,8 @@ class _LarkRewriter:
         """Rewrite the body of a rule or of a terminal. ``terminal``: whether the body belongs to a
         terminal.
 
-        If the user's grammar ignores some text (``%ignore``), the rewritten body of a rule accepts
-        this text after each terminal.
+        The user's grammar may ignore some text, such as white space (``%ignore WS``). The rewritten
+        body of a rule then accepts the ignored text after each terminal.
         """
         weave = "" if terminal or not self._ignored else f" {self._skip}"
         out: list[str] = []

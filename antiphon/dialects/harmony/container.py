@@ -4,8 +4,8 @@ gpt-oss sees Antiphon's shell function under this name. In the prompt, past call
 function are translated to calls of ``container.exec``. New calls of the model are translated back.
 
 The model writes one command as a list of words, with a folder, environment variables and a time
-limit in seconds. Each call has a shell of its own, because shell sessions are not supported.
-Source: the fields that vLLM passes to its container tool.
+limit in seconds. These are the fields that vLLM passes to its container tool. Each call has a shell
+of its own, because shell sessions are not supported.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class ExecCall:
         self._text.append(text)
 
     def finish_incomplete(self) -> None:
-        """Emit the arguments without translation, because the output was cut off before they were
-        complete."""
+        """Emit the arguments as the model wrote them. They cannot be translated to arguments of the
+        shell function, because the output was cut off before they were complete."""
         self._sink.add_arguments("".join(self._text))
 
     def finish(self) -> None:

@@ -126,9 +126,12 @@ class HarmonyDialect:
         )
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Return ``all_turns`` if the request asks for the reasoning of all turns in later prompts.
-        Otherwise, return ``current_turn``: later prompts contain only the reasoning of the current
-        tool loop, as OpenAI recommends."""
+        """Return which reasoning later prompts contain.
+
+        - ``all_turns``: the reasoning of all turns, if the request asks for it.
+        - ``current_turn``: otherwise, only the reasoning of the current tool loop, as OpenAI
+          recommends.
+        """
         reasoning = options.reasoning
         is_all = reasoning is not None and reasoning.context == "all_turns"
         return "all_turns" if is_all else "current_turn"
@@ -138,9 +141,10 @@ class HarmonyDialect:
         backend needs them to end the reasoning when its token budget is used up. Returns an empty
         dict if the request sets no budget.
 
-        If a call is required, the ids end after the model's role, so that the model writes the
-        header of a call. Otherwise, the ids contain the header of an answer, so that the model
-        writes an answer.
+        ``reasoning_end_ids`` ends the reasoning message and starts the next message of the model.
+        If a call is required, ``reasoning_end_ids`` stops after the model's role, so that the model
+        writes the header of a call. Otherwise, ``reasoning_end_ids`` also contains the header of an
+        answer, so that the model writes an answer.
         """
         if options.thinking_budget is None:
             return {}

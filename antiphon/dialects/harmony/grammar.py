@@ -55,10 +55,11 @@ class HarmonyGrammar(Base):
         ``InvalidRequest`` for a format that cannot be enforced.
 
         - ``open_kind``: the kind of message inside which the prompt ends. None means that the
-          prompt ends after the model's role.
+          prompt ends with the model's role (``<|start|>assistant``).
         - ``reasoning_done``: whether the backend has ended the reasoning because its budget was
-          used up. If a call is required, the constrained text then starts after the model's role.
-          Otherwise, it starts inside the answer.
+          used up. If so, the backend has also written the beginning of the next message: only the
+          model's role if a call is required, otherwise the whole header of the answer. The
+          constraint applies to the text after it.
         """
         schema = self._format_schema(options)
         has_format = schema is not None or options.guide is not None
@@ -84,8 +85,8 @@ class HarmonyGrammar(Base):
         self, rules: LarkRules, open_kind: MessageKind | None, kinds: str
     ) -> str:
         """Return the rule for the messages before the answer or the call. ``open_kind``: the kind
-        of message inside which the prompt ends, or None. ``kinds``: the rule for the channels of
-        the messages."""
+        of message inside which the prompt ends, or None. ``kinds``: the Lark expression for the
+        channel names that these messages may have."""
         text_rule = rules.add("said", f"TEXT {self._literal(_NEXT_TURN)}")
         message = f"{self._literal(_CHANNEL)} {kinds} {self._literal(_MESSAGE)} {text_rule}"
         before = f"{rules.add('earlier', message)}{{0,{_MAX_MESSAGES}}} "

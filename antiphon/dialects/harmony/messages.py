@@ -120,7 +120,8 @@ def build_conversation(
 
 
 class _ConversationBuilder(Builder):
-    """Builds the messages and the instructions from the items."""
+    """Converts a conversation's items to messages of the harmony format. Collects the texts of
+    system and developer messages in ``instructions``."""
 
     def __init__(self, prompt_tools: PromptTools, unreadable: Unreadable) -> None:
         super().__init__(prompt_tools, unreadable)

@@ -61,7 +61,7 @@ class TokenCodes(Struct, frozen=True):
 
     @staticmethod
     def from_tokenizer(tokenizer: Tokenizer) -> TokenCodes:
-        """Build the token codes of ``tokenizer``."""
+        """Build an instance from the special tokens of ``tokenizer``."""
         special = tokenizer.special
         controls = {special[text]: name for name, text in CONTROL_TOKENS.items() if text in special}
         return TokenCodes(controls, dict.fromkeys(special.values(), ""))
@@ -224,8 +224,10 @@ class HarmonyParser:
     # --- headers ----------------------------------------------------------------------------------
 
     def _add_to_header(self, text: str, tokens: int = 1) -> None:
-        """Add text to the header. If the text so far cannot be a header, start a message with it.
-        ``tokens``: the number of tokens from which ``text`` comes."""
+        """Append ``text`` to the header. If the result cannot be the beginning of a header, or is
+        too long, start a message. The message gets the valid header at the beginning of the result,
+        if any, and the rest as its content. ``tokens``: the number of tokens from which ``text``
+        comes."""
         self._header_tokens += tokens
         if text in (CHANNEL, CONSTRAIN):
             self._header += self._detokenizer.finish()
@@ -262,14 +264,15 @@ class HarmonyParser:
         self._add_content(text[at:])
 
     def _begin_overlong(self) -> None:
-        """Start a message because the header is too long. The valid words at the start become the
-        message's header. All other words become the message's text."""
+        """Start a message although the header has not ended, because the header is too long. The
+        known header words at the beginning of the header become the message's header. All other
+        words become the message's text."""
         header = read_header(self._finish_header(), ended=False)
         self._begin_message(header)
         self._add_content(header.rest)
 
     def _begin_message(self, header: Header) -> None:
-        """Start the message to which ``header`` belongs."""
+        """Start the message that follows ``header``."""
         tokens = self._header_tokens
         self._header, self._header_tokens, self._is_first = "", 0, False
         if not header.is_own and self._has_answered:

@@ -88,8 +88,9 @@ class HarmonyPromptEncoder:
     def _reusable_messages(
         self, first: Sequence[list[int]], history: HarmonyConversation, stored: PromptTokens | None
     ) -> Iterator[Sequence[int]]:
-        """Yield the token ids of each message at the start of ``stored``, up to the first message
-        whose meaning differs from the message to encode.
+        """Yield the token ids of the messages at the start of ``stored`` that the new prompt can
+        reuse. Stop at the first message that means something else than the message at the same
+        place in the new prompt.
 
         ``first``: the ids of the system and developer messages. ``history``: the messages that
         follow them. Each yielded message has the end token that it must have in a prompt.

@@ -38,8 +38,8 @@ _IMPLIED_TYPES: Mapping[str, str] = {
 
 
 def plain_schema(schema: Mapping[str, Any]) -> Schema | None:
-    """Return the simplified schema of a function's arguments, or None if the function has no
-    arguments."""
+    """Simplify the schema of a function's arguments, so that the harmony library can show it.
+    Return None if the function has no arguments."""
     plain = _Simplifier(schema).simplify(schema, ())
     for key in ("description", "examples", "default", "nullable"):
         plain.pop(key, None)
@@ -50,19 +50,19 @@ def plain_schema(schema: Mapping[str, Any]) -> Schema | None:
 
 
 class _Simplifier:
-    """Simplifies the parts of one schema. ``whole``: the whole schema, in which its references are
-    looked up."""
+    """Simplifies one JSON schema for the harmony library, which writes it as a TypeScript type.
+    ``whole``: the complete schema. References (``$ref``) are looked up in it."""
 
     def __init__(self, whole: Mapping[str, Any]) -> None:
         self._whole = whole
         self._left = _MAX_SCHEMAS
 
     def simplify(self, schema: Any, within: tuple[str, ...], depth: int = 0) -> Schema:
-        """Simplify a schema. ``within``: the references that were followed on the way to this
-        schema. ``depth``: the nesting depth of the schema.
+        """Simplify the complete schema or a subschema. ``within``: the references that were
+        followed on the way to this schema. ``depth``: the nesting depth of this schema.
 
-        Returns an empty schema if the whole schema contains too many schemas or nests them too
-        deeply.
+        Returns an empty schema if this schema is nested too deeply, or if the complete schema has
+        too many subschemas.
         """
         self._left -= 1
         if not isinstance(schema, Mapping) or self._left < 0 or depth > _MAX_DEPTH:

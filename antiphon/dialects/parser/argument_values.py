@@ -1,5 +1,6 @@
-"""Convert argument values that are not JSON to JSON. A value is plain text with a type from the
-schema, a Python literal, or a literal of the form ``{key:value}``.
+"""Convert the values of arguments to JSON. Models write a value as JSON, as a Python literal, as a
+literal of the form ``{key:value}``, or as plain text. The schema decides whether a text that could
+also be a literal is a string.
 
 The JSON text is streamed, so text that was emitted once never changes. A string is emitted piece by
 piece. Any other value is emitted once it is complete. The functions here accept any text and never
@@ -211,8 +212,8 @@ class JsonObjectWriter:
 
     @staticmethod
     def write_string(text: str) -> str:
-        """Write a piece of a string value, with JSON's escapes. The caller must write the quotes
-        around the string itself."""
+        """Write a piece of a string value, with JSON's escapes. The quotes around the string are
+        not written. The caller must add them."""
         return escape_string(text)
 
     def close(self) -> str:

@@ -85,8 +85,9 @@ class ParserDeltaBuilder:
     def _open_for_text(
         self, kind: _Kind, text: str, trimmed: str, logprobs: _Logprobs
     ) -> tuple[str, str, _Logprobs]:
-        """Open an item for ``text``. White space at its start is dropped if it only separates the
-        text from a tag or special token.
+        """Open an item for ``text``, and drop white space at the start of the text. If the text is
+        reasoning, all of this white space is dropped. If it is an answer, the white space is
+        dropped up to its last line end, but an answer at the start of the reply keeps all of it.
 
         ``trimmed``: ``text`` without white space at its end. Returns ``text``, ``trimmed`` and
         ``logprobs`` without the dropped white space.
@@ -118,8 +119,9 @@ class ParserDeltaBuilder:
         self._deltas.append(Text(text, tuple(logprobs)))
 
     def mark_reasoning_tag(self) -> None:
-        """Record that a tag or special token stands here. White space between it and an answer that
-        follows is dropped, up to the last line end."""
+        """Record that the model has written a tag or special token at this point of the reply. If
+        an answer follows, the white space between the tag and the answer is dropped, up to and
+        including the last line end in it."""
         self._is_first = False
 
     # --- calls ------------------------------------------------------------------------------------

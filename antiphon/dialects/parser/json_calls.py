@@ -32,7 +32,8 @@ _Step = Callable[[str, int], int]
 
 
 class JsonCallTarget(Protocol):
-    """The object to which the reader passes the parts of a call. ``CallBuilder`` implements it."""
+    """The object to which ``JsonCallReader`` passes the parts of a call. ``CallBuilder`` implements
+    it."""
 
     name: str
     has_started: bool
@@ -307,8 +308,8 @@ class JsonCallReader:
         self.complete = not self.failed
 
     def _fail(self, at: int) -> int:
-        """Stop at text that is not valid here. If the call has started, it ends here. Otherwise the
-        text is not a call. Returns ``at``."""
+        """Stop reading at the position ``at``, because the text from there on is not valid. If the
+        call has started, it is now complete. Otherwise the text is not a call. Returns ``at``."""
         self.complete = self._call.has_started
         self.failed = not self.complete
         return at

@@ -24,7 +24,8 @@ _PREFIXES = frozenset({"b", "f", "r", "u", "br", "rb", "fr", "rf"})
 
 
 class KeywordTarget(Protocol):
-    """The object to which the reader passes the parsed arguments. ``CallBuilder`` implements it."""
+    """The object to which ``KeywordArgumentReader`` passes the parsed arguments. ``CallBuilder``
+    implements it."""
 
     #: Text that is part of no argument.
     stray_text: list[str]
@@ -39,7 +40,7 @@ class KeywordTarget(Protocol):
         """Add the next piece of the current parameter's value, which is a string."""
 
     def end_string(self) -> None:
-        """End the value that ``add_string`` has written."""
+        """End the string whose pieces were added with ``add_string``."""
 
 
 class KeywordArgumentReader:

@@ -49,8 +49,8 @@ Transition = tuple[str, bool]
 class StateTerminals:
     """The terminals of one parser state: the texts and special tokens that lead to other states.
 
-    ``transitions``: terminal → the state to which it leads. In a terminal, a mark stands for each
-    special token. A mark is a character that no text can contain.
+    ``transitions``: terminal → its transition. The string of a terminal contains a mark in place of
+    each special token. A mark is a lone surrogate, which the model's text cannot contain.
     """
 
     def __init__(self, transitions: Mapping[str, Transition]) -> None:
@@ -176,8 +176,8 @@ class Lexer:
 
 
 def is_special(terminal: str) -> bool:
-    """Return whether a terminal contains the mark of a special token, a character that no text can
-    contain."""
+    """Return whether a terminal contains a mark. A mark is a character that stands for a special
+    token, and that no text can contain."""
     return _MARK.search(terminal) is not None
 
 
@@ -212,7 +212,7 @@ def _substitute_marks(literal: str, marks: Mapping[str, str]) -> str:
 
 def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) -> frozenset[str]:
     """Return the terminals of a reasoning format and a tool format: all texts that have a meaning
-    in one of them. Special tokens in the terminals are spelled as text."""
+    in one of them. A special token in a terminal is written as its text."""
     return frozenset(literal for on in _transitions(reasoning, tools).values() for literal in on)
 
 
@@ -222,7 +222,7 @@ def _transitions(
     """Return a mapping: parser state → terminal → next state. A terminal is a text or special token
     with a meaning in the reasoning format or the tool format.
 
-    Special tokens in the terminals are spelled as text.
+    A special token in a terminal is written as its text.
     """
     if reasoning is not None and reasoning.kept:
         reasoning = None
@@ -270,5 +270,5 @@ def _add_result_tags(transitions: dict[str, dict[str, Transition]], begin: str, 
 
 def _transitions_to(on: Mapping[str, str], *, is_peek: bool = False) -> dict[str, Transition]:
     """Return a mapping: terminal → transition. ``on``: terminal → next state. ``is_peek``: whether
-    the next state reads the terminal again."""
+    the next state reads the terminal itself as its first text."""
     return {literal: (state, is_peek) for literal, state in on.items()}

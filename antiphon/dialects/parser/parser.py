@@ -73,7 +73,8 @@ class _Markup:
         self.terminal = ""
 
     def add_terminal(self, text: str) -> None:
-        """Add the text of a terminal (a text or special token with a meaning)."""
+        """Add a terminal (a text or special token with a meaning) to ``text``, but not to
+        ``plain_text``."""
         self.text.append(text)
         self.terminal = text
 
@@ -204,12 +205,13 @@ class FormatParser:
             self._prompt_text, self._state = "", TEXT
 
     def _is_pending_text(self) -> bool:
-        """Return whether to emit the text that is still held back when the output is cut off.
-        Otherwise, this text is dropped.
+        """Return whether the text that is still held back is emitted at the end of an output that
+        was cut off. Otherwise, this text is dropped.
 
-        - Outside of a possible call, the text is emitted if it contains no special token.
-        - In a possible call, the text is emitted if no special token marks the call and the call
-          has not started.
+        - Outside of a ``_Markup`` (a part of the reply that may contain calls), the text is emitted
+          if it contains no special token.
+        - Inside a ``_Markup``, the text is emitted if no special token marks the call, and if
+          nothing of the call was emitted yet.
         """
         if self._state in _OUTSIDE:
             return strip_marks(self._buffer) == self._buffer
@@ -218,8 +220,9 @@ class FormatParser:
     # --- the machine ------------------------------------------------------------------------------
 
     def _is_plain(self, text: str) -> bool:
-        """Return whether ``text`` can only continue the current answer or reasoning. This is the
-        common case. Such text need not be searched for terminals."""
+        """Return whether ``text``, the text of a token, can only continue the current answer or
+        reasoning. This is true for most tokens. The parser need not search such a text for
+        terminals (texts or special tokens with a meaning in the format)."""
         return (
             text != ""
             and (self._state == TEXT or self._state == THINKING)
@@ -263,8 +266,8 @@ class FormatParser:
 
     @property
     def _max_steps(self) -> int:
-        """The maximum number of consecutive state changes that read no text. If there are more, the
-        parser reads the possible call as plain text."""
+        """The maximum number of consecutive state changes that read no text. After more changes,
+        the parser emits the text that may be a call as plain text."""
         return len(self._states) + 4
 
     def _abandon_markup(self) -> None:
@@ -277,8 +280,8 @@ class FormatParser:
     def _read(self, cut: int) -> bool:
         """Read the first ``cut`` characters of the buffer in the current state.
 
-        Returns False if the state changed before the end of these characters. The remaining
-        characters are then still in the buffer.
+        Returns False if the state has changed. The characters that were not read are then still in
+        the buffer.
         """
         text = self._buffer[:cut]
         if self._state == THINKING:
@@ -310,8 +313,9 @@ class FormatParser:
             self._state = TEXT
 
     def _read_markup(self, text: str) -> bool:
-        """Read text in a state of the tool format. Returns False if the state changed before the
-        end of the text."""
+        """Read ``text`` in the current state, which must be one of the states that the tool format
+        defines. Returns False if the state has changed. The characters that were not read are then
+        still in the buffer."""
         state, reader = self._states[self._state], self._reader
         if reader is None:
             read = len(text) - len(text.lstrip(_BLANK + state.skips))
@@ -405,8 +409,8 @@ class FormatParser:
         self._read(len(literal))
 
     def _skip_terminal(self, terminal: str) -> None:
-        """Remove the terminal (a text or special token with a meaning) from the start of the
-        buffer. The current reader does not get it."""
+        """Remove ``terminal`` from the start of the buffer, and do not pass it to the reader of the
+        current state. A terminal is a text or special token with a meaning in the format."""
         text = self._take_buffer(len(terminal))
         if self._state not in _OUTSIDE:
             self._markup.add_terminal(text)
@@ -488,7 +492,7 @@ class FormatParser:
         self._end_markup(START, is_text=True)
 
     def _flush_markup(self) -> None:
-        """Emit the text of a possible call as plain text, because it is not a call.
+        """Emit text that looked like the start of a call. It turned out to be plain text.
 
         If the text ends with a terminal (a text or special token with a meaning), the terminal is
         not emitted, because it may start the next call.
@@ -507,17 +511,16 @@ class FormatParser:
             markup.text.append(terminal)
 
     def _end_markup(self, state: str, *, is_text: bool = False) -> None:
-        """End the text of a possible call, and emit the parts of this text that belong to no call.
+        """End a text that the parser has read as a possible call. Emit the parts of this text that
+        belong to no call. Set the next state of the parser:
 
-        The next state of the parser depends on the text:
-
-        - If the parser emits text of the answer, the next state is TEXT.
+        - If the emitted parts belong to the answer, the next state is TEXT.
         - Otherwise, if the text contained a call or ``state`` is THINKING, the next state is
           ``state``.
         - Otherwise, the parser goes back to the state before the possible call.
 
-        ``is_text``: whether the possible call turned out to be plain text. If it is False and the
-        parts consist only of special tokens and separators, they are dropped.
+        ``is_text``: whether the possible call turned out to be plain text. If ``is_text`` is False,
+        parts that consist only of special tokens and separators are dropped.
         """
         markup = self._markup
         text, start = self._uncalled_text(self._position, is_text=is_text)
@@ -531,11 +534,12 @@ class FormatParser:
             self._state = TEXT
 
     def _uncalled_text(self, end: int, *, is_text: bool) -> tuple[str, int]:
-        """Return the part of a possible call's text that belongs to no call, and the position in
-        the reply where this part starts.
+        """Return the text that belongs to no call, and the position in the reply where it starts.
 
-        ``end``: the position in the reply where the part ends. ``is_text``: whether the part
-        includes the tags and special tokens that follow a call.
+        This is the text that the parser has read since the last complete call. If there is no
+        complete call, it is all text since the place where a call could start. ``end``: the
+        position in the reply where the text ends. ``is_text``: whether the text after a complete
+        call includes its tags and special tokens.
         """
         markup = self._markup
         text = "".join(markup.text)
@@ -545,12 +549,12 @@ class FormatParser:
         return text, end - len(text)
 
     def _emit_uncalled(self, text: str, start: int, end: int) -> bool:
-        """Emit ``text``, a part of a possible call that belongs to no call. Returns whether
-        ``text`` contains more than white space.
+        """Emit ``text``, which the parser has read as part of a possible call, but which belongs to
+        no call. Returns whether ``text`` contains more than white space.
 
-        ``start``, ``end``: the positions in the reply where ``text`` starts and ends. If the
-        possible call began in the reasoning, ``text`` becomes reasoning. Otherwise it becomes part
-        of the answer.
+        If the parser is in the reasoning, ``text`` becomes reasoning. It also becomes reasoning if
+        the possible call began in the reasoning and contained no call. Otherwise it becomes part of
+        the answer. ``start``, ``end``: the positions in the reply where ``text`` starts and ends.
         """
         markup = self._markup
         text = self._lexer.spell_out(text)

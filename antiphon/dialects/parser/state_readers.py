@@ -41,7 +41,7 @@ class Reader(Protocol):
 
     @property
     def failed(self) -> bool:
-        """Whether the text read so far shows that this is not a call."""
+        """Whether the text read so far shows that the model is not writing a call."""
 
     @property
     def in_string(self) -> bool:

@@ -25,7 +25,8 @@ _CUSTOM: Mapping[str, Any] = {"properties": {"input": {"type": "string"}}}
 
 
 class ToolShape(Struct, frozen=True, kw_only=True):
-    """A tool from the prompt, with the name and the schema that it has in the API.
+    """Describes a tool from the prompt, so that the model's calls of the tool can be converted to
+    calls in the API.
 
     - ``wire_name``, ``namespace``: the tool's name and namespace in the API. Its name in the prompt
       may differ.
@@ -117,11 +118,11 @@ class CallBuilder:
         return properties.keys() if isinstance(properties, Mapping) else ()
 
     def start(self, *, has_arguments: bool = False) -> bool:
-        """Start the call. Its name must be complete. Returns False and starts nothing if the text
-        is not a call.
+        """Start the call. The caller must have set ``name``. Returns False and starts nothing if
+        the model's text is not a call.
 
-        ``has_arguments``: whether the text contains a JSON key for the arguments, such as
-        ``arguments``. The text is then a call even if no tool has this name.
+        ``has_arguments``: whether the model's text contains a JSON key for the arguments, such as
+        ``arguments``. If so, the text is a call even if no tool has this name.
         """
         if self.has_started:
             return True

@@ -22,7 +22,8 @@ _NESTING = 64
 
 
 class XmlTarget(Protocol):
-    """The object to which the reader passes the parsed arguments. ``CallBuilder`` implements it."""
+    """The object to which ``XmlArgumentReader`` passes the parsed arguments. ``CallBuilder``
+    implements it."""
 
     #: Text that is part of no argument.
     stray_text: list[str]
@@ -78,7 +79,8 @@ class _Element:
 
 
 def _value_or_array(values: list[str]) -> str:
-    """Return a single value as it is, and several values as an array."""
+    """Return the JSON text for all elements with the same name. ``values``: the values of these
+    elements as JSON texts. A single value stays unchanged, and several values become an array."""
     return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
 
 
@@ -213,8 +215,8 @@ class XmlArgumentReader:
         return element.name
 
     def _flush_pending(self) -> None:
-        """Pass the values of the pending key on to ``target``. They were held back because the key
-        could occur again."""
+        """Pass the key and the values in ``_pending`` on to ``target``. The values were held back
+        because the same key could occur again."""
         if self._pending is None:
             return
         (name, values), self._pending = self._pending, None

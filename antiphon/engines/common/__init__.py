@@ -1,1 +1,1 @@
-"""Parts that several engines share."""
+"""Code that several engines share."""

@@ -29,7 +29,8 @@ _BIAS = 100.0
 
 
 class GrammarTracker:
-    """Creates the ``GrammarState`` of a reply, for replies of one model."""
+    """Creates a ``GrammarState`` for each interrupted reply of one model, so that the reply can be
+    continued. ``tokenizer``: the tokenizer of this model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -90,11 +91,12 @@ class GrammarState:
         return len(ids)
 
     def match(self, ids: Sequence[int], reason: str | None) -> tuple[int, bool]:
-        """Advance the state over sampled ids, and check the end of the output.
+        """Advance the state over sampled ids, up to the first id that does not match. If the engine
+        ends the output after these ids, check whether the grammar allows this.
 
-        ``reason``: the engine's finish reason after these ids, or None. Returns two values: the
-        number of ids that match, up to the first id that does not match, and whether the grammar
-        rejects the output. The grammar rejects the output in two cases:
+        ``reason``: the engine's finish reason after these ids, or None. Returns the number of ids
+        that match, and whether the grammar rejects the output. The grammar rejects the output in
+        two cases:
 
         - An id does not match.
         - The engine ends the output, but the grammar requires more text.

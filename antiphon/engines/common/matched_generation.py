@@ -51,7 +51,7 @@ class MatchedGeneration:
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Yield chunks as ``Engine.generate`` does. Also raises ``BackendError`` if the engine
-        ignores ``logit_bias``."""
+        samples a token that ``logit_bias`` does not allow."""
         while not self._stop_conditions.finished:
             counts_cached = not self._sampled
             prompt, sampling = await self._next_request()

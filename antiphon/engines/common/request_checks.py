@@ -1,4 +1,5 @@
-"""Checks and default sampling values that all engines share."""
+"""Functions that all engines share: they check a request against the model's limits, and return
+its sampling values and its stop tokens."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ __all__ = ["StopStrings"]
 
 
 class StopStrings:
-    """Searches one stream for stop strings. A piece is the bytes of one token.
+    """Searches one stream for stop strings. The stream consists of pieces. Each piece is the bytes
+    of one token.
 
     Pieces that may contain a part of a stop string are held back. ``matched_stop``: the stop string
     that was found, or None. ``tail``: the text before the stop string in the piece where the stop
@@ -27,11 +28,12 @@ class StopStrings:
         self.tail = ""
 
     def feed(self, piece: bytes) -> int:
-        """Add a piece. Return how many of the oldest pieces are released: they are not held back
-        any more.
+        """Add the next piece, which is the bytes of one token. Return how many of the pieces held
+        back so far are now released, oldest first.
 
-        A released piece contains no part of a stop string. When this method sets ``matched_stop``,
-        the pieces that are still held back contain the stop string. They are never released.
+        A released piece contains no part of a stop string, so the caller can send its token. When
+        this method sets ``matched_stop``, the pieces that are still held back contain the stop
+        string. They are never released.
         """
         self._buffer += piece
         self._lengths.append(len(piece))

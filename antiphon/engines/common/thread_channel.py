@@ -17,7 +17,7 @@ __all__ = ["ThreadChannel", "merge_chunks"]
 
 
 class ThreadChannel:
-    """The channel for the chunks of one generation.
+    """Passes the chunks of one generation from an engine's thread to the event loop.
 
     ``send`` and ``fail`` may be called from any thread. The channel is created and read on the
     event loop.

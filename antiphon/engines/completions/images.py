@@ -35,7 +35,8 @@ class EncodedRequest(Struct, frozen=True):
 
 
 class ImageRequestEncoder(Protocol):
-    """Encodes prompts with images for one server. ``image_mode``: see ``Capabilities.images``."""
+    """Encodes the requests to one model server whose prompts have images. ``image_mode``: see
+    ``Capabilities.images``."""
 
     image_mode: Literal["apart", "template"]
 
@@ -51,11 +52,13 @@ class ImageRequestEncoder(Protocol):
 
 
 class _TextImageEncoder:
-    """Encoder for llama-server, if its model has an image encoder (projector).
+    """``ImageRequestEncoder`` for llama-server. The server's model must have an image encoder
+    (projector).
 
-    The text of a prompt has a marker at the position of each image. Each llama-server process
-    chooses a new random marker. The server may have been restarted, so the marker is read before
-    each request. ``bos``: the id that the server adds before every text, or None if it adds no id.
+    The request contains the prompt as text, with a marker at the position of each image. Each
+    llama-server process chooses a new random marker. The server may have been restarted, so the
+    marker is read before each request. ``bos``: the id that the server adds before every text, or
+    None if it adds no id.
     """
 
     image_mode: Literal["apart", "template"] = "apart"
@@ -88,8 +91,8 @@ class _TextImageEncoder:
 
 
 class _TokenImageEncoder:
-    """Encoder for a server that takes the prompt as token ids and replaces the image placeholder of
-    the chat template by image tokens.
+    """``ImageRequestEncoder`` for a server that takes the prompt as token ids. The server replaces
+    the image placeholder of the chat template by image tokens.
 
     ``encode_body``: function that returns the request body. Its arguments are the request and the
     data URLs of the prompt's images, in order. ``detokenizer``: escapes user text that looks like a
@@ -164,7 +167,9 @@ async def _llama_image_encoder(
 
 
 def _marker(properties: Any) -> str | None:
-    """Return llama-server's image marker, or None if its model takes no images."""
+    """Return the text that stands for an image in llama-server's prompts. Return None if the model
+    of the server takes no images. ``properties``: the values that the server reports about
+    itself."""
     modalities = properties.get("modalities") if isinstance(properties, Mapping) else None
     if not isinstance(modalities, Mapping) or not modalities.get("vision"):
         return None

@@ -75,7 +75,8 @@ class CompletionsStreamParser(Protocol):
     """Parses one response stream."""
 
     def feed(self, payload: bytes) -> ParsedPayload:
-        """Parse one payload. Raises ``BackendError`` for an error event and for unreadable data."""
+        """Parse one payload, which is one event of the stream. Raises ``BackendError`` if the
+        event reports an error or cannot be read."""
 
 
 def _server_error(error: Any) -> BackendError:

@@ -13,7 +13,8 @@ __all__ = ["EngineCapabilities", "EngineDescription", "describe_engine"]
 
 
 class EngineCapabilities(Capabilities, frozen=True, kw_only=True):
-    """Capabilities without functions, because functions cannot be sent to another process."""
+    """The capabilities of an engine, in the form in which they are sent to another process.
+    ``grammars`` is always None, because a function cannot be sent."""
 
     grammars: None = None
 

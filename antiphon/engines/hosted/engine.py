@@ -87,7 +87,7 @@ class HostedEngine:
 
     async def close(self) -> None:
         """Refuse later generations, and end each running generation with a ``BackendError`` at its
-        next chunk. The model stays loaded in the other process."""
+        next chunk. The model stays loaded in the process of the hosted engine."""
         self._is_closed = True
 
 

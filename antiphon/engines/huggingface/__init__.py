@@ -1,1 +1,1 @@
-"""Model folders in Hugging Face's layout."""
+"""Reads tokenizers and model cards from model folders in Hugging Face's layout."""

@@ -37,7 +37,7 @@ Json = Mapping[str, Any]
 
 
 class ModelFolder(Struct, frozen=True):
-    """The tokenizer and the model card of a folder."""
+    """The tokenizer and the model card that ``read_folder`` reads from a model folder."""
 
     tokenizer: FastTokenizer
     card: ModelCard

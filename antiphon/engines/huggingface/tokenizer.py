@@ -105,7 +105,8 @@ class FastTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the file. It shows whether token ids come from the same tokenizer."""
+        """A hash of the tokenizer file. Stored token ids are reused only if they come from a
+        tokenizer with the same fingerprint."""
         return hashlib.sha256(self._source).hexdigest()[:32]
 
     @property
@@ -136,11 +137,12 @@ class FastTokenizer:
         return self._encode_split(text)
 
     def _plain_library(self) -> Any:
-        """Return a copy of the tokenizer that does not parse special tokens.
+        """Return a copy of the tokenizer that encodes the texts of special tokens as ordinary text.
 
-        The copy doubles the memory, so it is created only when a text contains the text of a
-        special token. The library can switch off parsing only for tokens that are marked as
-        special. So the copy marks all added tokens as special, except tokens of whitespace.
+        The copy takes as much memory as the tokenizer, so it is created only when a text contains
+        the text of a special token. The library can encode the text of a token as ordinary text
+        only if the token is marked as special. So the copy marks all added tokens as special,
+        except tokens of whitespace. The copy still encodes whitespace with these tokens.
         """
         with self._plain_lock:
             if self._plain is None:

@@ -1,9 +1,9 @@
-"""The embedded engine: llama.cpp in this process, many generations in one batch.
+"""The embedded engine: it runs llama.cpp in this process, with many generations in one batch.
 
-llama.cpp's server loop runs on its own thread and is controlled by function calls. The HTTP
-listener of this server is bound to a private socket file. The file is removed immediately, so no
-process can connect to the socket. There is one exception: if the model has an image encoder, the
-file is kept, because requests with images are sent through the socket (``socket_client``).
+llama.cpp's server loop runs on its own thread and is controlled by function calls. llama.cpp also
+opens an HTTP listener, which is bound to a private socket file. The file is removed immediately, so
+no process can connect to the socket. But if the model has an image encoder, the file is kept,
+because requests with images are sent through the socket (``socket_client``).
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class LlamaEngine:
     ``server``: a result of ``start_server``. ``parallel``: number of llama.cpp's slots.
     ``adapters``: names of the LoRA adapters, in the order in which they were loaded. llama.cpp
     identifies an adapter by its index in this order. ``samplers``: options of llama.cpp's own
-    samplers. They are used only if the output may be any text.
+    samplers, for requests whose answer need not have a particular format.
     """
 
     def __init__(

@@ -72,9 +72,12 @@ class PromptDetokenizer:
         return "".join((*parts, *self._texts(prompt.ids[start:])))
 
     def escaped_ids(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a copy of the prompt ``ids`` that has separators in user text that looks like a
-        control token. This is for a server that converts the ids back to text and parses control
-        tokens in this text."""
+        """Return a copy of the prompt's token ids. If user text looks like a control token, a
+        separator is inserted in it.
+
+        This is needed for a server that converts the ids back to text and then searches the text
+        for control tokens.
+        """
         escaped: list[int] = []
         for control, run in self._runs(ids):
             text, found = ("", 0) if control else self._escape(run)

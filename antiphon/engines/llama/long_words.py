@@ -20,7 +20,8 @@ _LONG_RUN = re.compile(rf"\w{{{_RUN_LENGTH}}}|\s{{{_RUN_LENGTH}}}|[^\w\s]{{{_RUN
 
 
 def split_long_words(text: str, literals: Mapping[str, int]) -> Iterator[str]:
-    """Yield the text in pieces that have no very long words. Usually there is only one piece.
+    """Yield the text in pieces that have no very long words, which would crash llama.cpp. Usually
+    there is only one piece.
 
     ``literals``: text of a special token → its id. These texts are never split.
     """
@@ -39,8 +40,9 @@ def split_long_words(text: str, literals: Mapping[str, int]) -> Iterator[str]:
 
 
 def _cut_position(text: str, at: int, literals: Mapping[str, int]) -> int:
-    """Return the index where the text is cut: ``at``, or the start of a literal if a cut at ``at``
-    would split this literal."""
+    """Return the index where the text is cut. This is ``at``, or the start of a special token if a
+    cut at ``at`` would split the text of this token. ``literals``: text of a special token → its
+    id."""
     neighbours = text[max(0, at - 1) : at + 1]
     for literal in literals:
         if neighbours not in literal:

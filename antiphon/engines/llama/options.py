@@ -67,8 +67,9 @@ class Speculation(Struct, frozen=True):
 
 
 class EngineOptions(Struct, frozen=True):
-    """The parsed options. ``samplers``: name in ``SAMPLER_OPTIONS`` → its value. ``speculation``:
-    None if there is no speculative decoding."""
+    """The ``engine_options`` of a model, parsed. ``samplers``: name of an option from
+    ``SAMPLER_OPTIONS`` → value of the option. ``speculation``: the settings of speculative
+    decoding, or None if it is off."""
 
     samplers: Mapping[str, float] = {}
     speculation: Speculation | None = None

@@ -17,8 +17,8 @@ __all__ = ["PartialTokens"]
 
 
 class PartialTokens:
-    """Recovers the ids of tokens that llama.cpp's server withheld. All tokens belong to the
-    vocabulary of one tokenizer."""
+    """Recovers the ids of the tokens that llama.cpp's server withholds because they end inside a
+    UTF-8 character. ``tokenizer``: the tokenizer of the model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -48,7 +48,8 @@ class PartialTokens:
     def _split(self, spelled: bytes, count: int) -> list[int] | None:
         """Find ``count`` tokens whose bytes together are ``spelled``. Return the ids of the tokens,
         or None if there are no such tokens. The search uses only tokens whose bytes are not valid
-        UTF-8, because the server withholds only such tokens. It tries longer tokens first."""
+        UTF-8, because llama.cpp's server withholds the ids of such tokens only. The search tries
+        longer tokens first."""
         if count == 0:
             return None if spelled else []
         for length in range(len(spelled) - count + 1, 0, -1):

@@ -79,8 +79,8 @@ class Slots:
         """Free the slot.
 
         ``ids``: the ids computed in the slot. ``is_started``: whether the generation has replaced
-        the slot's earlier state. If it has not, and the earlier state is from another scope, the
-        ids are not stored, and no later generation may reuse the state.
+        the slot's earlier state. If it has not, and if the earlier state is from another scope (see
+        ``Slots``), no later generation may reuse this state. The slot then remembers no ids.
         """
         if not (is_started or slot.is_reusable):
             self._scopes[slot.number] = _FOREIGN

@@ -1,5 +1,5 @@
-"""Send requests with images to llama.cpp's HTTP server over a private socket. The function calls of
-the Python binding do not support images.
+"""Send requests with images to llama.cpp's HTTP server over a private socket. The functions of
+llama.cpp's Python binding do not accept images.
 
 The socket file is in a folder that only this user may enter, and an API key is required.
 ``LlamaSocket`` has the same interface as the binding's server, so the engine uses both in the same
@@ -103,7 +103,7 @@ class LlamaSocket:
             connection.close()
 
     def close(self) -> None:
-        """Stop the server, free the model, and remove the socket file."""
+        """Stop llama.cpp's server in this process, free the model, and remove the socket file."""
         self._server = None
         self._folder.cleanup()
 

@@ -37,7 +37,8 @@ MessageHandler = Callable[[ToParent | BackendError], None]
 
 
 class WorkerProcess:
-    """Controls the worker process from the parent process. Use it on one event loop only.
+    """Starts and stops the worker process, which runs the model, and exchanges messages with it.
+    Use this class in the parent process, and on one event loop only.
 
     ``load_timeout_s``: time limit for loading the model, in seconds.
     """
@@ -113,8 +114,8 @@ class WorkerProcess:
         self._send(request)
 
     def cancel(self, id: int) -> None:
-        """Stop the request after at most one more token. Its ``on_message`` is not called any
-        more."""
+        """Stop the request ``id``. The worker process generates at most one more token for it. The
+        function ``on_message`` that was passed to ``submit`` is not called again."""
         if self._listeners.pop(id, None) is not None:
             self._send(CancelRequest(id))
 

@@ -1,4 +1,5 @@
-"""Convert the ids and images of a prompt to arguments of a transformers model's ``forward``.
+"""Convert the token ids and the images of a prompt to arguments of a transformers model's
+``forward``.
 
 The chat template writes a placeholder for each image. The model's processor replaces the
 placeholder by image tokens, and encodes the image.

@@ -200,7 +200,7 @@ class _Writer:
         return self._text_rules[excluded]
 
     def _excludable(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield the texts that xgrammar can exclude, each text once.
+        """Yield those of ``texts`` that the grammar can exclude from free text, each text once.
 
         Old releases of xgrammar cut a text at its first NUL character and refuse an empty text. For
         these releases, there are two special cases:

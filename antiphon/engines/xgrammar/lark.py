@@ -1,6 +1,7 @@
-"""Parse grammars in llguidance's Lark into syntax trees, for engines with another grammar language.
+"""Parse grammars in llguidance's dialect of Lark into syntax trees. The trees are then converted to
+grammars for xgrammar, which has another grammar language.
 
-Only the part of the language that Antiphon's constraints use is supported. Other syntax raises
+Only the part of the dialect that Antiphon's constraints use is supported. Other syntax raises
 ``UnsupportedGrammar``.
 """
 
@@ -67,11 +68,11 @@ def parse_lark(lark: str) -> dict[str, Node]:
 def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
     """Yield the names of the rules that are repeated without limit directly before a control token.
 
-    An example is ``line* <token>``, where the rule ``line`` matches a text without a terminator,
-    and then the terminator. ``line*`` matches the same outputs if the text of one ``line`` may
-    contain the terminator too. So ``parse_lark`` removes the terminator from the ``AnyText`` node
-    of the rule. Otherwise, the terminator would be excluded from all ``AnyText`` nodes of the
-    grammar.
+    An example is the rule ``line`` in ``line* <token>``. If a rule has a suffix, it matches any
+    text that does not contain the suffix, and then the suffix itself. In ``line*``, this text may
+    as well contain the suffix, because ``line*`` then matches the same outputs. So ``parse_lark``
+    removes the suffix from ``terminators`` of the rule's ``AnyText`` node. Otherwise, no
+    ``AnyText`` node of the grammar could contain the suffix.
     """
     for rule in rules.values():
         for row in walk(rule):

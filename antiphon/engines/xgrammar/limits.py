@@ -1,5 +1,5 @@
-"""Reject grammars that would crash xgrammar, would block the inference server that runs xgrammar,
-or continue after an end token."""
+"""Reject three kinds of grammars: grammars that would crash xgrammar, grammars that would block the
+inference server that runs xgrammar, and grammars in which something may follow an end token."""
 
 from __future__ import annotations
 

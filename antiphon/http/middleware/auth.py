@@ -122,15 +122,16 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
 
 
 class StoredKeys(Protocol):
-    """Reads the API keys in the store. ``current`` raises ``StoreError``."""
+    """Reads the API keys in the store. ``current`` returns all keys. It raises ``StoreError`` if
+    the keys cannot be read."""
 
     async def current(self) -> tuple[KeyRecord, ...]: ...
 
 
 class _KeyEntry(Struct, frozen=True):
-    """An API key for the lookup by ``digest``, the SHA-256 digest of the secret that requests
-    contain. ``record``: the stored key from which the entry was made; None if the key is in the
-    settings."""
+    """An API key, with the client and the tenant of its requests. ``digest``: the SHA-256 digest of
+    the secret. The key of a request is found by the digest of the secret in the request.
+    ``record``: the stored key from which the entry was made; None if the key is in the settings."""
 
     client: Client
     tenant: str
@@ -371,8 +372,8 @@ def _token_headers(
     headers describe the limit with the fewest remaining tokens.
 
     ``scopes``: up to two pairs of limits and used tokens, one for the API key and one for its
-    tenant. A pair is present only if it has token limits. If a pair has a limit per minute, this
-    limit is compared. Otherwise, its limit per day is compared.
+    tenant. A pair is present only if it has token limits. If a pair has limits per minute and per
+    day, only the limit per minute is considered.
     """
     found = [
         (limits.tokens_per_minute, used.minute, 60)

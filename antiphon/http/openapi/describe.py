@@ -34,9 +34,9 @@ class TextSpan(Struct, frozen=True):
 
 
 class FieldRow(Struct, frozen=True, kw_only=True):
-    """A row of a table: a field, a parameter or a header. ``spans``: pieces of text that describe
-    the type of the field. ``where``: the part of the request that contains the field, such as
-    ``body`` or ``query``."""
+    """A row of a table in the API reference. It describes a field, a parameter or a header.
+    ``spans``: pieces of text that describe the type of the field. ``where``: the part of the
+    request that contains the field, such as ``body`` or ``query``."""
 
     name: str
     spans: tuple[TextSpan, ...]

@@ -109,7 +109,8 @@ _ACCEPTED_VALUES: Mapping[str, str] = {
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """One method of a route, with its operation."""
+    """An endpoint of the API: one HTTP method of a route. ``operation``: the description of the
+    endpoint, from which its part of the OpenAPI document is made."""
 
     method: str
     path: str

@@ -48,15 +48,16 @@ class Schemas(Struct, frozen=True):
 
 
 def sent_schemas(types: Sequence[Any], unions: Mapping[str, Any]) -> Schemas:
-    """Return the schemas of the JSON in responses. ``unions``: component name → union type. Each of
-    these union types becomes a separate component."""
+    """Return the schemas of ``types`` for responses: they describe the JSON that the server sends.
+    ``unions``: component name → union type. Each of these union types becomes a separate component.
+    """
     return _generate(types, unions, _describe_sent)
 
 
 def accepted_schemas(
     types: Sequence[Any], unions: Mapping[str, Any], forms: AcceptedForms, untagged: Iterable[Any]
 ) -> Schemas:
-    """Return the schemas of the JSON in requests.
+    """Return the schemas of ``types`` for requests: they describe the JSON that the server accepts.
 
     - ``unions``: component name → union type. Each of these union types becomes a separate
       component.
@@ -284,8 +285,9 @@ def _map(schema: Any, change: Callable[[Json], Json]) -> Any:
 
 
 def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
-    """Replace each union in a schema that equals one of ``unions`` by a reference to its component.
-    ``unions``: component names and the schemas of the unions."""
+    """Replace unions by references to their components. A union in ``schema`` is replaced if
+    ``unions`` contains an equal union. ``unions``: the component name and the schema of each
+    union."""
 
     def change(found: Json) -> Json:
         arms = found.get("anyOf")

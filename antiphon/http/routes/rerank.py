@@ -1,5 +1,5 @@
-"""``POST /v1/rerank``. The same limit for concurrent requests applies as for requests that generate
-responses."""
+"""The endpoint ``POST /v1/rerank``, which ranks documents by how well they answer a query. Its
+requests share the limit for concurrent requests with the requests that generate responses."""
 
 from __future__ import annotations
 

@@ -105,8 +105,11 @@ class _Connection:
             await asyncio.wait((expiry, *workers))
 
     async def _enqueue_frame(self, text: str | None) -> None:
-        """Put a frame into the queue of its lane. An invalid frame is immediately answered with an
-        error event."""
+        """Put a frame into the queue of its lane, i.e. of the frames with the same ``stream_id``.
+
+        A frame of type ``response.steer`` is processed immediately instead. An invalid frame is
+        immediately answered with an error event.
+        """
         stream_id: str | None = None
         try:
             if text is None:
@@ -204,11 +207,11 @@ class _Connection:
     # --- memory ----------------------------------------------------------------------------------
 
     def remember(self, lane: _Lane, run: Run) -> None:
-        """Keep the run's response in memory as the latest response of the lane. Called before the
-        last event of the run is sent.
+        """Keep the run's response in memory as the latest response of ``lane`` (the frames with one
+        ``stream_id``). Called before the last event of the run is sent.
 
-        If the run failed or was cancelled, its response is not kept. The response that the run
-        continued is then removed from memory.
+        If the run failed or was cancelled, its response is not kept, and the response that the run
+        continued is removed from memory.
         """
         if run.response.status not in ("completed", "incomplete"):
             return self.evict(lane, run.response.previous_response_id)
@@ -284,8 +287,8 @@ class _Connection:
 
 
 class _FrameSink(EventSink):
-    """Sends the events of a run to the client, one event per WebSocket frame. The frames carry the
-    ``stream_id`` of the run's lane."""
+    """Sends the events of a run to the client, one event per WebSocket frame. Each frame has the
+    ``stream_id`` of the frame that started the run, if that frame had one."""
 
     def __init__(self, connection: _Connection, lane: _Lane, run: Run, timing: RunTiming) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Routes that serve the web page and its files.
+"""Routes that serve Antiphon's web page, on which users can try the API, and the page's files.
 
 The page is served without an API key, because it contains no data. It asks the user for an API key
 if the API requires one. The page needs no build step; the files in ``static/`` are sent unchanged.

@@ -100,7 +100,8 @@ class _View:
         self.counted_at = self.used_at = now
 
     def update(self, report: RateReport, state: RateState, now: float) -> None:
-        """Replace the local copy by the state that the store returned for ``report``."""
+        """Replace the local copy by ``state``, which the store returned for ``report``. The
+        requests that this process admitted after the report stay subtracted from ``level``."""
         self.admitted_count -= report.admitted_count
         self.reported = report.running
         self.state = state
@@ -194,8 +195,9 @@ class RateLimits:
         return {name for name, view in self._views.items() if view.is_in_use(now)}
 
     async def _refresh(self, name: str) -> None:
-        """Report the requests of a scope to the store now, and wait for the new state of the scope.
-        If the store does not answer in time, keep using the local copy."""
+        """Send the store a report about the scope ``name`` now, and wait until the state of the
+        scope is read. If the store does not answer in time, keep using the local copy of the
+        scope's token bucket."""
         self._wanted.add(name)
         if self._exchange is None or self._exchange.done():
             self._start_exchange()
@@ -217,8 +219,9 @@ class RateLimits:
         self._exchange = asyncio.create_task(self._run_exchange(), name="rate limits")
 
     async def _run_exchange(self) -> None:
-        """Send the store a report about each scope that is in use, and read the states of these
-        scopes. Repeat this while other requests wait for a report."""
+        """Report to the store how many requests of each scope were admitted and how many run, for
+        all scopes in use. Read the new states of these scopes. If a request began to wait for a
+        report in the meantime, send the reports again."""
         while names := self._wanted | self._in_use():
             self._wanted.clear()
             views = [self._view(name) for name in names]

@@ -1,5 +1,9 @@
-"""How many tokens API keys and tenants have used per minute and per day. The tokens used on all
-servers that share a store are added."""
+"""Reads from the usage log how many tokens each API key and each tenant has used, in the last
+minute and since midnight (UTC). The authentication middleware compares these numbers with the token
+limits.
+
+The numbers include the tokens that were used on all servers with the same store.
+"""
 
 from __future__ import annotations
 

@@ -97,10 +97,11 @@ def decode_events(batches: Iterable[EventBatch]) -> Iterator[Event]:
 
 
 def lines_after(batch: EventBatch, after: int) -> Iterator[list[Line]]:
-    """Yield the lines of the events in ``batch`` after sequence number ``after``.
+    """Yield the events of ``batch`` whose sequence number is greater than ``after``, as lists of
+    lines. A line is one event as JSON.
 
-    A small batch is yielded as one list of lines. For a large batch, each list has one line, which
-    is a view of the batch and not a copy. This saves memory, because each of the last events of a
+    For a small batch, there is only one list. For a large batch, each list has one line, which is a
+    view of the batch and not a copy. This saves memory, because each of the last events of a
     response may contain the whole text.
     """
     skipped = max(0, after + 1 - batch.first)

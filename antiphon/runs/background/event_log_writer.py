@@ -106,8 +106,9 @@ class LogSink(EventSink):
     """``EventSink`` of one background run. It passes the events to ``log_writer``, which stores
     them.
 
-    ``claim``: the right to execute the run. ``sampled``: the run's token log, to which the recorder
-    appends the sampled token ids. The sink stores the new ids together with the events.
+    ``claim``: the right to execute the run. ``sampled``: the run's token log, to which the
+    ``Recorder`` of the run appends the sampled token ids. The sink stores the new ids together with
+    the events.
     ``conversation``: the id of the conversation to which the response is added. ``expires_at``
     returns when the response will be deleted. ``webhook`` and ``usage`` return the webhook and the
     usage record that are stored when the run ends. ``clock`` returns Unix seconds.
@@ -150,11 +151,11 @@ class LogSink(EventSink):
         self._log_writer.schedule(self)
 
     async def _wait_for_room(self) -> None:
-        """Wait while too many events are unwritten.
+        """Wait while too many events are not yet stored.
 
-        This method is called only between batches of deltas, because an append may happen during
-        the wait. An append must store events and token ids that belong together. Between batches,
-        the events and the token log contain the same tokens.
+        During the wait, an append may store the waiting events and the token ids in the token log.
+        Both must end at the same token. This is the case only between batches of deltas, so this
+        method is called only then.
         """
         while len(self._events) + self._in_flight > _MAX_UNWRITTEN and not self._lost:
             await self._changed()
@@ -200,8 +201,8 @@ class LogSink(EventSink):
         return Append(self.claim, batch)
 
     def acknowledge(self, *, lost: bool) -> None:
-        """Record the result of an append. If ``lost`` is false, the store has the events. If it is
-        true, another server owns the run."""
+        """Record the result of the append that ``next_append`` has returned. If ``lost`` is false,
+        the store has the events. If ``lost`` is true, another server owns the run."""
         self._in_flight = 0
         self._lost = self._lost or lost
         if self._change is not None and not self._change.done():

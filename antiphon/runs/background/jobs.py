@@ -1,8 +1,9 @@
-"""Background jobs: create them from prepared requests, resume them as runs, and end cancelled jobs.
-A job is the stored form of a background run.
+"""Create background jobs from prepared requests, run claimed jobs, and end cancelled jobs. A job is
+the stored form of a background run.
 
-A server that has claimed a job starts the run. If the run was already started and then interrupted,
-the server continues it after its stored events and token ids. A run that cannot be continued fails.
+A server that has claimed a job starts the run of this job. If the run was interrupted before, the
+server restores the run from its stored events and token ids, and continues it. A run that cannot be
+continued fails.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ _MAX_PREPARED = 256
 
 
 class BackgroundJobs:
-    """Creates the background jobs of one service, resumes them as runs, and ends cancelled jobs."""
+    """Stores the background runs of one service as jobs, starts or continues the runs of claimed
+    jobs, and ends cancelled jobs. A job is the stored form of a background run."""
 
     def __init__(
         self,

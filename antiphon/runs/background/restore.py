@@ -29,7 +29,7 @@ __all__ = ["FailedReply", "RestoredRun"]
 class RestoredRun(Struct, frozen=True):
     """The stored state of an interrupted run.
 
-    ``log``: the response so far, rebuilt from the event log. ``tokens``: the token log so far,
+    ``log``: the state of the response after all stored events. ``tokens``: the token log so far,
     which contains the sampled token ids. ``prompt``: the token ids of the run's first prompt.
     ``next_event``: the sequence number of the next event. ``times``: when the run and its items
     started and ended.

@@ -111,8 +111,8 @@ class Recorder:
         self.tool_usage: Mapping[str, Any] = {}
 
     def resume(self, sampled: array[int]) -> None:
-        """Continue an interrupted run. The writer already has the run's items. ``sampled``: the
-        run's token log so far (see ``token_log``)."""
+        """Continue an interrupted run. Call this only when the ``ResponseWriter`` already contains
+        the run's items. ``sampled``: the run's token log so far (see ``token_log``)."""
         writer = self._writer
         self.sampled = sampled
         self._current = next(iter(writer.open_items), None)
@@ -186,8 +186,9 @@ class Recorder:
             self._calls[delta.key] = item
 
     def _close_current(self, status: str = "completed", **result: Any) -> None:
-        """Close the current item. If the item is the call of a server-side tool, only the arguments
-        of the call end now. The item itself stays open until the tool has finished."""
+        """Close the current item. Exception: if the item is the call of a server-side tool, only
+        the arguments of the call end now, and the item stays open until the tool has finished.
+        ``status``, ``result``: the final status and further fields of the closed item."""
         item, self._current = self._current, None
         if item is None:
             return

@@ -1,9 +1,9 @@
-"""A run: one attempt to produce one response. It reads the deltas of a reply and writes numbered
-events.
+"""Executes a run. A run is one attempt to produce one response: it reads the deltas of the model's
+reply and writes numbered events.
 
 One task drives each run. A foreground run has its own task, which ends when the request ends. There
-is no queue between the model and the socket. So the run waits for a slow reader. A background run
-is driven by a task of the worker.
+is no queue between the model and the client's socket. So if the client reads slowly, the run waits.
+A background run is driven by a task of the worker.
 """
 
 from __future__ import annotations
@@ -190,11 +190,12 @@ class Run:
         """Produce the response and write its events to ``sink``. If ``sink`` is None, the events
         are dropped.
 
-        If the call is cancelled or the sink raises ``ReaderGone``, the model stops and the run ends
-        ``cancelled``. Nothing is stored, and the exception is raised again.
+        If the call is cancelled or the sink raises ``ReaderGone``, the model stops, the run ends
+        ``cancelled`` and nothing is stored. The exception is raised again.
 
-        A reply with ``may_fail_early`` may fail before its first delta. If no event was sent until
-        then, ``RunError`` is raised and nothing is stored. All other errors end the run ``failed``.
+        If ``may_fail_early`` of the reply is true, the reply may fail before its first delta. If
+        the client has not received any event by then, ``RunError`` is raised and nothing is stored.
+        All other errors end the run ``failed``.
         """
         self._driver = asyncio.current_task()
         self._writer.has_reader = sink is not None
@@ -245,8 +246,9 @@ class Run:
     # --- life cycle ------------------------------------------------------------------------------
 
     async def _handle_departure(self, cause: asyncio.CancelledError | ReaderGone) -> None:
-        """End a run whose task was cancelled or whose reader is gone. If the method ``fail`` has
-        cancelled the task, the run ends ``failed``. Otherwise it ends ``cancelled``."""
+        """End the run after its task was cancelled or its ``EventSink`` raised ``ReaderGone``. If
+        the method ``fail`` has cancelled the task, the run ends ``failed``. Otherwise the run ends
+        ``cancelled``, and ``cause`` is raised again."""
         driver, failure = self._driver, self._failure
         if failure is not None and driver is not None:
             if isinstance(cause, ReaderGone) or driver.uncancel() == 0:
@@ -345,8 +347,8 @@ class Run:
         await self._emit_end(stored)
 
     async def _fail_response(self, error: RunError) -> None:
-        """End the run ``failed``. If the failure can still be reported as an HTTP error, raise
-        ``error`` instead of sending events."""
+        """End the run, and give the response the status ``failed``. If the failure can still be
+        reported as an HTTP error, raise ``error`` instead of sending events."""
         if error.__cause__ is not None:  # an unexpected exception
             _log.error("run failed", response=self.id, exc_info=error.__cause__)
         if self._may_fail_early and not self._has_deltas and not self._sink.has_sent:
@@ -388,8 +390,8 @@ class Run:
             self._count(self.response, self._partial_usage())
 
     def _count(self, response: Response, usage: Usage | None = None) -> None:
-        """Count the usage of a response that is not stored. If ``usage`` is given, it is counted
-        instead of the response's own usage."""
+        """Call ``RunSpec.count`` for a response that ``RunSpec.save`` does not store, so that its
+        usage is counted. ``usage``: the usage to count instead of the response's own usage."""
         if self._spec.count is not None:
             self._spec.count(response, usage)
 
@@ -475,8 +477,12 @@ class Run:
 
     @property
     def _is_refused(self) -> bool:
-        """Whether an upstream refuses the request, nothing was sent yet, and the time limit for
-        holding back the first events has not passed."""
+        """Whether to hold back the first events, because an upstream refuses the request. If the
+        upstream still refuses the request after the retries, the client can then get an HTTP error.
+
+        False if something was already sent, or if the time limit for holding back the events has
+        passed.
+        """
         return (
             self._retry_state.is_retrying
             and not self._ended
@@ -505,8 +511,8 @@ def _response_error(error: RunError) -> ResponseError:
 
 
 def _rejection_error(error: RequestError) -> RunError:
-    """Convert a ``RequestError`` into a ``BackendError``. A run that has already started can fail,
-    but its request can no longer be rejected."""
+    """Return the ``BackendError`` with which a run fails if a ``RequestError`` is raised after the
+    run has started. At this point, the request can no longer be rejected."""
     return BackendError(
         error.message, code=error.code or "invalid_prompt", param=error.param, permanent=True
     )

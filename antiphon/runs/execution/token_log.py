@@ -1,15 +1,15 @@
-"""The token log of a run: all token ids that the model sampled, in one append-only array.
+"""The token log of a run: the token ids that the model sampled, and the prompts of all turns after
+the first, in one append-only array.
 
-Each later turn of the tool loop starts with a new prompt. The log records a new prompt as four
-entries:
+The log begins with the ids that were sampled in the first turn of the tool loop. The prompt of the
+first turn is not in the log. Each later turn appends its prompt and then the ids that were sampled
+after this prompt. A new prompt usually begins with the ids of the previous turn (its prompt and its
+sampled ids). So the log contains only the rest of the new prompt, in this form:
 
 1. a marker,
-2. the number of token ids at the beginning of the conversation so far that the prompt keeps,
-3. the number of token ids that the prompt adds after them,
-4. the added ids.
-
-The ids before the first marker were sampled after the run's first prompt. The first prompt itself
-is not in the log.
+2. the number of ids that the new prompt takes over from the beginning of the previous turn,
+3. the number of ids in the rest of the new prompt,
+4. these ids.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MARKER = 0xFFFFFFFF
 
 def append_prompt(log: array[int], first_prompt: Sequence[int], prompt: Sequence[int]) -> None:
     """Append the prompt of a new turn to ``log``, the token log of a run. ``first_prompt``: the
-    prompt of the run's first turn."""
+    prompt of the run's first turn, which must be passed because the log does not contain it."""
     before, sampled = last_turn(first_prompt, log)
     base = common_prefix_length((*before, *sampled), prompt)
     log.extend((_MARKER, base, len(prompt) - base, *prompt[base:]))

@@ -46,11 +46,12 @@ class LoadedChain(Struct, frozen=True):
 
 
 class ChainCache:
-    """Cache of recently continued chains, in front of a store.
+    """Cache of response chains, in front of a store. A chain consists of a response and all earlier
+    responses that it continues. A chain is dropped if no new response continues it for some time.
 
-    Each lookup asks the store whether the last response of the chain still exists. The cache may
-    contain earlier responses that the store has deleted. This is intended, because deleted
-    responses remain part of the chains that continue them.
+    Each lookup asks the store whether the last response of the chain still exists. The earlier
+    responses of the chain may have been deleted. This is intended, because a deleted response
+    remains part of the chains that continue it.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class ChainCache:
         self._cache: AgingCache[LoadedChain] = AgingCache(max_bytes=max_bytes, max_age_s=max_age_s)
 
     async def get(self, tenant: str, response_id: str) -> LoadedChain | None:
-        """Return the chain that ends with this response. Returns None if the response is unknown,
-        deleted or expired."""
+        """Return the chain of responses that ends with this response. Returns None if the response
+        is unknown, deleted or expired."""
         stored = await self._store.load(tenant, response_id)
         if stored is None:
             return None
@@ -80,8 +81,8 @@ class ChainCache:
         return chain
 
     def _add(self, key: tuple[str, str], chain: LoadedChain) -> None:
-        """Add a chain to the cache. Its token ids are cached only if there are many of them,
-        because a few ids are rebuilt quickly."""
+        """Add a chain of responses to the cache. The token ids of the chain are cached only if
+        there are at least ``_MIN_IDS`` of them, because fewer ids are rebuilt quickly."""
         ids = () if chain.tokens is None else chain.tokens.ids
         if len(ids) >= _MIN_IDS:
             self._cache.add(key, chain, chain.bytes + _ID_BYTES * len(ids))

@@ -1,7 +1,8 @@
 """Builds the conversation that the model will see, from a request and the store.
 
-A chain of responses provides the inputs and outputs of all its responses, oldest first. It does not
-provide instructions, tools or settings, because these belong to one request.
+A request can continue an earlier response, which may itself continue another response. From this
+chain of responses, the conversation gets the inputs and outputs, oldest first. It does not get
+instructions, tools or settings from the chain, because these belong to one request.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ __all__ = [
 class ConversationContext(Struct, frozen=True, kw_only=True):
     """The conversation of a request.
 
-    ``visible``: the items that the model sees. ``input``: the items of this request. They have ids,
-    and references to stored items are replaced by these items.
+    ``visible``: the items that the model sees. ``input``: the items of this request. Each item
+    has an id. A reference to a stored item is replaced by the stored item.
     """
 
     visible: VisibleHistory

@@ -105,7 +105,8 @@ class TenantSealer:
         return self._encrypt(encoded, "compaction")
 
     def decrypt_compaction(self, text: str) -> CompactedHistory:
-        """Return the history that a compaction item replaces."""
+        """Return the history that a compaction item replaces. ``text``: the encrypted content of
+        the item."""
         try:
             return _decode_history(self._decrypt(text, "compaction"))
         except msgspec.MsgspecError:

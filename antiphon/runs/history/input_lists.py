@@ -20,9 +20,10 @@ _MAX_AGE_S = 60.0
 
 
 class InputLists:
-    """Reads the input of stored responses. The input of a response never changes. A list with more
-    than one page is cached for the next pages. For each page, the store is asked whether the
-    response still exists."""
+    """Reads the input of stored responses page by page. An input with more than one page is cached
+    for a short time, so that the next pages need not be read from the store. The cached input
+    cannot become outdated, because the input of a response never changes. For each page, the store
+    is asked whether the response still exists."""
 
     def __init__(
         self, store: Store, *, max_bytes: int = _MAX_BYTES, max_age_s: float = _MAX_AGE_S
@@ -33,9 +34,12 @@ class InputLists:
         )
 
     async def page(self, tenant: str, response_id: str, params: PageParams) -> Page[Item] | None:
-        """Return one page of the response's input: the items of the earlier responses that it
-        continues, then the input items of its own request. Returns None if the response is unknown,
-        deleted or expired. Raises ``InvalidRequest`` if the cursor is not in the list."""
+        """Return one page of a response's input. The input begins with the items of the earlier
+        responses that the response continues. The input items of the response's own request follow.
+
+        Returns None if the response is unknown, deleted or expired. Raises ``InvalidRequest`` if
+        the cursor is not the id of an item in the input.
+        """
         key = (tenant, response_id)
         entry = self._cache.get(key)
         if entry is not None:

@@ -311,13 +311,13 @@ def _without_unanswered(
     """Return those items of ``recent`` that the model may see. ``recent``: the recent items that a
     compaction has kept. ``after``: the items after the compaction. These items are left out:
 
-    - items that the client sends again,
-    - calls without an output,
-    - the items of an open program that waits for the output of a call. A program is code that the
-      model wrote. It is open until its output is known.
+    - items that are also in ``after``, because the client has sent them again,
+    - calls and approval requests without an answer,
+    - all items of an open program, if one of its calls waits for an answer. A program is code that
+      the model wrote. It is open until its output is known.
 
-    If an open program can continue, all its items are returned, except those that the client sends
-    again.
+    If no call of an open program waits, the program can continue. All its items are then returned,
+    except those that are also in ``after``.
     """
     items = (*recent, *after)
     answered = _answered_ids(items)
@@ -338,8 +338,8 @@ def _without_unanswered(
 
 
 def _tail_start(items: Sequence[it.Item], max_tokens: int) -> int:
-    """Return the index where the newest items start. From this index on, the items have at most
-    ``max_tokens`` tokens, and each output is preceded by its call."""
+    """Find the newest items that have at most ``max_tokens`` tokens together, and return the index
+    of the first of them. If the output of a call is among them, the call is among them too."""
     start, remaining = len(items), max_tokens
     while start > 0 and (remaining := remaining - estimate_tokens(items[start - 1])) >= 0:
         start -= 1

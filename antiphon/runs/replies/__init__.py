@@ -1,2 +1,2 @@
-"""Replies that extend a model call: compaction, reasoning summaries, raw messages, and prompt
-warm-up."""
+"""Replies that do more than return the model's answer: they compact the conversation, add a summary
+of the reasoning or the raw messages, or only fill the prefix cache (prompt warm-up)."""

@@ -138,7 +138,8 @@ async def prepare_compaction(request: ReplyRequest, sealer: TenantSealer) -> Com
 
 
 def compacted_response(context: ConversationContext, response: Response) -> CompactedResponse:
-    """Return the items that the client sends from now on:
+    """Return the answer to a compaction request. From now on, the client sends the output of this
+    answer instead of the conversation so far. The output contains:
 
     - the user's messages, unchanged,
     - the persistent items, which apply to the whole conversation, unchanged,
@@ -352,7 +353,8 @@ class CompactingReply(Reply):
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
-        """The prompt of the answer. The prompt of the summary is not part of the conversation."""
+        """The token ids of the answer's prompt. None before the answer is prepared. The prompt of
+        the summary is not returned, because the next turn does not continue it."""
         return self._answer.prompt_tokens if self._answer is not None else None
 
     def resume(self, point: ResumePoint) -> Reply:

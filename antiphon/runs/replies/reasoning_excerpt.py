@@ -60,8 +60,8 @@ class Excerpt:
         self._fence = ""
 
     def feed(self, text: str) -> list[str]:
-        """Read the next piece of the text. Return the parts of the summary that are now
-        complete."""
+        """Read the next piece of the reasoning text. Return the parts of the summary that this
+        piece completes."""
         parts: list[str] = []
         first, *lines = text.split("\n")
         self._extend_line(first, parts)
@@ -97,8 +97,9 @@ class Excerpt:
         self._begins_paragraph = False
 
     def _end_line(self, parts: list[str]) -> None:
-        """Process the current line, which is now complete. If the line is a heading or contains a
-        first sentence, append the heading or the sentence to ``parts``."""
+        """Process the current line, which is now complete. If the line is a heading, append the
+        heading to ``parts``. If the line begins a paragraph whose first sentence was not found
+        earlier, pass this sentence to ``_take_sentence``."""
         text, self._line, self._searched = self._line.strip(), "", 0
         if self._fence:
             if text.startswith(self._fence):
@@ -160,8 +161,8 @@ class ExcerptedReply(ReplyWrapper):
         self._is_reasoning = False
 
     def resume(self, point: ResumePoint) -> Reply:
-        """Continue an interrupted reply. Parts of the summary that the open item already has are
-        not sent again."""
+        """Continue an interrupted reply. If the reply was interrupted inside a reasoning item, the
+        parts of the summary that the item already has are not sent again."""
         resumed = ExcerptedReply(self._reply.resume(point), self._level, waits=self._waits)
         last = point.open_items[-1] if point.open_items else None
         if isinstance(last, Reasoning):
@@ -179,9 +180,10 @@ class ExcerptedReply(ReplyWrapper):
                     yield batch
 
     def _with_parts(self, batch: tuple[Delta, ...]) -> Iterator[Delta]:
-        """Yield the deltas of ``batch``, and between them the new parts of the summary. A part
-        follows the delta that completes it. If ``_waits`` is true, the parts are held back; at the
-        end of the reasoning item, they come before the deltas that end it."""
+        """Yield the deltas of ``batch``, and between them the new parts of the reasoning summary. A
+        part follows the delta that completes it. If ``_waits`` is true, the parts are held back,
+        because a summary from the backend replaces them. If the backend sends no summary, the parts
+        come before the delta that ends the reasoning."""
         for delta in batch:
             if self._is_reasoning and is_summary(delta):
                 self._is_reasoning = False

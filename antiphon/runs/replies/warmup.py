@@ -23,8 +23,9 @@ __all__ = ["WarmupReply"]
 
 
 class WarmupReply(ReplyWrapper):
-    """``Reply`` that warms up the prompt of another reply: the engine processes this prompt, so
-    that its prefix cache contains the prompt. The response has no output."""
+    """``Reply`` that warms up the engine for the prompt of another reply. The engine processes this
+    prompt, so that the engine's prefix cache then contains it. The ``WarmupReply`` itself yields no
+    output."""
 
     #: The prompt is not stored, because its end is the start of an answer. The next prompt has no
     #: such end.

@@ -43,7 +43,8 @@ _MAX_TOTAL_BYTES, _MAX_URLS, _MAX_PARTS = 128 * 2**20, 50, 500
 
 
 class Attachments:
-    """Resolves attachments for one service. If ``fetcher`` is None, URLs are rejected."""
+    """Resolves attachments: replaces references to images and files, such as URLs and file ids,
+    with their content. ``fetcher``: fetches URLs. If it is None, URLs are rejected."""
 
     def __init__(
         self, files: Files, *, fetcher: Fetcher | None = None, documents: Documents | None = None
@@ -55,8 +56,9 @@ class Attachments:
     def resolving_backend(
         self, backend: Backend, tenant: str, prompt_item_count: int = 0
     ) -> Backend:
-        """Wrap the backend for one request. ``prompt_item_count``: how many items at the beginning
-        of the request's conversation come from a stored prompt."""
+        """Return a backend for one request. It resolves the attachments of the conversation, and
+        then calls ``backend``. ``prompt_item_count``: how many items at the beginning of the
+        request's conversation come from a stored prompt."""
         return _ResolvingBackend(self, backend, tenant, prompt_item_count)
 
 
@@ -177,8 +179,9 @@ class _ResolvingBackend(BackendWrapper):
     async def _resolve_cached(
         self, part: _AttachmentPart, source: PartSource
     ) -> tuple[it.Part, ...]:
-        """Resolve a part, or return the cached result. Failures are cached too, because a
-        compaction renders the conversation several times."""
+        """Resolve a part, or return the cached result of an earlier call. There are several calls
+        for the same part if a compaction renders the conversation several times. Failures are
+        cached too, so that a failed attempt is not repeated."""
         with_pages = self._shows_pages(part)
         key = (type(part), source, with_pages)
         if key not in self._parts_by_source:
@@ -285,9 +288,9 @@ async def _image_part(image: FetchResult) -> it.InputImage:
 
 
 class _Location(Struct, frozen=True, kw_only=True):
-    """A part to resolve, and its place. ``item``: the index of the item that contains the part.
-    ``number``: the index of the part in this item. ``path``: the path of the part in the request;
-    None if the part belongs to an earlier item."""
+    """A part (an image or a file) whose content must be loaded, and its place. ``item``: the index
+    of the item that contains the part. ``number``: the index of the part in this item. ``path``:
+    the path of the part in the request; None if the part belongs to an earlier item."""
 
     item: int
     number: int
@@ -341,7 +344,8 @@ class PartSource(Struct, frozen=True, kw_only=True):
 
 
 def part_source(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> PartSource:
-    """Return the source of a part. Raises ``InvalidPart`` if the part has no source."""
+    """Return the source of a part's bytes: a URL, inline data or the id of a stored file. Raises
+    ``InvalidPart`` if the part has none of them."""
     if part.file_id is not UNSET and part.file_id:
         return PartSource(file_id=part.file_id, name=_filename(part))
     if isinstance(part, it.InputFile):
@@ -420,8 +424,8 @@ def _refusal(
 
 
 def _field(part: _AttachmentPart, error: Exception) -> str:
-    """Return the path suffix of the field that caused the error, such as ``.file_url``. Returns an
-    empty string if the part has no such field."""
+    """Return the path of the faulty field within the part, such as ``.file_url``. Returns an empty
+    string if the part contains no data, no URL and no file id."""
     if isinstance(error, InvalidPart) and error.reason == "none":
         return ""
     source = part_source(part)

@@ -15,7 +15,8 @@ _log = structlog.get_logger(__name__)
 
 
 class IgnoredToolLog:
-    """Warns the operator about ignored tools. Each tool type is logged once per reason."""
+    """Logs a warning for the operator about the ignored tools of requests. Each tool type is logged
+    once per reason."""
 
     def __init__(self) -> None:
         self._reported: set[IgnoredTool] = set()

@@ -27,8 +27,9 @@ def initial_response(
     created_at: int,
     backend: Backend | None = None,
 ) -> Response:
-    """Build the response from the request, with default values for missing fields. ``backend``: the
-    backend that answers; None for a request that has no conversation but a text to complete."""
+    """Build the response as it is before anything is generated. Its fields come from the request;
+    missing fields have default values. ``backend``: the backend that answers; None for a request
+    that has no conversation but a text to complete."""
     return Response(
         id=id,
         created_at=created_at,

@@ -1,6 +1,9 @@
-"""Replaces MCP tools with built-in tools of this server. The operator chooses which labels of MCP
-servers (``server_label``) are replaced. This serves clients of other servers that offer code
-execution and web search as MCP tools with fixed labels."""
+"""Replaces MCP tools with built-in tools of this server. The operator chooses for which labels of
+MCP servers (``server_label``) this is done.
+
+Some servers offer code execution and web search as MCP tools with fixed labels. Clients that were
+written for such a server can then use this server without a change.
+"""
 
 from __future__ import annotations
 

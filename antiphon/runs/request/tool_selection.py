@@ -93,8 +93,9 @@ def select_tools(
 
     ``unavailable``: what to do with a tool that nobody can run:
 
-    - ``ignore`` leaves the tool out of the prompt and reports it. This is the operator's default,
-      because common coding agents always declare hosted tools.
+    - ``ignore`` leaves the tool out of the prompt, and the response reports this. It is the default
+      of the setting ``unavailable_tools``, because common coding agents always declare hosted
+      tools.
     - ``refuse`` rejects the request.
 
     A request whose ``tool_choice`` forces such a tool is always rejected.
@@ -238,7 +239,7 @@ def _named_providers(
 
 
 def _unavailable_reasons(providers: Mapping[str, ToolProvider]) -> dict[str, str]:
-    """Return the tools that do not work at the moment: type → reason."""
+    """Return the tool types that do not work at the moment, each with the reason."""
     found = (
         (name, each.unavailable_reason())
         for name, each in providers.items()

@@ -22,8 +22,9 @@ class BoxSecret(Struct, frozen=True, kw_only=True):
 
 
 class EgressPolicy(Struct, frozen=True, kw_only=True):
-    """The network policy of a box (sandbox environment): its domains and secrets. ``domains``: host
-    names in lower case that the box may reach. Subdomains are not included."""
+    """The network policy of a box (sandbox environment). ``domains``: host names in lower case that
+    the box may reach. Subdomains are not included. ``secrets``: the secrets for requests to these
+    domains."""
 
     domains: frozenset[str]
     secrets: tuple[BoxSecret, ...] = ()

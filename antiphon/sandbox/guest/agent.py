@@ -478,7 +478,7 @@ class Agent:
 
     def has_forwarder(self) -> bool:
         """Whether the forwarder, the process that passes connections to the proxy, still runs. Code
-        can kill it."""
+        that runs in the box can kill the forwarder."""
         try:
             return (
                 self.forwarder_pid is not None and not os.waitpid(self.forwarder_pid, os.WNOHANG)[0]

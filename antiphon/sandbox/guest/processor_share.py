@@ -33,9 +33,9 @@ def lower_priority() -> None:
 
 
 class ProcessorShare:
-    """Watches the processes that run code for one request. If too many of their threads run at a
-    time, or if the processes use too much processor time, all their threads move to Linux's
-    scheduling class for idle work.
+    """Limits how much the code of one request slows down other processes of the machine. If too
+    many threads of the code run at a time, or if the code uses too much processor time, its
+    processes are moved to Linux's scheduling class for idle work.
 
     ``pids``: the processes that run before the request begins. The processor time that they have
     used until then does not count.

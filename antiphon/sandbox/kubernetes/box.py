@@ -46,8 +46,8 @@ _STOP_S = 10.0
 
 
 class PodBox(AgentCalls):
-    """The ``Box`` that is a pod. ``runtime``: the client of the runtime in the pod. ``release``:
-    deletes the claim (the request for the pod), and thus the pod."""
+    """A ``Box`` that is a pod. ``runtime``: the client of the runtime in the pod. ``release``: an
+    async function that deletes the pod, by deleting its claim (the request for the pod)."""
 
     def __init__(
         self, runtime: PodRuntime, limits: Limits, release: Callable[[], Awaitable[None]]

@@ -40,8 +40,8 @@ class _CommandResult(msgspec.Struct, frozen=True):
 
 
 class PodRuntime:
-    """Client of the runtime of one pod. ``headers``: request headers. If there is a router in front
-    of the pods, they tell the router which pod is meant."""
+    """Client of the runtime (the HTTP server) in one pod. ``headers``: headers of all requests. A
+    router in front of the pods, if there is one, selects the pod by these headers."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, headers: dict[str, str] | None = None
@@ -65,7 +65,7 @@ class PodRuntime:
 
     async def upload(self, path: str, content: bytes) -> None:
         """Create or replace a file in the pod. Raises ``FileRefused`` if the file cannot be stored,
-        and ``PodLost``."""
+        and ``PodLost`` if the pod is lost."""
         import aiohttp
 
         if not path.isprintable():  # the path is sent in a header

@@ -1,6 +1,6 @@
-"""A sandbox whose boxes (sandbox environments) are pods. It takes the pods from a warm pool of
-agent-sandbox, a supply of started pods. For each box, it creates a claim, which is a request for a
-pod.
+"""A sandbox whose boxes (sandbox environments) are pods. For each box, it creates a claim, which is
+a request for a pod. The controller agent-sandbox takes the pod from a warm pool, which is a supply
+of started pods.
 
 The cluster deletes a claim at the claim's ``shutdownTime``. A running server postpones this time
 for the claims of its boxes. So a server that crashes leaves no pods behind.

@@ -80,5 +80,6 @@ class TenantTotals:
         return None
 
     def exclude(self, tenant: str) -> None:
-        """Record that no response of this tenant can be deleted."""
+        """Record that no further response of this tenant can be deleted, so that ``largest`` does
+        not return this tenant again."""
         self._candidates.discard(tenant)

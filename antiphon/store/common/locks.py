@@ -10,8 +10,8 @@ __all__ = ["ConversationLocks", "OwnerHeartbeats", "free_runs"]
 
 
 class OwnerHeartbeats:
-    """The time of the last heartbeat of each owner. An owner is a server that works on
-    responses."""
+    """Records the time of the last heartbeat of each owner, to find out which owners are still
+    alive. An owner is a server that works on responses."""
 
     def __init__(self) -> None:
         self._last_heartbeats: dict[str, float] = {}
@@ -23,8 +23,8 @@ class OwnerHeartbeats:
     def living_owners(self, lease_s: float) -> frozenset[str]:
         """Return the owners whose last heartbeat is less than ``lease_s`` seconds old.
 
-        The heartbeats are lost when the process ends. So the owners that an earlier process used
-        for its runs count as dead.
+        The heartbeats are kept in memory. So after a restart, the owner of an older run counts as
+        dead until it sends a heartbeat.
         """
         since = time.monotonic() - lease_s
         return frozenset(owner for owner, time_s in self._last_heartbeats.items() if time_s > since)
@@ -32,17 +32,25 @@ class OwnerHeartbeats:
     def free_runs(
         self, owner: str, lease_s: float, held: Collection[str] | None
     ) -> Callable[[str, str | None], bool]:
-        """Return a function that tells whether ``owner`` may claim a run. Its arguments are the id
-        and the current owner of the run. An owner is alive if its last heartbeat is less than
-        ``lease_s`` seconds old. ``held``: as in ``RunStore.claim``."""
+        """Return a function that tells whether ``owner`` may claim a run. The arguments of the
+        function are the id and the current owner of the run.
+
+        ``owner`` may claim a run that has no owner, or whose owner has sent no heartbeat for
+        ``lease_s`` seconds. It may also claim a run of its own that is not in ``held``. ``held``:
+        as in ``RunStore.claim``.
+        """
         return free_runs(owner, self.living_owners(lease_s), held)
 
 
 def free_runs(
     owner: str, living_owners: Collection[str], held: Collection[str] | None
 ) -> Callable[[str, str | None], bool]:
-    """Return a function that tells whether ``owner`` may claim a run. Its arguments are the id and
-    the current owner of the run. ``held``: as in ``RunStore.claim``."""
+    """Return a function that tells whether ``owner`` may claim a run. The arguments of the function
+    are the id and the current owner of the run.
+
+    ``owner`` may claim a run that has no living owner. It may also claim a run of its own that is
+    not in ``held``. ``held``: as in ``RunStore.claim``.
+    """
     alive = {owner, *living_owners}
 
     def is_free(response_id: str, run_owner: str | None) -> bool:
@@ -64,7 +72,8 @@ class ConversationLocks:
         self._running: set[tuple[str, str]] = set()
 
     def is_held(self, tenant: str, conversation_id: str, holder: str, owner: str) -> bool:
-        """Return whether the lock of a conversation has this holder and this owner."""
+        """Return whether the response ``holder`` has locked the conversation and the server
+        ``owner`` works on this response."""
         return self._locks.get((tenant, conversation_id)) == (holder, owner)
 
     def acquire(
@@ -92,7 +101,8 @@ class ConversationLocks:
         return True
 
     def release(self, tenant: str, conversation_id: str, holder: str) -> None:
-        """Release a lock if ``holder`` still holds it and has no unended run."""
+        """Release the lock that the response ``holder`` has on a conversation. Do nothing if the
+        response does not have this lock, or if its run has not ended."""
         if self.has_run(tenant, holder):
             return
         lock = self._locks.get((tenant, conversation_id))
@@ -106,16 +116,17 @@ class ConversationLocks:
 
     def add_run(self, tenant: str, holder: str) -> bool:
         """Record that the response ``holder`` has a run, or that its run is being created. From now
-        on, ``release`` does not release the locks of ``holder``. Returns False if this was recorded
-        before."""
+        on, ``release`` does nothing for this response, because the response must keep its lock
+        until the run ends. Returns False if the run was recorded before."""
         is_new = (tenant, holder) not in self._running
         self._running.add((tenant, holder))
         return is_new
 
     def restore_run(self, tenant: str, holder: str, conversation_id: str | None) -> None:
-        """Record an unended run that an earlier process created. If the run has a conversation,
-        also record the run's lock of this conversation. The lock has no owner until an owner claims
-        the run. ``conversation_id``: None if the run has no conversation."""
+        """Record a run that an earlier process created and that has not ended. If the run belongs
+        to a conversation, also record that the run's response, ``holder``, has locked the
+        conversation. This lock has no owner until a server claims the run. ``conversation_id``:
+        None if the run belongs to no conversation."""
         self.add_run(tenant, holder)
         if conversation_id is not None:
             self._locks[tenant, conversation_id] = (holder, "")
@@ -136,7 +147,7 @@ class ConversationLocks:
             del self._locks[key]
 
     def remove_tenant(self, tenant: str) -> None:
-        """Release all locks of a tenant whose runs were deleted."""
+        """Release all locks of a tenant, because the tenant's runs were deleted."""
         self._running = {key for key in self._running if key[0] != tenant}
         self._locks = {key: lock for key, lock in self._locks.items() if key[0] != tenant}
 

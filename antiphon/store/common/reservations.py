@@ -45,7 +45,7 @@ class Reservations:
         return undo
 
     def remove(self, tenant: str, response_id: str, owner: str) -> None:
-        """Remove a reservation if it belongs to this owner."""
+        """Remove the reservation of a response, if the reservation belongs to ``owner``."""
         reserved = self._reserved.get(tenant, {})
         if reserved.get(response_id) == owner:
             del reserved[response_id]
@@ -53,12 +53,12 @@ class Reservations:
             self._reserved.pop(tenant, None)
 
     def remove_tenant(self, tenant: str) -> None:
-        """Remove all reservations of a tenant."""
+        """Remove the reservations of all responses of a tenant."""
         self._reserved.pop(tenant, None)
 
     def ids(self, tenant: str, lease_s: float) -> tuple[str, ...]:
-        """Return the ids of a tenant's reserved responses. Reservations of dead owners are removed
-        first."""
+        """Return the ids of the tenant's responses that have a reservation. Reservations of dead
+        owners are removed first."""
         alive = self._owners.living_owners(lease_s)
         for response_id, owner in list(self._reserved.get(tenant, {}).items()):
             if owner not in alive:

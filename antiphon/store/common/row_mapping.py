@@ -150,7 +150,7 @@ def _word(text: str | None) -> str | None:
 
 
 def stored_of(row: Row) -> StoredResponse:
-    """Return the stored response in the columns ``body``, ``input``, ``output``, ``base``,
+    """Decode a stored response from the columns ``body``, ``input``, ``output``, ``base``,
     ``tokens``, ``fingerprint`` and ``times``."""
     body, input_, output, base, tokens, fingerprint, times = row
     return StoredResponse(
@@ -211,7 +211,7 @@ def file_row(tenant: str, file: File) -> tuple[Any, ...]:
 
 
 def file_of(row: Row) -> File:
-    """Return the file in the column ``body``."""
+    """Return the metadata of a file, which the column ``body`` contains."""
     return _decode_file(row[0])
 
 

@@ -1,5 +1,5 @@
-"""The parts of a run store that are kept in memory if only one process uses the store: heartbeats,
-conversation locks, reservations, subscriptions and the listener."""
+"""State of a run store that only one process uses. It is kept in memory: heartbeats, conversation
+locks, reservations, subscriptions, and the ``RunListener``, which is notified of changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class SingleProcessRuns:
         return await self._has_free_run(models, self._owners.free_runs(owner, lease_s, held))
 
     def forget_tenant(self, tenant: str) -> None:
-        """Release the locks and reservations of a tenant that is being deleted."""
+        """Remove a tenant's conversation locks, and its reservations for responses that are being
+        generated. Called when the tenant is deleted."""
         self._locks.remove_tenant(tenant)
         self.reservations.remove_tenant(tenant)
 

@@ -1,4 +1,5 @@
-"""SQL files: named queries from one file per database, and numbered migrations."""
+"""Read the SQL files of a store package: its queries, each with a name, and its numbered
+migrations."""
 
 from __future__ import annotations
 

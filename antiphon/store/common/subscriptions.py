@@ -1,5 +1,5 @@
-"""Subscriptions of readers in this process to runs. A run appends batches of events, and the
-subscriptions of the run deliver them to the readers.
+"""Subscriptions, through which readers in this process get the new events of a run. When a batch of
+events is appended to the run, each subscription to the run delivers it to its reader.
 
 A subscription buffers only a few batches. If a reader is slow, its subscription drops the batches,
 and the reader reads them from the store. So a slow reader needs little memory and blocks nobody.
@@ -23,8 +23,9 @@ _MAX_BATCHES, _MAX_BYTES = 64, 1 << 20
 
 
 class Subscription:
-    """The subscription of one reader to one run. A context manager. Made by
-    ``Subscriptions.subscribe``."""
+    """The subscription of one reader to one run. It buffers new batches of events until the reader
+    takes them. Made by ``Subscriptions.subscribe``. A context manager: the subscription ends when
+    the ``with`` block ends."""
 
     __slots__ = (
         "__weakref__",
@@ -116,8 +117,12 @@ class Subscription:
 
 
 class Subscriptions:
-    """All subscriptions in this process, grouped by run. ``on_wait``: called whenever a reader
-    begins to wait for the next batch of a run, with the key of the run (tenant and id)."""
+    """The subscriptions of all readers in this process. A new batch of events is delivered to the
+    subscriptions of its run.
+
+    ``on_wait``: called whenever a reader begins to wait for the next batch of a run. Its argument
+    is the key of the run (tenant and id).
+    """
 
     def __init__(self) -> None:
         self.on_wait: Callable[[_Key], None] = lambda key: None
@@ -140,8 +145,9 @@ class Subscriptions:
             subscription.add(batch)
 
     def mark_stale(self, keys: Iterable[_Key] | None = None) -> None:
-        """Make the readers of these runs read the store. ``keys``: the runs that ended or were
-        deleted, or whose notifications may have been lost. None means all runs."""
+        """Mark all subscriptions to some runs as stale, so that their readers read the store.
+        Called for runs that have ended or were deleted, and for runs whose notifications may have
+        been lost. ``keys``: the tenant and the id of each of these runs. None means all runs."""
         for key in self.subscribed_runs() if keys is None else keys:
             for subscription in self._by_run.get(key, ()):
                 subscription.mark_stale()

@@ -1,4 +1,4 @@
-"""The in-memory audit log, the reference implementation of the contract."""
+"""The in-memory audit log, the reference implementation of the contract ``AuditLog``."""
 
 from __future__ import annotations
 

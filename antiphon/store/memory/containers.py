@@ -1,5 +1,5 @@
-"""The in-memory container directory, the reference implementation of the contract. It is used for
-stores that only one process opens."""
+"""The in-memory container directory, the reference implementation of the contract
+``ContainerDirectory``. It is used for stores that only one process opens."""
 
 from __future__ import annotations
 

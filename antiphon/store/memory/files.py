@@ -1,4 +1,4 @@
-"""The in-memory file store, the reference implementation of the contract."""
+"""The in-memory file store, the reference implementation of the contract ``FileStore``."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class MemoryFiles:
         return frozenset(keys) - {row.blob.key for row in self._blobs.values()} - set(self._unused)
 
     def expire(self, now: int) -> None:
-        """Delete the files that have expired by ``now``, in unix seconds."""
+        """Delete the files that have expired by ``now``, in Unix seconds."""
         for key, row in list(self._files.items()):
             if _is_expired(row.file, now):
                 self._delete(*key)
@@ -170,9 +170,9 @@ class MemoryFiles:
         return row is not None
 
     def _add_content(self, tenant: str, content: FileContents) -> FileContents:
-        """Record that one more file has this content. Return what to store with the file: a
-        reference to another blob if the tenant already has the same content there, otherwise
-        ``content`` itself."""
+        """Record that one more file has this content, and return the content to store with the
+        file. If the tenant already has another blob with the same content, this is the reference to
+        that blob. Otherwise it is ``content``."""
         if not isinstance(content, BlobRef):
             return content
         row = self._blobs.setdefault((tenant, content.sha256), _BlobRow(content))

@@ -1,4 +1,4 @@
-"""The in-memory key store, the reference implementation of the contract."""
+"""The in-memory key store, the reference implementation of the contract ``KeyStore``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The in-memory rate store, the reference implementation of the contract. It is used for stores
-that only one process opens."""
+"""The in-memory rate store, the reference implementation of the contract ``RateStore``. It is used
+for stores that only one process opens."""
 
 from __future__ import annotations
 

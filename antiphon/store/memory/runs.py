@@ -1,5 +1,5 @@
-"""The in-memory run store, the reference implementation of the contract. Runs do not survive the
-process."""
+"""The in-memory run store, the reference implementation of the contract ``RunStore``. Runs do not
+survive the process."""
 
 from __future__ import annotations
 
@@ -267,8 +267,8 @@ class MemoryRuns(SingleProcessRuns):
         return len(keys)
 
     def count_active(self, tenant: str) -> tuple[int, int]:
-        """Return two numbers: the unended runs of a tenant without an owner, and those with an
-        owner."""
+        """Count the runs of a tenant that have not ended. Return two numbers: how many of these
+        runs have no owner (they are queued), and how many have an owner."""
         active = [run for run in self._runs.values() if run.job.tenant == tenant]
         active = [run for run in active if run.ended_at is None]
         queued = sum(run.owner is None for run in active)

@@ -1,4 +1,4 @@
-"""The in-memory skill store, the reference implementation of the contract."""
+"""The in-memory skill store, the reference implementation of the contract ``SkillStore``."""
 
 from __future__ import annotations
 

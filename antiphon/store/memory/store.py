@@ -440,7 +440,9 @@ class MemoryStore(NoBlobResponses):
         self._closed = True
 
     def _conversation_item(self, tenant: str, item_id: str) -> Item | None:
-        """Return the item from the first conversation of the tenant that contains it."""
+        """Return the item with this id from a conversation of the tenant. If several conversations
+        contain it, return the item from the oldest of them. Return None if no conversation contains
+        it."""
         conversation_rows = (
             conversation_row
             for (owner, _), conversation_row in self._conversations.items()

@@ -1,4 +1,5 @@
-"""The in-memory usage log, the reference implementation of the contract."""
+"""The in-memory usage log, which records what each request used. It is the reference implementation
+of ``UsageLog``."""
 
 from __future__ import annotations
 

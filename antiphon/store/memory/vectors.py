@@ -1,4 +1,4 @@
-"""The in-memory vector index, the reference implementation of the contract."""
+"""The in-memory vector index, the reference implementation of the contract ``VectorIndex``."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ class _StoreRow(Struct):
 
 
 class MemoryVectorIndex:
-    """Implements ``VectorIndex`` with dictionaries. ``check``: a function that the methods call
-    first. It raises ``StoreError`` if the store is closed."""
+    """Stores the chunks of vector stores in dictionaries, and searches them. Implements
+    ``VectorIndex``. ``check``: a function that the methods call first. It raises ``StoreError`` if
+    the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

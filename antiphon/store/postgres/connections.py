@@ -41,7 +41,8 @@ class Connections:
         return _Use(self)
 
     async def acquire(self) -> Any:
-        """Return a connection. Call ``free`` or ``release`` when it is no longer used."""
+        """Return an open connection. The caller must give the connection back with ``free`` or
+        ``release``."""
         while self._free_connections:
             connection = self._free_connections.pop()
             self._least_free = min(self._least_free, len(self._free_connections))

@@ -1,4 +1,4 @@
-"""Large responses, whose inputs, outputs and tokens are in blobs outside of the database."""
+"""Store the inputs, outputs and tokens of large responses in blobs outside of the database."""
 
 from __future__ import annotations
 
@@ -99,9 +99,12 @@ class LargeResponses:
 
     async def restore_stored(self, row: Sequence[Any]) -> Sequence[Any]:
         """Return the columns ``body``, ``input``, ``output``, ``base``, ``tokens``, ``fingerprint``
-        and ``times`` of a response. If the contents of the response (input, output and tokens) are
-        in a blob, they are read from the blob. ``row``: these columns as they are in the database,
-        followed by the key of the blob or None."""
+        and ``times`` of a response.
+
+        ``row``: these columns as they are in the database, followed by the key of a blob or None.
+        If there is a blob, the values of ``input``, ``output`` and ``tokens`` are read from the
+        blob.
+        """
         body, input_, _, base, _, fingerprint, times, blob = row
         if blob is None:
             return row[:-1]

@@ -1,6 +1,6 @@
 """The partitions of the table of events. A partition is a part of the table that PostgreSQL can
-drop as a whole. Each partition holds the events of consecutive runs, in the order in which the runs
-were created.
+drop as a whole. Each partition holds the events of a series of runs that were created one after
+another.
 
 When all runs of a partition have ended and expired, the partition is dropped. This takes
 milliseconds and leaves nothing to vacuum. A run that lasts long delays the drop of its partition.

@@ -222,7 +222,7 @@ class ConnectionPool:
     async def _listen_once(
         self, handlers: NoticeHandlers, on_connected: Callable[[], None]
     ) -> None:
-        """Connect and listen until the connection is lost."""
+        """Connect to the database, and receive notifications until the connection is lost."""
         connection = await self._driver.connect(
             self._url, timeout=_TIMEOUT_S, command_timeout=_PING_S
         )
@@ -295,8 +295,8 @@ class _Operations:
             raise StoreError("The store does not answer.") from error
 
     async def wait_until_ended(self) -> None:
-        """Wait until all operations have ended. The caller must set ``is_closed`` before the
-        call."""
+        """Wait until all operations have ended. The caller must have set ``is_closed``, so no
+        further operation begins."""
         if self._active_count:
             await self._all_ended.wait()
 

@@ -1,4 +1,5 @@
-"""The PostgreSQL run store, for many processes: claims, event logs and notifications.
+"""The run store in PostgreSQL. It contains the claims and the event logs of runs, and notifies
+processes of changes. Many processes can share it.
 
 A process follows a run if it has readers of the run. A process that appends batches of events
 delivers them to the readers in this process. It also sends them to the other processes that follow
@@ -166,9 +167,9 @@ class PostgresRuns:
         return claims
 
     def _claim_again(self, *, are_locked: bool) -> None:
-        """Try later to claim the runs whose rows other processes had locked. ``are_locked``:
-        whether there are such runs. Each wait is longer than the previous wait, because a process
-        that hangs may hold a lock for a long time."""
+        """Schedule another claim if the last claim skipped runs because other processes had locked
+        their rows (``are_locked``). As long as claims skip runs, each wait is longer than the
+        previous wait, because a process that hangs may hold a lock for a long time."""
         if not are_locked:
             self._locked_wait_s = _LOCKED_WAIT_S
         elif self._claim_timer is None:
@@ -230,8 +231,8 @@ class PostgresRuns:
         return frozenset(lost)
 
     async def _store_batch(self, append: Append) -> _Followers:
-        """Store a batch that has no parts, which becomes one row of the database. Return the other
-        processes that follow the run."""
+        """Store a batch without parts as one row of the database. Return the other processes that
+        follow the run."""
         claim = append.claim
         rows = await self._pool.rows(
             "append_one", self._process_id, claim.row, claim.epoch, *_columns(append.batch)

@@ -40,8 +40,8 @@ _Step = Callable[[Transaction], Awaitable[int]]
 
 
 class PostgresSweep:
-    """One sweep. ``retention``: the limits on the data that is kept. ``now``: the time of the
-    sweep, in Unix seconds."""
+    """Deletes the expired data of a PostgreSQL store once. ``retention``: the limits on the data
+    that is kept. ``now``: the time of the sweep, in Unix seconds."""
 
     def __init__(
         self,
@@ -199,6 +199,6 @@ async def _add_response_changes(transaction: Transaction) -> int:
 
 
 def _query(name: str, *arguments: Any) -> _Step:
-    """Return the step of a sweep that runs one query. The query returns the rows that it
-    changes."""
+    """Return a step that runs the query ``name``. The query must return the rows that it changes,
+    because the step counts them."""
     return lambda transaction: transaction.count(name, *arguments)

@@ -81,9 +81,9 @@ class Database:
 
     ``loop``: the event loop of the callers. ``lock``: the open lock file. While this process has
     the lock on this file, no other process can open the database for itself alone. ``writer``,
-    ``reader``: connections of the two threads. ``shared_locks``: two locks, by name, with which
-    only one process at a time writes and only one sweeps; empty if this process uses the database
-    alone.
+    ``reader``: connections of the two threads. ``shared_locks``: name → lock. One lock ensures that
+    only one process at a time writes. The other ensures that only one process at a time sweeps
+    (deletes old data). The mapping is empty if this process uses the database alone.
     """
 
     def __init__(
@@ -118,9 +118,12 @@ class Database:
         """Open or create the database. ``is_shared``: other processes may open it too, if they also
         set ``is_shared``.
 
-        Raises ``SetupError`` if another process uses the database, or if the folder is not
-        writable. Also raises ``SetupError`` if the file is not a database, or if a newer version of
-        Antiphon has written it.
+        Raises ``SetupError`` in these cases:
+
+        - Another process has opened the database, and one of the two processes did not set
+          ``is_shared``.
+        - The folder is not writable.
+        - The file is not a database, or a newer version of Antiphon has written it.
         """
         return await asyncio.to_thread(cls._open, asyncio.get_running_loop(), path, is_shared)
 

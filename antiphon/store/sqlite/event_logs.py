@@ -30,9 +30,9 @@ _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
 class SaveResponse(Protocol):
-    """A function that prepares the storage of a response. It returns another function, which stores
-    the response and must be called within a write. ``listed``: whether other requests can refer to
-    the items of the response by id."""
+    """A function that returns another function, which stores a response. The other function must be
+    called within a transaction (``Database.write``). ``listed``: whether other requests can refer
+    to the items of the response by id."""
 
     def __call__(
         self,
@@ -48,7 +48,7 @@ class SaveResponse(Protocol):
 
 class SqliteEventLogs:
     """Base class of the SQLite run stores. It has the methods of ``RunStore`` that are the same for
-    one process and for several processes. ``save``: prepares the storage of a response; see
+    one process and for several processes. ``save``: returns a function that stores a response; see
     ``SaveResponse``."""
 
     def __init__(self, database: Database, save: SaveResponse) -> None:
@@ -156,8 +156,9 @@ class SqliteEventLogs:
         locks are kept in memory. Called within the transaction that ends or deletes the run."""
 
     def remove(self, tenant: str, response_id: str) -> None:
-        """Notify the subscribers of a run that has ended or was deleted. Called after the
-        transaction that ended or deleted the run."""
+        """Notify the subscribers of a run that the run has ended or was deleted. If conversation
+        locks are kept in memory, also release the run's lock. Called after the transaction that
+        ended or deleted the run."""
         raise NotImplementedError
 
     def _publish(self, claim: Claim, batch: EventBatch) -> None:

@@ -24,8 +24,8 @@ def open_lock_file(path: Path, name: str = "") -> IO[bytes]:
 
 
 class FileLock:
-    """A lock on a file. Only one process at a time can hold the lock. Used as a context manager, it
-    waits until this process holds the lock."""
+    """A lock on a file. Only one process at a time can hold the lock. A ``with`` statement waits
+    until this process holds the lock, and releases the lock at the end of the block."""
 
     def __init__(self, file: IO[bytes]) -> None:
         import fcntl

@@ -1,6 +1,6 @@
-"""The tables of runs: functions that read and write them within one transaction.
+"""Read and write the tables of runs, within a transaction of the caller.
 
-The functions must be called in the thread that runs the transaction.
+The methods must be called in the thread that runs the transaction.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RunTables:
         tenant_limit: int | None,
     ) -> list[ClaimedFrom]:
         """Claim runs for ``owner``; see ``RunStore.claim``. ``is_free``: a function that gets the
-        id and the owner of a run, and returns whether ``owner`` may claim the run."""
+        id and the present owner of a run, and returns whether the run may be claimed."""
         running, own = Counter[str](), Counter[str]()
         for tenant, response_id, old_owner in connection.execute(self._queries["owned_runs"]):
             running[tenant] += 1
@@ -181,9 +181,10 @@ def page_of(
 ) -> EventPage | None:
     """Make a page of the events after sequence number ``after``. Returns None if there are no rows.
 
-    ``rows``: the columns ended, first, count, rowid and lines of each batch of events. For a batch
-    of more than ``LARGE_BYTES``, ``lines`` is None, and the lines are read separately. ``limit``:
-    as in ``RunStore.events``. No more rows are read than necessary.
+    ``rows``: one row for each batch of events, with the columns ``ended``, ``first``, ``count``,
+    ``rowid`` and ``lines``. For a batch of more than ``LARGE_BYTES``, ``lines`` is None, and the
+    lines are read separately. ``limit``: as in ``RunStore.events``. No more rows are read than
+    necessary.
     """
     batches: list[EventBatch] = []
     has_ended = None

@@ -1,8 +1,8 @@
 """The SQLite run store for one process. The event logs are in the same database as the responses.
 Each batch of events has one row.
 
-Heartbeats, locks and reservations are kept in memory. So all owners of an earlier process count as
-dead.
+The heartbeats of owners, the locks of conversations and the reservations are kept only in memory.
+So after a restart, all owners of runs and locks from before the restart count as dead.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ TAKEOVER_OWNER = ""
 
 
 class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
-    """Implements ``RunStore`` with a database that only this process uses. ``save``: prepares the
-    storage of a response; see ``SaveResponse``."""
+    """Implements ``RunStore`` with a database that only this process uses. ``save``: returns a
+    function that stores a response; see ``SaveResponse``."""
 
     def __init__(self, database: Database, save: SaveResponse) -> None:
         SqliteEventLogs.__init__(self, database, save)
@@ -147,7 +147,7 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
         """Return a function that tells whether the response ``holder`` has this conversation lock.
-        The function must be called within a write."""
+        The function must be called within a transaction (``Database.write``)."""
         is_locked = self.is_locked(tenant, holder, lock)
         return lambda connection: is_locked
 

@@ -1,5 +1,5 @@
-"""The SQLite store, for one process or several processes of one machine: responses and
-conversations.
+"""The SQLite store, which one process or several processes on one machine can use. This module
+stores responses and conversations.
 
 The columns for the inputs, outputs and other contents of responses contain JSON in the format of
 the API. Token ids are stored as packed integers.
@@ -377,8 +377,9 @@ class SqliteStore(NoBlobResponses):
         listed: bool = True,
         usage: UsageRecord | None = None,
     ) -> Callable[[sqlite3.Connection], None]:
-        """Return a function that stores a response within a write. ``listed``: whether other
-        requests can refer to the items of the response by id."""
+        """Return a function that stores a response. The function must be called within a
+        transaction (``Database.write``). ``listed``: whether other requests can refer to the items
+        of the response by id."""
         added = (*stored.input, *stored.response.output)
         ids = encode([item.id for item in added]).decode() if listed else None
 

@@ -37,8 +37,8 @@ _Step = Callable[[sqlite3.Connection], int]
 
 
 class SqliteSweep:
-    """One sweep. ``retention``: the limits on the data that is kept. ``now``: the time of the
-    sweep, in Unix seconds."""
+    """Deletes the expired data of an SQLite store once. ``retention``: the limits on the data that
+    is kept. ``now``: the time of the sweep, in Unix seconds."""
 
     def __init__(self, database: Database, retention: Retention, now: int) -> None:
         self._database = database
@@ -83,8 +83,8 @@ class SqliteSweep:
         return steps
 
     def _roll_up(self, rollup: Rollup, before: int) -> _Step:
-        """Return the step of the sweep that adds old rows of the usage log to sums of longer
-        intervals. ``before``: the Unix time before which rows are old."""
+        """Return the step of the sweep that replaces old rows of the usage log with their sums over
+        longer intervals. A row is old if its time is before ``before`` (Unix seconds)."""
         queries = self._queries
         table = "rows" if rollup.width == 0 else "sums"
         width = () if rollup.width == 0 else (rollup.width,)
@@ -111,8 +111,8 @@ class SqliteSweep:
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step) -> int:
-        """Repeat a step of the sweep, each time in a write of its own, until it changes no row.
-        Return how many rows were changed in all."""
+        """Repeat a step of the sweep until it changes no row. Each repetition is a separate write
+        to the database. Return how many rows were changed in all."""
         total = 0
         while count := await self._database.write(step):
             total += count

@@ -16,7 +16,7 @@ __all__ = ["SqliteUsage", "add_usage"]
 
 
 class SqliteUsage:
-    """Implements ``UsageLog`` with tables of an SQLite database."""
+    """Implements ``UsageLog``: keeps the usage records of requests in an SQLite database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -46,7 +46,8 @@ class _ClientToolSpec(Struct, frozen=True, kw_only=True):
 
 
 class ClientToolProvider:
-    """``ToolProvider`` of a tool that the client runs."""
+    """``ToolProvider`` of a tool that the client runs. It offers the tool to the model as a
+    function without a handler."""
 
     def __init__(self, spec: _ClientToolSpec) -> None:
         self._spec = spec

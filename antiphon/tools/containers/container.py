@@ -1,5 +1,5 @@
 """A container in the process that owns it. Its sandbox environment (box), in which its code runs,
-is started on first use. Its files have ids."""
+is started on first use. Clients address the files of the container by ids."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Container:
-    """A container of this process. Its sandbox environment (box), in which its code runs, is
-    started on first use. Then the requested files are written into this environment.
+    """A container that this process owns. Code runs in the container's sandbox environment (box),
+    which is started on first use. The uploaded files that requests name are then written into it.
 
     - ``is_auto``: whether the container was created for a response. If it is false, a client
       created the container.

@@ -40,8 +40,8 @@ _LEASE_S = 30.0
 
 
 class ContainerOwner(Struct, frozen=True, kw_only=True):
-    """A process that owns containers. ``url``: address of the process for other servers. It is
-    empty if other servers cannot reach the process."""
+    """A process that owns containers. ``url``: the address at which other servers reach the
+    process. It is empty if they cannot reach the process."""
 
     id: str
     url: str = ""
@@ -179,7 +179,8 @@ class LocalContainers:
         return await self._add(tenant, request, is_auto=True)
 
     def record(self, container: Container) -> ContainerRecord:
-        """Return the record with which the container directory describes a new container."""
+        """Return the record of a container for the container directory, in which other processes
+        find the owner of each container."""
         return ContainerRecord(
             tenant=container.tenant,
             resource=container.resource,

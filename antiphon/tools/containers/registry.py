@@ -161,9 +161,9 @@ class ContainerRegistry:
         """Return a container for a tool whose container has the type ``auto``, and register that a
         response uses the container. Add the requested files and skills to the container.
 
-        The container of the last call among ``items`` that ran in a container is reused, if this
-        container is still active and has the requested network policy. Otherwise, a new container
-        is created. Raises ``QuotaExceeded``.
+        ``items``: the items of the conversation. The container that the conversation used last is
+        reused if it is still active and has the requested network policy. Otherwise, a new
+        container is created. Raises ``QuotaExceeded``.
         """
         skills = tuple(skills)
         last = await self.last_active(tenant, items)
@@ -181,8 +181,9 @@ class ContainerRegistry:
         return container
 
     async def last_active(self, tenant: str, items: Iterable[Item]) -> ContainerHandle | None:
-        """Return the container of the last call among ``items`` that ran in a container. Return
-        None if there is no such call or the container cannot be used."""
+        """Return the container that a conversation used last. Return None if the conversation has
+        used no container, or if this container cannot be used any more. ``items``: the items of the
+        conversation."""
         container_id = next(filter(None, map(_container_id_of, reversed(tuple(items)))), None)
         with suppress(RequestError):
             return None if container_id is None else await self.get_active(tenant, container_id)
@@ -191,8 +192,8 @@ class ContainerRegistry:
     async def resolve_skills(
         self, tenant: str, skills: Iterable[ShellSkill], path: str
     ) -> tuple[ContainerSkill, ...]:
-        """Return the skills that a request lists in its field ``path`` (used in error messages).
-        Raises ``InvalidRequest``."""
+        """Return the skills that a request lists. ``path``: the request field with the list (for
+        the error message). Raises ``InvalidRequest``."""
         return await resolve_skills(self._library, tenant, skills, path)
 
     async def check_reference(self, tenant: str, container_id: str, path: str) -> None:
@@ -248,8 +249,8 @@ class ContainerRegistry:
 
 
 def _container_id_of(item: Item) -> str | None:
-    """Return the id of the container in which the call ``item`` ran. Return None if ``item`` is no
-    call or ran in no container."""
+    """Return the id of the container in which a call ran. Return None if ``item`` is not a call, or
+    if the call did not run in a container."""
     if isinstance(item, CodeInterpreterCall):
         return item.container_id
     if isinstance(item, ShellCall) and isinstance(item.environment, dict):

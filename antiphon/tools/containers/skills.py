@@ -1,5 +1,6 @@
-"""Skills in containers. A skill is a folder of instructions and scripts. Each skill that a request
-names becomes a folder in the container and a line of the prompt."""
+"""Skills in containers. A skill is a folder of instructions and scripts. For each skill that a
+request names, the container gets a copy of the folder, and the prompt gets a line about the
+skill."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ _PROMPT = (
 
 
 class SkillLibrary(Protocol):
-    """The stored skills of all tenants."""
+    """The stored skills of all tenants. Skills for containers are read from it."""
 
     async def retrieve_version(
         self, tenant: str, skill_id: str, version: str | None
@@ -95,8 +96,9 @@ class ContainerSkill(Struct, frozen=True, kw_only=True):
 async def resolve_skills(
     library: SkillLibrary, tenant: str, skills: Iterable[ShellSkill], path: str
 ) -> tuple[ContainerSkill, ...]:
-    """Return the skills that a request lists in its field ``path`` (used in error messages). Raises
-    ``InvalidRequest`` for unknown skills and for two skills with the same name."""
+    """Return the skills that a request lists, in a form that containers can use. Raises
+    ``InvalidRequest`` for unknown skills and for two skills with the same name. ``path``: the path
+    of the list in the request, for error messages."""
     resolved: dict[str, ContainerSkill] = {}
     for index, skill in enumerate(skills):
         skill_path = f"{path}[{index}]"

@@ -1,1 +1,2 @@
-"""File search: a function with which the model searches vector stores, and citations of files."""
+"""The tool ``file_search``. The model calls a function that searches vector stores, and its answers
+cite the files that the function found."""

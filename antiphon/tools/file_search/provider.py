@@ -215,8 +215,8 @@ def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> SearchReq
 
 
 def _call_fields(arguments: str) -> Mapping[str, Any]:
-    """Return the fields for the output item of a failed call. If the arguments can be parsed, this
-    is ``queries``. Otherwise, there are no fields."""
+    """Return the fields that the arguments of a failed call add to its output item. If the
+    arguments can be parsed, the only field is ``queries``. Otherwise, there are no fields."""
     try:
         return {"queries": _parse_queries(arguments)}
     except ToolError:

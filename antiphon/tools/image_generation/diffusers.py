@@ -70,8 +70,8 @@ class _Cancelled(Exception):
 
 
 class Diffusers:
-    """The ``ImageGenerator`` that runs a diffusers pipeline. The pipelines for edits use the same
-    model as the pipeline that generates images from text."""
+    """``ImageGenerator`` that runs a model of the library diffusers. The pipelines for text to
+    image, for edits and for edits with a mask all use this model."""
 
     def __init__(self, pipeline: Any, options: DiffusersOptions) -> None:
         self._options = options
@@ -253,9 +253,9 @@ class Diffusers:
         return max(1, round(default_steps * _STEP_FACTORS[quality or "medium"]))
 
     def _default_size(self, task: ImageTask) -> tuple[int, int]:
-        """Return the width and height of an image if the request sets no size. Without input
-        images, this is the native size of the model. An edit has the aspect ratio of the first
-        input image and at most the native number of pixels."""
+        """Return the width and height of the image to generate, for a request that sets no size.
+        Without input images, this is the native size of the model. With input images, the new image
+        has the aspect ratio of the first input image and at most the native number of pixels."""
         side = _native_side(self._text_to_image)
         if not task.images:
             return side, side

@@ -74,8 +74,8 @@ class ImagePolicy(Struct, frozen=True, kw_only=True):
 
 
 class ImageGenerationProvider:
-    """The ``ToolProvider`` of ``image_generation``. The provider does not close its
-    ``ImageGenerator``."""
+    """The ``ToolProvider`` of ``image_generation``. The caller must close the ``ImageGenerator``,
+    because the provider does not close it."""
 
     def __init__(
         self, generator: ImageGenerator, sources: ImageSources, policy: ImagePolicy

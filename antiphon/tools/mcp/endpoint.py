@@ -1,5 +1,5 @@
-"""The address of an MCP server, and the trace of each request to this server: a record of what the
-transport did.
+"""The address of an MCP server, and the trace of a request to an MCP server. The trace records what
+the transport did, so that a failed request can be explained.
 
 This module does not import the MCP SDK, because this import takes about a second.
 """
@@ -23,8 +23,8 @@ __all__ = ["ADDRESS_REFUSED", "McpEndpoint", "RequestTrace", "current_trace"]
 class McpEndpoint(Struct, frozen=True, kw_only=True):
     """The address of an MCP server: a URL, or a command that the operator has configured.
 
-    - ``guarded``: whether the URL comes from a request. If so, its address must be public or in one
-      of ``networks``.
+    - ``guarded``: whether the URL comes from a request. If so, the server's IP address must be
+      public or in one of ``networks``, the networks that the operator has allowed.
     - ``shares_sessions``: whether all conversations of a tenant use the same session.
     """
 
@@ -46,8 +46,8 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """A hash of the MCP server's address and credentials. The hash does not reveal the
-        credentials."""
+        """A hash of the MCP server's address and credentials, by which its open sessions are found.
+        The hash does not reveal the credentials."""
         identity = msgspec.json.encode(
             [self.url, self.transport, self.command, self.args, self.guarded]
             + [sorted(pairs.items()) for pairs in (self.env, self.headers)]
@@ -56,8 +56,9 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 
 
 class RequestTrace(msgspec.Struct):
-    """A record of one request to an MCP server: whether the transport sent the request, the HTTP
-    error statuses, and the transport errors."""
+    """A record of one request to an MCP server. ``sent``: whether the transport has sent a message.
+    ``statuses``: the HTTP statuses of answers without success (300 or higher).
+    ``transport_errors``: descriptions of the errors of the transport."""
 
     sent: bool = False
     statuses: list[int] = []

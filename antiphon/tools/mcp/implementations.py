@@ -153,10 +153,12 @@ def _check_search(tool: Any, path: str) -> None:
 
 
 def _action_kind(tool: ListedTool) -> str | None:
-    """Return the action that all calls of a tool have: ``search``, ``open_page`` or
-    ``find_in_page``. The tool's name determines the action. If the name is not a known one, the
-    first known name among the tool's parameters determines it. Return None if neither the tool nor
-    a parameter has a known name."""
+    """Return what the calls of a tool do: ``search``, ``open_page`` or ``find_in_page``. The item
+    of a call shows this value as its action.
+
+    A known name (a key of ``_ACTIONS``) determines the action. The name of the tool is checked
+    first, then the names of its parameters. Return None if none of them is known.
+    """
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     names = (tool.name.rpartition(".")[2], *(properties if isinstance(properties, dict) else ()))
     return next((_ACTIONS[name] for name in names if name in _ACTIONS), None)
@@ -220,9 +222,9 @@ def _check_code(tool: Any, path: str) -> None:
 
 
 def _code_field(tool: ListedTool) -> str | None:
-    """Return the name of the tool's parameter that takes the code. If the tool has a parameter
-    ``code``, this is the name. Otherwise, if the tool is named ``python`` and has only one
-    parameter, the name is that of this parameter. Return None in all other cases."""
+    """Return the name of the tool's parameter that takes the code. This is the parameter ``code``.
+    If a tool has no such parameter, but is named ``python`` and has only one parameter, it is this
+    parameter. Return None for all other tools."""
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     if not isinstance(properties, dict):
         return None

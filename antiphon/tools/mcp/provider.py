@@ -137,9 +137,10 @@ class McpProvider:
     # --- servers and functions -------------------------------------------------------------------
 
     def _server(self, tool: Mcp, path: str) -> McpEndpoint:
-        """Return the MCP server that the request names, with the headers to send.
+        """Return the endpoint of the MCP server that the request names. The endpoint includes the
+        headers to send.
 
-        Raises ``InvalidRequest`` if this MCP server is not available.
+        Raises ``InvalidRequest`` if this MCP server is not available or if a header is invalid.
         """
         if tool.server_url is UNSET:
             server = self._configured_server(tool, path)

@@ -163,9 +163,9 @@ def _invalid_value(path: str, expected: str) -> InvalidRequest:
 
 
 def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...] | None:
-    """Return the tools of the MCP server with the label ``label``. An earlier item of the
-    conversation lists these tools. Return None if the conversation contains no list for this
-    server."""
+    """Return the tools in the last ``mcp_list_tools`` item of a server that contains no error.
+    Return None if there is no such item. ``label``: the label of the MCP server. ``items``: the
+    items of the conversation."""
     lists = [
         item
         for item in items

@@ -1,7 +1,8 @@
 """Connections to MCP servers: by streamable HTTP, by SSE, or to a local process.
 
-Addresses of servers that a request names are checked when the socket is created. The same task must
-enter and exit a connection, because the MCP SDK uses cancel scopes.
+If the URL of an MCP server comes from a request, its IP address is checked when the socket is
+created, to prevent SSRF. The same task must enter and exit a connection, because the MCP SDK uses
+cancel scopes.
 
 The first import of this module imports the MCP SDK, which takes about a second. So import it in a
 thread.

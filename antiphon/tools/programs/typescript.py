@@ -36,8 +36,8 @@ def function_declaration(
 
 
 def property_access(path: Sequence[str]) -> str:
-    """Return the code that accesses a nested property, such as ``.name`` or ``["a-name"]``.
-    ``path``: the property names."""
+    """Return the code that follows the name of an object to access a nested property, such as
+    ``.server["a-tool"]``. ``path``: the property names, outermost first."""
     return "".join(f".{name}" if _NAME.match(name) else f"[{json.dumps(name)}]" for name in path)
 
 

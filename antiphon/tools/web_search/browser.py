@@ -95,8 +95,8 @@ class Browser:
         self._page_cache: dict[str, WebPage] = {}
 
     def begin_step(self) -> int:
-        """Begin a step (one tool call of the model). Return the cursor of the step, which is its
-        number."""
+        """Begin a step (one tool call of the model). Return the number of the step, which is called
+        its cursor."""
         self._shown_pages.append(None)
         return len(self._shown_pages) - 1
 
@@ -189,10 +189,11 @@ class Browser:
         return page
 
     async def _read_page(self, page: WebPage) -> WebPage:
-        """Return the page with its full text. A list of search results is returned unchanged.
+        """Return the page with its full text and its own links. A list of search results is
+        returned unchanged.
 
-        Any other page must be loaded from its URL: the page of an earlier response has no text, and
-        the page of a ``find`` step has links to its matches instead of its own links.
+        Any other page is loaded from its URL, for two reasons. A page of an earlier response has no
+        text. A page that ``find`` has shown has links to the matches instead of its own links.
         """
         return page if page.results is not None else await self._load_page(page.url)
 

@@ -1,5 +1,5 @@
-"""Citations of pages. The model writes a mark such as ``【3†L9-L11】``. The mark becomes a link
-with an annotation."""
+"""The notation in which the model cites web pages: a mark such as ``【3†L9-L11】``. The module
+defines how ``CitationReader`` replaces the mark by a link with an annotation."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ class Ddgs:
 
     @classmethod
     def open(cls, variables: Mapping[str, str]) -> Ddgs:
-        """Create the search engine. ``variables``: environment variables of the worker processes.
-        Raises ``SetupError`` if the optional package ``ddgs`` is not installed."""
+        """Create the search engine. ``variables``: environment variables of the processes that run
+        the searches. Raises ``SetupError`` if the optional package ``ddgs`` is not installed."""
         if find_spec("ddgs") is None:
             raise SetupError(
                 needs_extra('The package of web_search = "ddgs" is not installed', "ddgs")

@@ -85,8 +85,8 @@ def _create_private(path: Path) -> None:
 
 
 class PageDocument(Struct, frozen=True, kw_only=True):
-    """A page for the index. The text contains numbered links. The numbers are positions in
-    ``links``."""
+    """A web page to add to a ``PageIndex``. ``text`` contains numbered links. The number of a link
+    is its position in ``links``."""
 
     url: str
     title: str

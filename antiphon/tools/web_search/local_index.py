@@ -1,5 +1,5 @@
-"""A file with an index of web pages, as a source of pages. The file may be created while the server
-runs."""
+"""A ``PageSource`` that reads web pages from a local index file instead of the web. The file may be
+created while the server runs."""
 
 from __future__ import annotations
 

@@ -40,12 +40,11 @@ class SearchResult(Struct, frozen=True, kw_only=True):
 class WebPage(Struct, frozen=True, kw_only=True):
     """A page of the web, or a list of search results.
 
-    - ``links``: the links that the text shows as ``【0†…】``, ``【1†…】`` …. Each entry contains
-      the URL and the line at which the target is opened.
+    - ``lines``: the text of the page. It is empty if the page has not been loaded.
+    - ``links``: the targets of the links that the text shows as ``【0†…】``, ``【1†…】`` …. Each
+      entry contains the URL of the target page and the line at which that page is opened.
     - ``results``: for a list of search results, one entry for each result: the line at which the
       result is listed, and the result. For other pages, ``results`` is None.
-
-    If ``lines`` is empty, the page has not been loaded.
     """
 
     url: str

@@ -143,7 +143,8 @@ class WebSearchProvider:
 
 
 def _tool_function(name: str, tool: Any) -> ToolFunction:
-    """Return one of the functions that the model is shown. It has no handler yet."""
+    """Return the description of the function ``name`` for the model. Its handler, which runs the
+    calls, is not set."""
     return ToolFunction(
         tool=_function(name, describe_location(tool)),
         initial_item=WebSearchCall(action=dict(_INITIAL_ACTIONS[name])),

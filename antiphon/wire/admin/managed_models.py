@@ -1,4 +1,5 @@
-"""Models as the server's operators see and manage them, below ``/antiphon/models``."""
+"""Types of the responses of ``/antiphon/models``, the API with which operators list, load, unload
+and download the served models."""
 
 from __future__ import annotations
 

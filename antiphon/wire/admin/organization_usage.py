@@ -1,4 +1,5 @@
-"""Usage of requests, in the format of OpenAI's organization usage.
+"""The answers of ``/v1/organization/usage``. They report numbers of requests and tokens in the
+format of OpenAI's API.
 
 What the format calls a project is a tenant in Antiphon. An API key is identified by its name.
 ``num_failed_requests`` and the fields after it are extensions.
@@ -21,8 +22,8 @@ __all__ = [
 
 
 class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
-    """Sums over embeddings requests. ``project_id``, ``api_key_id`` and ``model`` are set only if
-    the sums are grouped by that field; otherwise they are null."""
+    """Usage, summed over embeddings requests. ``project_id``, ``api_key_id`` and ``model`` are
+    set only if the sums are grouped by that field; otherwise they are null."""
 
     object: Literal["organization.usage.embeddings.result"] = "organization.usage.embeddings.result"
     input_tokens: int
@@ -35,8 +36,9 @@ class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
 
 
 class CompletionsUsage(Struct, frozen=True, kw_only=True):
-    """Sums over responses, chat completions and completions. ``project_id``, ``api_key_id`` and
-    ``model`` are set only if the sums are grouped by that field; otherwise they are null.
+    """Usage, summed over responses, chat completions and completions. ``project_id``,
+    ``api_key_id`` and ``model`` are set only if the sums are grouped by that field; otherwise they
+    are null.
 
     ``latency_ms``: total time of all requests in milliseconds. The time of a request ends with the
     end of its response.
@@ -65,8 +67,9 @@ class CompletionsUsage(Struct, frozen=True, kw_only=True):
 
 
 class CompletionsUsageBucket(Struct, frozen=True, kw_only=True):
-    """The sums over responses, chat completions and completions for the period from ``start_time``
-    to before ``end_time``, in Unix seconds. ``results`` is empty if there were no requests."""
+    """The usage in one period, summed over responses, chat completions and completions. The period
+    begins at ``start_time`` and ends before ``end_time``, in Unix seconds. ``results`` is empty if
+    there were no requests."""
 
     object: Literal["bucket"] = "bucket"
     start_time: int
@@ -75,8 +78,9 @@ class CompletionsUsageBucket(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingsUsageBucket(Struct, frozen=True, kw_only=True):
-    """The sums over embeddings requests for the period from ``start_time`` to before ``end_time``,
-    in Unix seconds. ``results`` is empty if there were no requests."""
+    """The usage in one period, summed over embeddings requests. The period begins at ``start_time``
+    and ends before ``end_time``, in Unix seconds. ``results`` is empty if there were no
+    requests."""
 
     object: Literal["bucket"] = "bucket"
     start_time: int

@@ -56,7 +56,7 @@ class TokenizeResult(Struct, frozen=True, kw_only=True):
 
 
 class DetokenizeResult(Struct, frozen=True, kw_only=True):
-    """The text that was made from tokens. ``prompt``: this text."""
+    """The result of converting token ids to text. ``prompt``: the text."""
 
     prompt: str
 

@@ -1,4 +1,5 @@
-"""The server's settings, as its operators see them."""
+"""Types of the answer of ``GET /antiphon/settings``, which shows operators the server's
+settings."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ class SettingEntry(Struct, frozen=True, kw_only=True):
     """One setting.
 
     ``value``: the value as in a settings file, with secrets hidden. It is null if the setting has
-    no value. ``origin``: ``default``, or the file, the environment variable or the flag that sets
-    the value.
+    no value. ``origin``: the file, the environment variable or the flag that sets the value;
+    ``default`` for a default value; ``program`` if code has set the value.
     """
 
     name: str
@@ -25,7 +26,8 @@ class SettingEntry(Struct, frozen=True, kw_only=True):
 
 
 class SettingList(Struct, frozen=True, kw_only=True):
-    """All settings, in the order of the documentation."""
+    """The answer of ``GET /antiphon/settings``: all settings of the server, in the order in which
+    the documentation lists them."""
 
     object: Literal["list"] = "list"
     data: tuple[SettingEntry, ...]

@@ -1,4 +1,5 @@
-"""The list of the tools that a server runs."""
+"""Types of the answer to ``GET /antiphon/tools``: the server-side tools, and whether each of them
+can be used now."""
 
 from __future__ import annotations
 

@@ -39,9 +39,10 @@ _MAX_RAW_MESSAGES = 2
 
 
 class _RawMessage(Struct, frozen=True, kw_only=True):
-    """The tokens of a raw message. A raw message is an entry of ``input_messages`` or
-    ``output_messages`` in an earlier response, and the client sends it back. This class does not
-    contain the items of the raw message: ``read_items`` reads them from the field ``items``."""
+    """The fields ``tokens`` and ``tokenizer`` of a raw message. A raw message is an entry of
+    ``input_messages`` or ``output_messages`` in an earlier response. The client sends it back, so
+    that the new prompt can contain the same token ids. ``read_items`` reads the other field,
+    ``items``."""
 
     tokens: tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...] = ()
     tokenizer: str | None = None

@@ -93,7 +93,7 @@ def parse_create_response(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> C
 
 
 def read_create(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
-    """Build a request for a response from the fields of a parsed body. Raises
+    """Return the ``CreateResponse`` for the fields of a parsed request body. Raises
     ``InvalidRequest``."""
     request = _prepend_previous_messages(_read_request(raw, CreateResponse, limits))
     if request.input is None and not request.has_context:

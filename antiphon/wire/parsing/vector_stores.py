@@ -130,7 +130,8 @@ class AutoChunkingBody(
 
 
 class ChunkSizes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Chunk sizes in tokens. The overlap is at most half of the chunk size."""
+    """The maximum size of a chunk and the overlap of consecutive chunks, in tokens. The overlap is
+    at most half of the maximum size."""
 
     max_chunk_size_tokens: Annotated[int, Meta(ge=100, le=4096)]
     chunk_overlap_tokens: Annotated[int, Meta(ge=0, le=2048)]
@@ -139,7 +140,7 @@ class ChunkSizes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class StaticChunkingBody(
     Struct, frozen=True, kw_only=True, tag_field="type", tag="static", forbid_unknown_fields=True
 ):
-    """Chunks of a given size."""
+    """Chunking with sizes that the client chooses."""
 
     static: ChunkSizes
 

@@ -45,7 +45,8 @@ class CreateFrame(Struct, frozen=True):
 
 
 class SteerFrame(Struct, frozen=True):
-    """A request to change a response that is in progress."""
+    """A request to steer a response, that is, to change it while it is in progress. The server
+    refuses such requests."""
 
     previous_response_id: str | None
 

@@ -1,7 +1,8 @@
 """Filters on the attributes of files: types, parser and evaluation.
 
 If a file lacks the compared attribute, ``ne`` and ``nin`` are true and all other comparisons are
-false. The recursion is bounded by the nesting limit of request bodies.
+false. Nested filters are parsed and evaluated recursively. The nesting limit of request bodies
+bounds the depth of this recursion.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _MAX_FILTERS = 128  # filters directly inside one compound filter
 
 
 class Comparison(Struct, frozen=True):
-    """A comparison of one attribute with a value."""
+    """A filter that compares one attribute of a file with a value. ``type``: the operator, such as
+    ``eq``. ``key``: the name of the attribute."""
 
     type: str
     key: str

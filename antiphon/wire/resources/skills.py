@@ -151,14 +151,14 @@ def parse_default_version(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> s
 
 
 class DefaultVersion(Struct, frozen=True):
-    """The new default version of a skill. The default version is used if a request names no
-    version."""
+    """A request to change the default version of a skill. The default version is used if a request
+    names the skill without a version."""
 
     default_version: str
 
 
 class SkillVersionForm(Struct, frozen=True):
-    """The form fields of a new version. ``default``: whether the new version becomes the default
-    version."""
+    """The form fields of a request that adds a version to a skill. ``default``: whether the new
+    version becomes the skill's default version."""
 
     default: Literal["true", "false"] | UnsetType = UNSET

@@ -72,8 +72,9 @@ class _Writer:
 
     @cached_property
     def _secret(self) -> str:
-        """The random text in every mark (a mark stands for a part that is not text). No client
-        knows this random text, so no client can forge a mark."""
+        """A random text that every mark contains. A mark is a short text that stands for an image
+        or for another part that is not text. No client knows the random text, so no client can
+        forge a mark."""
         return secrets.token_hex(8)
 
     # --- items: replace parts that are not text by marks -----------------------------------------
@@ -144,8 +145,8 @@ class _Writer:
         return written
 
     def _add_deferred_parts(self, written: list[Message]) -> None:
-        """Add a user message with the non-text parts of the preceding messages, such as tool
-        results.
+        """Add a user message with the non-text parts of the preceding messages, for example the
+        images in tool results.
 
         Only user messages may have non-text parts. The messages with tool results must follow one
         another directly, so the user message comes after the last of them.
@@ -221,9 +222,9 @@ class _Writer:
         return re.compile(f"\U0010ff00{self._secret}:(\\d+)\U0010ff01")
 
     def _text(self, text: str, note: str = "") -> str:
-        """Return the text without its marks, which stand for parts that are not text. If the text
-        has marks, the marked parts are sent in a later user message, and ``note`` is appended to
-        the text."""
+        """Return the text of a message without its marks. Each mark stands for a part that is not
+        text, such as an image. These parts are sent in a later user message. If the text had marks,
+        ``note`` is appended to the text."""
         parts = self._split(text)
         if isinstance(parts, str):
             return parts

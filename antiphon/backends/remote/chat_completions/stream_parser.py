@@ -186,7 +186,7 @@ class ChatStreamParser:
 
     def _count(self, chunk: cc.UpstreamChunk, *, has_content: bool) -> None:
         """Read the usage of a chunk, and count the reasoning tokens. ``has_content``: whether the
-        chunk also has text."""
+        chunk also has text. If it has no text, its tokens are counted with the next text."""
         if (reported := cc.usage_in(chunk)) is not None:
             self._usage = reported
         if (count := cc.sampled_token_count(chunk, reported)) is not None:
@@ -432,7 +432,8 @@ _STREAMED_FIELDS = frozenset({"text", "summary", "data", "signature"})
 
 
 class _StreamedText(list[str]):
-    """The pieces of a text that is still being streamed."""
+    """The text of a field that is still being streamed, as a list of pieces. The class
+    distinguishes this list from the lists in the upstream's JSON."""
 
 
 def _joined(value: object) -> object:

@@ -240,8 +240,8 @@ def _tools(
 
 
 def _native_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
-    """Return ``tool_choice`` for an upstream that supports custom tools and namespaces, so that
-    tools need not be converted to functions."""
+    """Return ``tool_choice`` for an upstream that supports custom tools and namespaces. Tools keep
+    their types and names for such an upstream."""
     hosted = msgspec.to_builtins(choice.hosted)
     functions = [
         _tool_reference(tool, prompt_tools)

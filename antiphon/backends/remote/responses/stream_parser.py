@@ -4,7 +4,7 @@ An event may identify its item by an id, by a position, or not at all. Servers m
 some events. In deltas, only one item is open at a time. Text that was not streamed is taken from
 the completed item.
 
-A step is a progress event of a hosted tool, such as ``searching``.
+In this module, a step is a progress event of a hosted tool, such as ``searching``.
 """
 
 from __future__ import annotations
@@ -109,9 +109,10 @@ class _UpstreamItem:
 
     ``tag``: the type of the item. ``raw``: the item's JSON so far. ``text_lengths``: channel (kind
     of text) → number of characters so far. ``steps``: names of the hosted tool's progress events
-    that were already reported. ``summary``: index of a second or later part of the summary that has
-    begun but has no text yet; otherwise 0. A blank line is added before the first text of such a
-    part. ``waiting_events``: events that arrived while another item was open.
+    that were already reported. ``summary``: index of the summary part that has begun but has no
+    text yet. It is 0 for the first part, and if there is no such part. The first text of a later
+    part gets a blank line before it. ``waiting_events``: events that arrived while another item was
+    open.
     """
 
     def __init__(self, tag: str) -> None:

@@ -90,8 +90,9 @@ _PARAMS = (
 
 
 class _Listing(Struct, frozen=True):
-    """A parsed request for one page of buckets. ``query`` selects the usage of this page only.
-    ``end``: the Unix time at which the last page ends."""
+    """A parsed request for one page of usage sums. A page covers several buckets (time intervals).
+    ``query`` selects the usage of this page only. ``end``: the Unix time at which the last page
+    ends."""
 
     query: UsageQuery
     end: int

@@ -1,4 +1,4 @@
-"""Endpoint of the server's settings."""
+"""Endpoint that lists the server's settings."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1 << 18
 
 
 class TenantRoutes:
-    """Routes that export and delete a tenant."""
+    """Routes with which operators export or delete all stored data of a tenant."""
 
     def __init__(self, tenants: Tenants, access: AuthConfig, auditor: Auditor) -> None:
         self._tenants = tenants

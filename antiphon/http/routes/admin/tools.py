@@ -1,4 +1,4 @@
-"""Endpoint of the server-side tools."""
+"""Endpoint that lists the server-side tools."""
 
 from __future__ import annotations
 

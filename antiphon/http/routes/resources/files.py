@@ -55,7 +55,7 @@ class FileRoutes:
 
     @operation("createFile", form=Form(file="file", fields=UploadForm), answer=File)
     async def create(self, request: Request) -> Reply:
-        """Store a file from a form."""
+        """Store the file that the client uploads in a multipart form."""
         scope, limit = request.scope, self._limits.max_file_bytes
         async with multipart.open_form(scope, request.receive, file="file", limit=limit) as form:
             fields = parse_upload_form(form.fields)
@@ -85,7 +85,7 @@ class FileRoutes:
 
     @operation("retrieveFile", answer=File)
     async def retrieve(self, request: Request) -> Reply:
-        """Return a file without its content."""
+        """Return the metadata of a file."""
         return json_reply(await self._files.retrieve(*_file_key(request)))
 
     @operation(

@@ -1,5 +1,5 @@
-"""The contract of a message bus between the processes of a PostgreSQL store, and the choice of a
-bus by its URL.
+"""The contract of a message bus between processes that share a PostgreSQL store.
+``find_connector`` selects the kind of bus (NATS or Redis) by the URL of the bus.
 
 The messages contain batches of events of runs. The bus need not be reliable: messages may be lost,
 late, repeated or forged. Each message is signed with a secret of the store, and a message without a

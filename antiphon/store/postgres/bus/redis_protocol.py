@@ -112,8 +112,8 @@ class RedisSender(_ReplyProtocol):
         self._requests: deque[_Request] = deque()
 
     async def send(self, commands: Sequence[Command]) -> None:
-        """Send at least one command, and wait until all are answered. Raises ``BusError`` if one of
-        them is refused, or if the connection is lost."""
+        """Send commands, and wait until all are answered. ``commands`` must not be empty. Raises
+        ``BusError`` if a command is refused, or if the connection is lost."""
         if self._transport.is_closing():
             raise BusError("The connection is lost.")
         packed = [hiredis.pack_command(command) for command in commands]  # type: ignore[arg-type]

@@ -37,7 +37,9 @@ class RedisSession:
         read_messages: Callable[[Any, Handlers], Any],
         open_sender: Callable[[Any], Any],
     ) -> None:
-        """Begin to listen to the channels. Raises ``BusError``."""
+        """Open both connections, and subscribe to the channels, which are the keys of ``handlers``.
+        Raises ``BusError``. ``read_messages``, ``open_sender``: the functions with these names in
+        the module ``redis_protocol``."""
         try:
             self._listener = await self._connect()
             self._sender = open_sender(await self._connect())
@@ -76,7 +78,8 @@ class RedisSession:
                     return
 
     async def _is_lost_within(self, seconds: float) -> bool:
-        """Return whether the listening connection is lost within ``seconds``."""
+        """Wait at most ``seconds`` for the loss of the listening connection. Return whether the
+        connection is lost."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._protocol.is_lost.wait()

@@ -1,1 +1,2 @@
-"""Notifications about runs and their events, between the processes of one PostgreSQL store."""
+"""Notifications about runs and their events, between the Antiphon processes that share a PostgreSQL
+store."""

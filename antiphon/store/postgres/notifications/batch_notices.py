@@ -67,7 +67,7 @@ class BatchNotifier:
         self._task: asyncio.Task[None] | None = None
 
     def use_sockets(self, sockets: LocalSockets) -> None:
-        """Send batches over these sockets to the processes on this host from now on."""
+        """From now on, use these sockets to send batches to the processes on this host."""
         self._sockets = sockets
         sockets.on_unsent = self._queue_for_bus_or_database
 

@@ -26,8 +26,8 @@ def encode_batches(
     batches: Iterable[tuple[int, EventBatch]], max_bytes: int = MAX_BYTES
 ) -> Iterator[bytes]:
     """Yield the payloads of notifications about these batches. ``batches``: pairs of the row number
-    of a run and a batch of its events. ``max_bytes``: largest size of a payload. If the lines of a
-    batch do not fit into one payload, the lines are left out."""
+    of a run and a batch of its events. ``max_bytes``: largest size of a payload. A batch whose
+    events do not fit into one payload is announced without its events."""
     heads: list[_Head] = []
     lines: list[bytes] = []
     used = 0
@@ -49,8 +49,9 @@ def _payload(heads: list[_Head], lines: list[bytes]) -> bytes:
 
 def decode_batches(payload: bytes) -> list[tuple[int, EventBatch | None]]:
     """Decode a payload. Return pairs of the row number of a run and a batch of its events. The
-    batch is None if its lines were left out. The receiver then reads the store. Raises
-    ``MsgspecError`` if the payload is not from ``encode_batches``."""
+    batch is None if it was announced without its events, because they are too long. The caller must
+    then read them from the store. Raises ``MsgspecError`` if the payload is not from
+    ``encode_batches``."""
     heads, _, lines = payload.partition(b"\n")
     batches: list[tuple[int, EventBatch | None]] = []
     start = 0

@@ -41,11 +41,11 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class _FollowedRun(Struct):
-    """A followed run. ``row``: the row number of the run. ``last``: the sequence number of the last
-    event that was delivered to the readers. ``renewed_at``: the time after which the run's mark in
-    the store must be renewed. ``grew``: whether a batch was delivered since the last call of
-    ``FollowedRuns._look``. ``grew_here``: whether this process itself has appended a batch since
-    that call."""
+    """A run that this process follows. ``row``: the row number of the run. ``last``: the sequence
+    number of the last event that was delivered to the readers. ``renewed_at``: the time after which
+    the run's mark in the store must be renewed. ``grew``: whether a batch was delivered since the
+    last call of ``FollowedRuns._look``. ``grew_here``: whether this process itself has appended a
+    batch since that call."""
 
     row: int
     last: int
@@ -154,8 +154,8 @@ class FollowedRuns:
                 await asyncio.sleep(_RETRY_S)
 
     async def _mark(self, keys: list[_Key]) -> None:
-        """Write or renew the marks of these runs in the store, which make this process a follower
-        of the runs. ``keys``: tenant and id of each run."""
+        """Write a mark in the store for each of these runs, or renew its mark. The mark makes this
+        process a follower of the run. ``keys``: tenant and id of each run."""
         if not keys:
             return
         tenants, ids = zip(*((tenant, index_key(id)) for tenant, id in keys), strict=True)
@@ -179,8 +179,8 @@ class FollowedRuns:
 
     async def _look(self) -> None:
         """Forget the followed runs that have no readers. Fetch batches of runs that got no batch
-        since the last call, because notifications may have been lost. Renew the marks that will
-        expire soon."""
+        since the last call, because notifications may have been lost. Renew the old marks
+        before they expire. (A mark in the store records this process as a follower of a run.)"""
         for key in self._runs.keys() - set(self._subscriptions.subscribed_runs()):
             del self._keys[self._runs.pop(key).row]
         now = asyncio.get_running_loop().time()
@@ -195,8 +195,8 @@ class FollowedRuns:
             await self._mark(sorted(old_marks))
 
     def _fetch(self, row: int) -> None:
-        """Queue a run whose new batches must be fetched from the store. ``row``: the row number of
-        the run."""
+        """Fetch the new batches of a run from the store, in a background task. One query of this
+        task fetches the batches of many runs. ``row``: the row number of the run."""
         self._rows_to_fetch.add(row)
         self._start("fetch", self._fetch_all)
 

@@ -1,6 +1,6 @@
-"""Notifications about runs, which the processes of a store exchange over LISTEN/NOTIFY of
-PostgreSQL. A process that is notified of a change tells the readers of the changed runs in this
-process to read the store.
+"""Notifications about runs. Processes that share a PostgreSQL store send them to each other over
+LISTEN/NOTIFY. When a process receives the notification that a run has changed, it tells its own
+readers of this run to read the store.
 
 There are two kinds of notifications:
 
@@ -53,7 +53,8 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     - ``lost``: runs that another owner has taken over, each with its new epoch.
     - ``queued``: new runs that can be claimed.
     - ``claimed``: runs that were claimed.
-    - ``released``: whether a process that stops has released its runs.
+    - ``released``: whether the sending process stops and has released its runs. Other processes can
+      then claim these runs.
     """
 
     by: str = ""
@@ -80,8 +81,8 @@ _decode = msgspec.json.Decoder(Notice).decode
 
 class RunNotifications:
     """The notifications that one process sends and receives. ``process_id``: the id of this
-    process. The process recognizes the notices that it has sent itself by this id. From these, it
-    uses only the ended runs."""
+    process, by which it recognizes its own notices. It ignores its own notices, except for the runs
+    that they report as ended."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class RunNotifications:
                 self._bus.listen(handlers, self._followed.on_bus_connected)
 
     def set_listener(self, listener: RunListener) -> None:
-        """Notify this listener of changes from now on."""
+        """From now on, notify ``listener`` of the changes that other processes make to runs."""
         self._listener = listener
         self.start()
 
@@ -138,8 +139,8 @@ class RunNotifications:
     # --- changes by this process -----------------------------------------------------------------
 
     def publish_local(self, tenant: str, response_id: str, batch: EventBatch) -> None:
-        """Deliver a batch of events, which this process has appended, to the readers in this
-        process."""
+        """Deliver a batch of events to the readers in this process. Called after this process has
+        appended the batch to the run of the response."""
         self._followed.on_append((tenant, response_id), batch)
         self._subscriptions.publish(tenant, response_id, batch)
 
@@ -165,8 +166,9 @@ class RunNotifications:
             self._batches.send_notice(NOTICES, notice.encode(self._process_id))
 
     def notify_lost(self, lost: Sequence[tuple[str, int]]) -> None:
-        """Tell the ``RunListener`` of this process that other owners took over these runs.
-        ``lost``: the id and the new epoch of each run."""
+        """Tell the ``RunListener`` of this process that other owners have taken over these runs.
+        ``lost``: the id of each run and its new epoch (a counter that grows with each claim of the
+        run)."""
         if self._listener is not None:
             for response_id, epoch in lost:
                 self._listener.on_run_lost(response_id, epoch)

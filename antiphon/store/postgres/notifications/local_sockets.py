@@ -1,8 +1,8 @@
 """Notifications about new batches of events between the processes of one host, over Unix sockets in
 one folder.
 
-Each process listens at the socket ``ID.events``. ``ID`` is the id that the store has recorded for
-the process, as a follower of runs. To notify another process, a process sends the batches to the
+Each process listens at the socket ``ID.events``. ``ID`` is the id under which the store records the
+process as a follower of runs. To notify another process, a process sends the batches to the
 socket of that process. If this socket does not exist, the batches go another way (see
 batch_notices.py). A notification of the database would also reach the process, but it would wake
 all processes that listen. Messages may be lost when a process ends.

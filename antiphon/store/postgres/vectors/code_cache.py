@@ -54,9 +54,9 @@ FROM large_vectors_{id} WHERE file = ANY($1::bigint[]) GROUP BY file
 
 
 class CodeCache:
-    """A cache of the codes of large vector stores. The codes are found by the id of the large
-    vector store. ``schema``: the name of the schema of the extension pgvector, quoted and followed
-    by a period."""
+    """Keeps the codes of large vector stores in memory. A code is a short approximation of a
+    vector. ``schema``: the name of the schema of the extension pgvector, quoted and followed by a
+    period."""
 
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool
@@ -75,9 +75,9 @@ class CodeCache:
         return codes
 
     def load(self, id: int, store: int) -> None:
-        """Start a task that loads the missing codes of a large vector store. ``id``: the id of the
-        large vector store, which is a part of its table's name. ``store``: the row number of the
-        vector store."""
+        """Start a task that loads those codes of a large vector store that are not in the cache
+        yet. ``id``: the number in the name of its table ``large_vectors_{id}``. ``store``: its row
+        number in the table ``vector_stores``."""
         if id not in self._loads and id not in self._too_large and can_use_codes():
             self._loads[id] = asyncio.create_task(self._load(id, store), name="vector codes")
 
@@ -126,11 +126,12 @@ class CodeCache:
         self._codes[id] = codes
 
     async def _make_room(self, id: int, needed: int) -> bool:
-        """Make room for codes of ``needed`` bytes. Returns False if this is more than the cache may
-        hold.
+        """Drop codes from the cache until all codes of the large vector store ``id`` fit into it.
+        ``needed``: the size of these codes in bytes. Returns False if this is more than the cache
+        may hold.
 
-        First drop the codes of deleted vector stores. Then drop the least recently used codes of
-        other vector stores until the needed bytes fit.
+        The codes of deleted vector stores are dropped first, then the least recently used codes of
+        other vector stores.
         """
         existing = {row[0] for row in await self._fetch(_EXISTING)}
         for key in self._codes.keys() - existing:

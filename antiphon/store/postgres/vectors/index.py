@@ -35,8 +35,9 @@ __all__ = ["PostgresVectorIndex"]
 
 
 class PostgresVectorIndex:
-    """Implements ``VectorIndex`` with tables in PostgreSQL. ``nearest``: finds the nearest vectors.
-    If ``nearest`` is None, callers load the vectors and compare them."""
+    """Implements ``VectorIndex`` with tables in PostgreSQL. ``nearest``: the search by vectors. If
+    it is None, this index cannot search by vectors, so callers load the vectors and compare
+    them."""
 
     def __init__(self, pool: ConnectionPool, nearest: NearestVectors | None = None) -> None:
         self._pool = pool

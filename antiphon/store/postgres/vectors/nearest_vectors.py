@@ -26,7 +26,7 @@ class VectorRow(Struct, frozen=True):
 
 class NearestVectors(Protocol):
     """The contract of a search for nearest vectors. The table ``chunk_vectors`` always contains all
-    vectors. An implementation may store copies of the vectors elsewhere."""
+    vectors. An implementation may search a copy of these vectors, for example in Qdrant."""
 
     async def add(
         self, transaction: Transaction, store: int, model: str, rows: Sequence[VectorRow]
@@ -54,15 +54,16 @@ class NearestVectors(Protocol):
         """Raise ``StoreError`` if vectors cannot be searched now."""
 
     async def close(self) -> None:
-        """Close connections and end tasks."""
+        """Close the connections that this implementation has opened, and end its background
+        tasks."""
 
 
 async def open_nearest(
     pool: ConnectionPool, vectors: str, *, key: str | None = None
 ) -> NearestVectors | None:
-    """Open the implementation that the setting ``vectors`` chooses. Returns None for the setting
-    "exact", with which callers compare the vectors themselves. ``key``: the API key of Qdrant.
-    Raises ``SetupError``."""
+    """Open the implementation of ``NearestVectors`` that the setting ``vectors`` selects. Returns
+    None if the setting is "exact". The caller then reads the vectors and compares them itself.
+    ``key``: the API key of Qdrant. Raises ``SetupError``."""
     if vectors == EXACT:
         return None
     if vectors == PGVECTOR:

@@ -1,9 +1,11 @@
 """Search for nearest vectors by pgvector, in one of three ways:
 
-- Exact: the query is compared with every vector. Used for small sets of vectors.
-- Codes: a code is a short approximation of a vector, kept in memory (see vector_codes.py). Codes
-  select candidates, and the query is compared with their vectors. Used for larger sets.
-- An HNSW index. Used if there are too many vectors for codes, or while the codes are not loaded.
+- Exact search: the query is compared with every vector. Used for small sets of vectors.
+- Search with codes. A code is a short approximation of a vector, kept in memory (see
+  vector_codes.py). The codes select candidates. Then the query is compared with the vectors of the
+  candidates. Used for larger sets.
+- Search in an HNSW index. Used if there are too many vectors for codes, or while the codes are not
+  loaded.
 
 Small vector stores share a table without an index. Each large vector store has a table and an index
 of its own. They do not share an index, because it would find too few results: an HNSW index returns
@@ -11,8 +13,8 @@ the nearest rows of its whole table, and a filter drops rows of other vector sto
 For a vector store with 2 % of the rows of its table, such a search finds only a fifth of the right
 results.
 
-The tables of this module store vectors as 16-bit floats. They are filled from the table
-``chunk_vectors``, which stores 32-bit floats as in other stores.
+The tables of this module contain vectors of 16-bit floats. The vectors are copied from the table
+``chunk_vectors``, which contains them as 32-bit floats.
 """
 
 from __future__ import annotations
@@ -273,9 +275,10 @@ class Pgvector:
 
         - Exact: the query is compared with every vector. This is done if there are at most
           ``EXACT_ROWS`` vectors to search.
-        - Codes: the query is compared with all codes, and then with the vectors of the nearest
-          codes. This is done if the codes are loaded, and if there are at most ``CODED_ROWS``
-          vectors or the files have less than ``INDEX_SHARE`` of the vectors in the vector store.
+        - Codes: a code is a short approximation of a vector. The query is compared with the codes
+          in memory, and then with the vectors of the nearest codes. This is done if the codes are
+          loaded, and if there are at most ``CODED_ROWS`` vectors or the files have less than
+          ``INDEX_SHARE`` of the vectors in the vector store.
         - Index: the index is searched. This is done in all other cases in which the files have at
           least ``INDEX_SHARE`` of the vectors in the vector store.
 
@@ -393,8 +396,8 @@ class Pgvector:
                 await self._copy(row[0], row[1])
 
     async def _separate_missing(self) -> None:
-        """Create the table of each large vector store that has no table yet, because a process died
-        before it created the table."""
+        """Create the missing tables of large vector stores. A table is missing if a process died
+        before it could create the table."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             found = await transaction.fetch(_TOO_LARGE, SMALL_ROWS)

@@ -1,8 +1,8 @@
-"""Search for nearest vectors by a Qdrant server. The vectors are stored in the database, and Qdrant
-holds a copy of them.
+"""Search for nearest vectors with a Qdrant server. The vectors are stored in the database, and
+Qdrant holds a copy of them.
 
-A change is a file that got vectors or was deleted. Database triggers record each change in the
-transaction that makes it. Recorded changes are then applied to Qdrant:
+When a file gets vectors or is deleted, a database trigger records this change in the same
+transaction. Recorded changes are then applied to Qdrant:
 
 - by the process that made the change, immediately after the transaction,
 - by any process before it searches the vector store,
@@ -121,8 +121,8 @@ class Qdrant:
         copied to Qdrant later."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Apply the recorded changes of vectors to Qdrant. If Qdrant does not answer, the changes
-        are applied later."""
+        """Apply the recorded changes of all vector stores to Qdrant. If Qdrant does not answer, the
+        changes are applied later."""
         await self._apply_all()
 
     async def search(
@@ -187,8 +187,8 @@ class Qdrant:
                     await transaction.fetch(_NOTE_ALL, model, dimensions * _FLOAT_BYTES)
 
     async def _run(self) -> None:
-        """Every few seconds, apply the recorded changes of vectors that other processes have not
-        applied."""
+        """Every few seconds, apply to Qdrant all recorded changes of vectors that no process has
+        applied yet."""
         while True:
             await self._apply_all()
             await asyncio.sleep(_INTERVAL_S)

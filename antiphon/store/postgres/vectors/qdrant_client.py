@@ -148,7 +148,8 @@ class QdrantClient:
             await self._client.upsert(self._name(model, len(floats[0])), points, wait=True)
 
     async def remove(self, model: str, dimensions: int, files: Collection[int]) -> None:
-        """Delete the vectors of these files from a collection."""
+        """Delete the vectors of these files from the collection for an embedding model.
+        ``dimensions``: the number of dimensions of these vectors."""
         selected = self._models.Filter(must=[self._any_file(files)])
         with self._translate_errors():
             await self._client.delete(self._name(model, dimensions), selected, wait=True)

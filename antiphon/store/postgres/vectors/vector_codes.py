@@ -39,10 +39,11 @@ def can_use_codes() -> bool:
 
 
 class VectorCodes:
-    """The codes of the chunks of one vector store, grouped by file.
+    """The codes (short approximations of vectors) of the chunks of one vector store, grouped by
+    file. Searches select their candidates by these codes.
 
     One thread may add files while other threads search, because codes never change after they are
-    added. ``mean``: the mean of the vectors, each of which has length 1.
+    added. ``mean``: the mean of the chunks' vectors. The vectors must have length 1.
     """
 
     def __init__(self, mean: Sequence[float]) -> None:

@@ -63,7 +63,8 @@ class PeerNotifications:
             await asyncio.wait([self._look_task])
 
     def set_listener(self, listener: RunListener) -> None:
-        """Notify this listener of changes from now on."""
+        """Set the listener. From now on, the listener is told when there may be a run to claim, and
+        when this process has lost a run."""
         self._listener = listener
 
     def subscribe(self, tenant: str, response_id: str) -> Subscription:

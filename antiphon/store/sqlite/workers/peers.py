@@ -58,17 +58,19 @@ class FollowRequest(Struct, frozen=True, array_like=True, tag=2):
 
 
 class FollowReply(Struct, frozen=True, array_like=True, tag=3):
-    """The answer to a ``FollowRequest``. A process answers the first request of another process for
-    a run. If the process that answers executes the run, it sends new batches of events from now on.
-    The process that gets the answer reads earlier batches from the database."""
+    """The answer to a ``FollowRequest``. The sender of the answer has recorded the receiver as a
+    follower of the run. From now on, the sender sends the receiver each batch of events that it
+    appends to the run. The receiver then reads the earlier batches from the database. A follower
+    repeats its request regularly, but gets no further answer while it is recorded."""
 
     key: _Key
 
 
 class AppendedBatch(Struct, frozen=True, array_like=True, tag=4):
-    """A message with a batch of events of a followed run. ``key``: tenant and id of the run.
-    ``first``, ``count``: as in ``EventBatch``. ``lines``: the events; empty if they are too long
-    for a message. The receiver then reads the database."""
+    """A new batch of events of a run. It is sent to each process that has readers of the run.
+    ``key``: tenant and id of the run. ``first``, ``count``: as in ``EventBatch``. ``lines``: the
+    events. If they are too long for a message, ``lines`` is empty, and the receiver reads them from
+    the database."""
 
     key: _Key
     first: int

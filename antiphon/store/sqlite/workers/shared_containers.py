@@ -1,5 +1,5 @@
-"""The container directory of several processes that share an SQLite database. Leases are measured
-by the machine's monotonic clock, which is the same for all processes."""
+"""The container directory of several processes that share an SQLite database. The leases of these
+processes are measured by the machine's monotonic clock, which is the same for all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["SharedSqliteContainers"]
 
 
 class SharedSqliteContainers:
-    """Implements ``ContainerDirectory`` with tables of an SQLite database."""
+    """Records in an SQLite database which process runs each container. Implements
+    ``ContainerDirectory``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

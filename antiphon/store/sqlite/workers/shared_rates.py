@@ -1,5 +1,6 @@
-"""The rate store of several processes that share an SQLite database. Times are measured by the
-machine's monotonic clock, which is the same for all processes."""
+"""The rate store of several processes that share an SQLite database. Through it, the processes
+exchange request counts for rate limits. Times are measured by the machine's monotonic clock, which
+is the same for all processes."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ __all__ = ["SharedSqliteRates"]
 
 
 class SharedSqliteRates:
-    """Implements ``RateStore`` with tables of an SQLite database."""
+    """Implements ``RateStore`` with tables of an SQLite database. Through these tables, the request
+    limits apply to the requests of all processes together."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

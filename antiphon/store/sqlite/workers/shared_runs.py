@@ -1,9 +1,10 @@
 """The SQLite run store for several processes of one machine.
 
-Heartbeats, locks and reservations are in tables of the database. (If only one process uses the
-database, they are in memory instead; see runs.py.) An operation that depends on these tables, such
-as a claim, reads and writes them in the same transaction as the runs and responses. Times are
-measured by the machine's monotonic clock, which is the same for all processes.
+The database has tables for the heartbeats of processes, the locks of conversations, and the
+reservations (room reserved in a tenant's quota for unfinished responses). If only one process uses
+the database, this data is in memory instead; see runs.py. An operation that depends on these
+tables, such as a claim, reads and writes them in the same transaction as the runs and responses.
+Times are measured by the machine's monotonic clock, which is the same for all processes.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ class SharedSqliteRuns(SqliteEventLogs):
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
         """Return a function that tells whether the response ``holder`` has this conversation lock.
-        The function must be called within a write."""
+        The function must be called within a transaction (``Database.write``)."""
         return lambda connection: self._has_lock(connection, tenant, holder, lock)
 
     async def reserve_response(
