@@ -20,9 +20,11 @@ class BackgroundReader:
     """``DocumentReader`` that opens another reader in the background. Calls of ``read`` wait until
     that reader is open, and then use it.
 
-    ``reader``: context manager that opens a reader that works in a sandbox. If it yields None,
-    ``ProcessReader`` is used instead. Use an instance as an async context manager. On entry, the
-    instance starts to open the reader, and does not wait until it is open.
+    ``reader``: the context manager that opens the other reader, which works in a sandbox. If the
+    context manager yields None, ``ProcessReader`` is used instead.
+
+    Use an instance as an async context manager. On entry, the instance starts to open the other
+    reader, and does not wait until that reader is open.
     """
 
     def __init__(self, reader: AbstractAsyncContextManager[DocumentReader | None]) -> None:

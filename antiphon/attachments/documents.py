@@ -90,7 +90,8 @@ class WebPageText(Struct, frozen=True):
 
 
 class _WorkerOutput(Struct, frozen=True):
-    """The output of the worker program (``document_worker``)."""
+    """The output of the worker program (``document_worker``) for one document: its text, images of
+    its pages, or the kind of error."""
 
     text: str | None = None
     title: str = ""
@@ -99,7 +100,7 @@ class _WorkerOutput(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Number of characters of the text and of the pages in base64."""
+        """The length of the text plus the lengths of all pages in base64, in characters."""
         return len(self.text or "") + sum(map(len, self.pages or ()))
 
 

@@ -36,9 +36,9 @@ _MAX_ESCAPE = 6
 def mounts() -> Mapping[str, str]:
     """Return the mounts that the sandbox needs: path inside the sandbox → path on this machine.
 
-    The mounts are the extraction library with its dependencies, and the worker program. The Python
-    interpreter of the sandbox may be another version than this one: the library works with Python
-    3.10 and later versions. Returns an empty mapping if the library is not installed.
+    The mounts are the extraction library with its dependencies, and the worker program. The sandbox
+    may have another version of Python than this process, because the library works with Python 3.10
+    and all later versions. Returns an empty mapping if the library is not installed.
     """
     spec = find_spec("kreuzberg")
     if spec is None or spec.origin is None:

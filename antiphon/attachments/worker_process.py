@@ -1,4 +1,4 @@
-"""Run a program that parses untrusted content in a separate process."""
+"""Run a program in a process of its own, because the program parses untrusted content."""
 
 from __future__ import annotations
 

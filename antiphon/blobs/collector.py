@@ -69,8 +69,8 @@ class BlobCollector:
         return total
 
     async def delete_abandoned(self) -> int:
-        """Delete the blobs of abandoned uploads: they were written more than a day ago, and the
-        store does not know them. Return the number of deleted blobs."""
+        """Delete the blobs of abandoned uploads. Such a blob was written more than a day ago, and
+        the store does not know it. Return the number of deleted blobs."""
         # Use the store's clock: a server with a wrong clock must not delete running uploads.
         before = await self._store.clock(self._clock()) - _ABANDONED_S
         await self._blobs.remove_leftovers(before)

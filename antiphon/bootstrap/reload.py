@@ -23,7 +23,7 @@ class SettingsReloader:
     """Reloads the settings of one process. Only one reload runs at a time.
 
     - ``loaded``: the current settings.
-    - ``sources``: where the settings are read again: the settings file, the environment, the flags.
+    - ``sources``: reads the settings again from the settings file, the environment and the flags.
     - ``apply``: a function that applies new settings. If it raises ``SetupError``, it must not
       change anything.
     - ``level``: the log level of ``log``, which a reload may change.

@@ -306,8 +306,8 @@ async def serve_containers(setup: ChildSetup, announce: Callable[[StartReport], 
 async def _open_hosted_containers(
     stack: AsyncExitStack, setup: ChildSetup, settings: Settings, log: Any
 ) -> ContainerSetup:
-    """Open the store, and the containers that this process runs for all workers. Both are closed
-    with the exit stack."""
+    """Open the store, and prepare this process to run the containers of all workers. When ``stack``
+    is closed, the containers and the store are closed."""
     store = await open_store(
         settings.store,
         peers=None if is_postgres(settings.store) else setup.folder.peers,
@@ -580,8 +580,8 @@ async def _open_blobs(
     clock: Clock,
     log: Any,
 ) -> Blobs | None:
-    """Open the external storage for contents of files and of large responses. Start a task that
-    deletes contents there that are no longer needed. Returns None if the contents are in the store
+    """Open the external storage for the contents of files and of large responses. Start a task that
+    deletes unneeded contents from this storage. Returns None if the contents are in the store
     itself."""
     blobs = await files_blobs(settings, store, encryptor)
     if blobs is not None:
@@ -732,8 +732,8 @@ def _peers(worker: WorkerContext | None) -> Path | None:
 def _store_peers(settings: Settings, worker: WorkerContext | None) -> Path | None:
     """Return the folder for the sockets with which the processes that share a store find each
     other. With PostgreSQL, all servers of this user on this host share one folder. With another
-    store, only the workers of this server share a folder. Returns None if there are no other
-    processes: another store and no workers."""
+    store, only the workers of this server share a folder. Returns None if the store is not
+    PostgreSQL and the server has no workers, because then only one process uses the store."""
     return runtime_folder() if is_postgres(settings.store) else _peers(worker)
 
 

@@ -1,7 +1,7 @@
-"""Create the server-side tools from the settings. Each tool has one function, and the table
-``PROVIDERS`` lists these functions.
+"""Create the providers of the server-side tools from the settings. The table ``PROVIDERS`` maps the
+name of each tool to the function that opens its providers.
 
-Modules that load slowly are imported inside the functions.
+Modules that load slowly are imported inside these functions.
 """
 
 from __future__ import annotations
@@ -250,7 +250,8 @@ def _container_policy(settings: Settings) -> ContainerPolicy:
 async def _open_sandbox(
     settings: Settings, policy: ContainerPolicy, parts: ContainerDependencies, log: Any
 ) -> Sandbox:
-    """Open and check the kind of sandbox that the settings name. Raises ``SetupError``."""
+    """Open a sandbox of the kind that the setting ``sandbox`` selects. Raises ``SetupError`` if
+    such a sandbox cannot be used."""
     if settings.sandbox in (_AUTO, _BUBBLEWRAP):
         return await _open_bubblewrap(settings, policy, log)
     sandbox: Sandbox
@@ -425,9 +426,9 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
     """Open the provider for tools of MCP servers, and the providers of built-in tools that MCP
     servers implement.
 
-    These providers need the extra ``mcp``. If this extra is not installed and the settings contain
-    MCP servers or the setting ``mcp`` is true, raises ``SetupError``. Otherwise the tool ``mcp`` is
-    then unavailable.
+    These providers need the extra ``mcp``. If this extra is not installed, the tool ``mcp`` is
+    unavailable. If the settings nevertheless contain MCP servers or set ``mcp`` to true, this
+    function raises ``SetupError``.
     """
     settings = dependencies.settings
     if not settings.mcp:

@@ -65,8 +65,8 @@ class ChatStream:
     """Encodes the events of one response as the chunks of one choice.
 
     ``first``: the response of the first choice, which determines the id and the model of the
-    answer. ``include_usage``: the stream ends with a chunk that has the usage and no choices. In
-    all other chunks ``usage`` is then null.
+    answer. ``include_usage``: whether the stream ends with a chunk that has the usage and no
+    choices. If so, ``usage`` is null in all other chunks.
     """
 
     def __init__(

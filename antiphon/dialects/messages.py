@@ -1,7 +1,9 @@
 """Convert a conversation's items to the messages that chat templates take.
 
-The reasoning, text and calls of one turn form one message. The tables ``CALLS``, ``OUTPUTS``,
-``HIDDEN_ITEMS`` and ``UNSUPPORTED_ITEMS`` state how each type of item is shown to the model.
+The reasoning, text and calls of one turn form one message. The tables ``CALLS`` and ``OUTPUTS``
+state how the model is shown each type of call and each type of call result. ``HIDDEN_ITEMS`` lists
+the types of items that the model is not shown. Items of the types in ``UNSUPPORTED_ITEMS`` are
+rejected.
 """
 
 from __future__ import annotations

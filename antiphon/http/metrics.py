@@ -92,25 +92,34 @@ def _series(registry: CollectorRegistry) -> _Series:
     return _Series(
         to_first=histogram(
             "antiphon_time_to_first_token_seconds",
-            "Seconds from the arrival of the request to the first streamed delta.",
+            "Time in seconds from the arrival of a streamed request to its first delta. Background"
+            " responses are not included.",
             buckets=_TO_FIRST,
         ),
         per_token=histogram(
             "antiphon_time_per_output_token_seconds",
-            "Mean seconds per output token after the first, one observation a stream.",
+            "Mean time in seconds per output token after the first one. Each streamed response is"
+            " one observation. Background responses are not included.",
             buckets=_PER_TOKEN,
         ),
         end_to_end=histogram(
             "antiphon_e2e_latency_seconds",
-            "Seconds from the arrival of the request to the end of its response.",
+            "Time in seconds from the arrival of a request to the end of its response. Background"
+            " responses are not included.",
             buckets=_END_TO_END,
         ),
-        input_tokens=counter("antiphon_prompt_tokens", "Input tokens."),
-        cached_tokens=counter(
-            "antiphon_cached_prompt_tokens", "Input tokens read from a prefix cache."
+        input_tokens=counter(
+            "antiphon_prompt_tokens", "Input tokens of ended responses and of embeddings requests."
         ),
-        output_tokens=counter("antiphon_generation_tokens", "Output tokens."),
-        events=counter("antiphon_events", "Events streamed."),
+        cached_tokens=counter(
+            "antiphon_cached_prompt_tokens",
+            "Input tokens of ended responses that an engine read from its prefix cache.",
+        ),
+        output_tokens=counter("antiphon_generation_tokens", "Output tokens of ended responses."),
+        events=counter(
+            "antiphon_events",
+            "Events of streamed responses. Background responses are not included.",
+        ),
     )
 
 
@@ -128,25 +137,26 @@ class _TenantSeries:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.running = Gauge(
             "antiphon_tenant_requests_running",
-            "Requests in progress, by tenant.",
+            "Requests to models that are being processed, by tenant.",
             ("tenant",),
             registry=registry,
         )
         self.waiting = Gauge(
             "antiphon_tenant_requests_waiting",
-            "Requests waiting for a slot, by tenant.",
+            "Requests to models that wait in the queue, by tenant.",
             ("tenant",),
             registry=registry,
         )
         self.requests = Counter(
             "antiphon_tenant_requests",
-            "Requests that used a model, background runs included, by tenant.",
+            "Requests to models that have ended, including background responses, by tenant.",
             ("tenant", "status"),
             registry=registry,
         )
         self.tokens = Counter(
             "antiphon_tenant_tokens",
-            "Tokens by tenant and type: input, cached (a part of input), output.",
+            "Tokens by tenant and type: input, output, and cached (the part of input that an engine"
+            " read from its prefix cache).",
             ("tenant", "type"),
             registry=registry,
         )
@@ -158,35 +168,35 @@ class _StoreSeries:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.seconds = Histogram(
             "antiphon_store_operation_seconds",
-            "Seconds of an operation of the store.",
+            "Duration of an operation of the store in seconds.",
             ("operation",),
             registry=registry,
             buckets=_STORE,
         )
         self.errors = Counter(
             "antiphon_store_errors",
-            "Operations that the store did not answer.",
+            "Operations of the store that failed.",
             ("operation",),
             registry=registry,
         )
         self.batches = Counter(
             "antiphon_event_log_batches",
-            "Batches of events that were appended to event logs.",
+            "Batches of events that were appended to the event logs of background runs.",
             registry=registry,
         )
         self.events = Counter(
             "antiphon_event_log_events",
-            "Events that were appended to event logs.",
+            "Events that were appended to the event logs of background runs.",
             registry=registry,
         )
         self.followers = Gauge(
             "antiphon_event_log_followers",
-            "Readers that follow event logs here.",
+            "Clients that stream the events of background runs from this server.",
             registry=registry,
         )
         self.lag = Gauge(
             "antiphon_event_log_follower_lag_batches",
-            "Batches that wait for the slowest reader of an event log here.",
+            "Batches of events that wait for the slowest client that streams a background run.",
             registry=registry,
         )
 
@@ -197,13 +207,13 @@ class _ToolSeries:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.calls = Counter(
             "antiphon_tool_calls",
-            "Calls of tools that run here.",
+            "Calls of server-side tools that have ended.",
             ("tool", "status"),
             registry=registry,
         )
         self.seconds = Histogram(
             "antiphon_tool_call_seconds",
-            "Seconds of a call of a tool that runs here.",
+            "Duration of a call of a server-side tool in seconds.",
             ("tool",),
             registry=registry,
             buckets=_TOOL_CALL,
@@ -233,32 +243,37 @@ class Metrics:
         self._tenant_names = frozenset(tenants)
         self._exporter = exporter or MetricsExporter()
         self._running = Gauge(
-            "antiphon_num_requests_running", "Requests in progress.", registry=registry
+            "antiphon_num_requests_running",
+            "Requests to models that are being processed.",
+            registry=registry,
         )
         self._waiting = Gauge(
-            "antiphon_num_requests_waiting", "Requests waiting for a slot.", registry=registry
+            "antiphon_num_requests_waiting",
+            "Requests to models that wait in the queue.",
+            registry=registry,
         )
         self._wait = Histogram(
             "antiphon_queue_wait_seconds",
-            "Seconds that a request waited for a slot.",
+            "Time in seconds that a request waited in the queue; 0 if it did not have to wait.",
             registry=registry,
             buckets=_TO_FIRST,
         )
         self._http = Counter(
             "antiphon_http_requests",
-            "HTTP requests.",
+            "HTTP requests that have ended.",
             ("method", "route", "status"),
             registry=registry,
         )
         self._runs = Counter(
             "antiphon_requests",
-            "Responses ended. A background run is counted by the process that ends it.",
+            "Responses and embeddings requests that have ended. A background response is counted by"
+            " the server that ends it.",
             ("model", "status"),
             registry=registry,
         )
         self._stalls = Counter(
             "antiphon_loop_stalls",
-            "Times that the event loop was blocked for longer than stall_log_ms.",
+            "How often the event loop was blocked for longer than stall_log_ms.",
             registry=registry,
         )
         self._parents = _series(registry)
@@ -267,7 +282,7 @@ class Metrics:
         self._store = _StoreSeries(registry)
         self._loaded = Gauge(
             "antiphon_model_loaded",
-            "1 if the model can answer at once, else 0.",
+            "1 if the model is loaded, else 0.",
             ("model",),
             registry=registry,
         )

@@ -241,9 +241,10 @@ class ChunkedUploads:
         )
 
     async def _end(self, tenant: str, record: _Record) -> bool:
-        """End a pending upload: delete its pending record, and store ``record`` under another id.
-        The stored record has a size of 0 bytes, so it does not count for the quota. Returns False
-        if another request has ended the upload meanwhile: only one request can delete the pending
+        """Complete or cancel a pending upload: delete the pending record of the upload, and store
+        ``record``, its final record. The final record has an id of its own (``_ended_id``). Its
+        size is 0 bytes, so it does not count for the quota. Returns False if another request has
+        completed or cancelled the upload meanwhile: only one request can delete the pending
         record."""
         owner, upload = _uploads_of(tenant), record.upload
         if not await self._store.delete(owner, upload.id):

@@ -1,4 +1,5 @@
-"""The dependencies of the run layer: shared dependencies and optional features."""
+"""What the package ``antiphon.runs`` needs from the rest of the server: objects that every server
+has (``RunDependencies``), and features that a server may lack (``OptionalFeatures``)."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
 
     @property
     def kinds(self) -> Mapping[type[ItemBase], ItemKind]:
-        """The table of item kinds. It depends on which reasoning events the policy selects."""
+        """The table of item kinds. It depends on ``policy.reasoning_events``."""
         return kinds_for(self.policy.reasoning_events)
 
     def cache_scope(self, tenant: str, request: CreateResponse) -> str | None:

@@ -43,9 +43,9 @@ class ResponseQuota:
         return self._tenants.for_tenant(tenant).limits_responses
 
     async def reserve(self, tenant: str, response_id: str) -> Callable[[], Awaitable[None]]:
-        """Reserve room for a response. Return the function that ends the reservation. Call the
-        function when the response has been stored, or when it will not be stored. Call ``reserve``
-        only if ``applies_to`` is true for the tenant.
+        """Reserve room for a response in the tenant's quota of stored responses. Return a function
+        that ends the reservation. Call the function when the response has been stored, or when it
+        will not be stored. Call ``reserve`` only if ``applies_to`` is true for the tenant.
 
         The returned function may be called repeatedly and does not raise ``StoreError``.
         ``reserve`` raises ``QuotaExceeded`` and ``StoreError``.

@@ -93,7 +93,7 @@ class Store(Protocol):
 
     @property
     def vectors(self) -> VectorIndex:
-        """The vector stores of this store."""
+        """The vector index of this store. It holds the vector stores of all tenants."""
 
     @property
     def keys(self) -> KeyStore:

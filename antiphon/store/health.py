@@ -87,7 +87,7 @@ class StoreHealth(_Health):
 
 
 class VectorHealth(_Health):
-    """Checks whether the service that finds nearest vectors answers."""
+    """Checks whether the service for vector searches answers."""
 
     def __init__(self, vectors: VectorIndex) -> None:
         texts = ("vectors can be searched again", "vectors cannot be searched")

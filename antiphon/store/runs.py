@@ -222,8 +222,9 @@ class RunStore(Protocol):
           will continue it under the same lock.
         - The run of ``holder`` has already ended, so nothing would release the new lock.
 
-        When an owner claims a run, the lock of the run passes to this owner. In a store that only
-        one process uses, locks that were not given to ``create`` are lost when the process ends.
+        When an owner claims a run, the lock of the run passes to this owner. In a store that
+        only one process uses, a lock that was not passed to ``create`` with a run is lost when the
+        process ends.
         """
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:

@@ -99,10 +99,11 @@ _END = ("open", "output_item.done", "closed")
 
 
 def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
-    """Return the edges for the events that stream the arguments, the input or the code of a call.
-    The ``delta`` events leave the item in the state ``open``. The ``done`` event leads to the state
-    ``text complete``, in which the events of the tool begin. ``name`` and ``field``: the two parts
-    of the events' name, such as ``mcp_call`` and ``_arguments``."""
+    """Return the edges of an item's state machine for the events that stream the arguments, the
+    input or the code of a call. A ``delta`` event keeps the item in the state ``open``. The
+    ``done`` event leads to the state ``text complete``, from which the events about the execution
+    of the call start. ``name`` and ``field``: the two parts of the events' name, such as
+    ``mcp_call`` and ``_arguments``."""
     return (
         ("open", f"{name}{field}.delta", "open"),
         ("open", f"{name}{field}.done", "text complete"),

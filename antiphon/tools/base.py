@@ -93,8 +93,8 @@ class ToolProgress(Struct, frozen=True):
 
 
 class FollowUpItem(Struct, frozen=True):
-    """A handler yields this object to put the output into a separate item. The item of the call is
-    closed with these ``fields``, and ``item`` is opened.
+    """The handler of a call yields this object to put the output of the call into a separate item.
+    The item of the call gets the fields in ``fields`` and is closed, and ``item`` is opened.
 
     Later progress events and the fields of the result apply to ``item``. The model is shown
     ``item`` instead of the text of the result.
@@ -274,7 +274,8 @@ class FunctionDeclarer(Protocol):
     """A provider that can say which functions it offers before its method ``open`` is called.
 
     The first prompt of a response is rendered with these declared functions. The prompt is rendered
-    again if ``open`` offers other functions or if the provider declares no functions.
+    again if the functions that ``open`` yields are different, for example because the provider
+    could not declare its functions.
     """
 
     async def declared_functions(

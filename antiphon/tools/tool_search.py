@@ -87,8 +87,9 @@ def without_deferred(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
 def search_function(
     tool: tl.ToolSearch, deferred: tuple[_DeferredTool, ...], name: str = NAME
 ) -> ToolFunction:
-    """Return the function that searches the deferred tools. By default, Antiphon runs the search.
-    If the request sets ``execution`` to ``client``, the client runs it."""
+    """Return the ``ToolFunction`` by which the model searches the deferred tools. By default,
+    Antiphon runs the search. If the request sets ``execution`` to ``client``, the client runs the
+    search."""
     by_client = tool.execution == "client"
     parameters = tool.parameters if isinstance(tool.parameters, dict) else dict(_PARAMETERS)
     return ToolFunction(

@@ -120,10 +120,11 @@ class RetryPolicy:
         self._set_retrying(is_retrying=False)
 
     def restart(self) -> None:
-        """Forget earlier failures and waits, because a part of the reply has arrived since then.
+        """Forget the earlier failures and waits. Call this method if the request fails after a part
+        of the reply has arrived.
 
-        From now on, the number of attempts is not limited, only the sum of the waits. The client
-        already has a part of the reply, so it cannot repeat the request itself.
+        From now on, the number of attempts is not limited; only the total waiting time is limited.
+        The client already has a part of the reply, so the client cannot repeat the request itself.
         """
         self._is_continued = True
         self._tried.clear()

@@ -75,7 +75,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class ResponseError(Struct, frozen=True, kw_only=True):
-    """Why a run failed. The AI SDK requires ``type`` and ``param``."""
+    """Why a run failed. Clients that use the AI SDK need the fields ``type`` and ``param``."""
 
     code: str
     message: str

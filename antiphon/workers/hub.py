@@ -103,8 +103,9 @@ class HubSession:
         return SlotGrant.REUSABLE if queue.is_half_free(tenant) else SlotGrant.ONCE
 
     async def enter(self, slot: int, tenant: str) -> None:
-        """Wait for a slot. Raises ``Overloaded`` if too many requests wait. ``slot``: a number that
-        the worker has chosen for the slot. ``tenant``: the tenant of the request."""
+        """Take a slot for a request. Wait until a slot is free. Raises ``Overloaded`` if too many
+        requests wait. ``slot``: a number that the worker has chosen for the slot. ``tenant``: the
+        tenant of the request."""
         await self._hub.admission.acquire(tenant)
         self._slots[slot] = tenant
 

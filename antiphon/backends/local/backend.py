@@ -411,8 +411,9 @@ class LocalReply(Reply):
         return tuple(deltas), reason
 
     def _with_stop(self, chunk: Chunk) -> Chunk:
-        """Return the chunk. If a stop string of the request ended the chunk and the answer must
-        include it, append the stop string to the chunk's text."""
+        """If a stop string of the request ended the chunk and the answer must include stop strings,
+        return a copy of the chunk with the stop string at its end. Otherwise return the chunk
+        unchanged."""
         if self._options.include_stop_text and (stop := self._requested_stop(chunk)):
             return replace(chunk, tail=chunk.tail + stop)
         return chunk

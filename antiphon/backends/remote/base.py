@@ -391,7 +391,7 @@ class _AllCalls:
     discarded_bytes = 0
 
     def filter(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
-        """Return the deltas that pass the filter."""
+        """Return the deltas that the filter does not discard."""
         return deltas
 
 

@@ -193,8 +193,8 @@ class ChatPromptEncoder:
     def encode_with_images(
         self, masked: str, mark: str, image_text: str
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the token ids of a text with images, and the index among the ids at which each
-        image stands.
+        """Return the token ids of a text with images, and the position of each image. The position
+        is the index of the first token id that belongs to the image.
 
         ``masked``: the text, in which private-use characters replace the control tokens that users
         wrote. ``mark``: the character that stands for each image. ``image_text``: the text that

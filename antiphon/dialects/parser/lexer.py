@@ -192,8 +192,9 @@ def _assign_marks(
     """Assign a mark to each special token that the formats use. A mark is a character that no text
     can contain. Returns a mapping: text of the token → its mark.
 
-    ``transitions``: the terminals of the formats. ``quote``: the tool format's quote. Longer tokens
-    come first in the result, because the text of a longer token may contain a shorter token.
+    ``transitions``: the terminals of the formats. ``quote``: the text or special token that the
+    tool format writes around strings. Longer tokens come first in the result, because the text of a
+    longer token may contain a shorter token.
     """
     written = "\n".join({literal for on in transitions.values() for literal in on} | {quote})
     literals = sorted(

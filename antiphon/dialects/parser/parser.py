@@ -67,7 +67,7 @@ class _Markup:
         self.call_count = 0
 
     def add(self, text: str) -> None:
-        """Add text that stands between two terminals (texts or special tokens with a meaning)."""
+        """Append text that contains no terminal to this part of the reply."""
         self.text.append(text)
         self.plain_text.append(text)
         self.terminal = ""

@@ -1,5 +1,5 @@
-"""Differences between the kinds of server that this engine supports. Every kind takes the token ids
-of a prompt and returns the ids of the next tokens.
+"""Differences between the kinds of server, such as vLLM, that ``CompletionsEngine`` can use. Every
+kind takes the token ids of a prompt and returns the ids of the next tokens.
 
 ``FLAVOURS`` has one entry per kind of server: path, request body, parser and capabilities.
 """

@@ -231,8 +231,8 @@ def _describe_sent(cls: type[Struct], schema: Json) -> Json:
 
 
 def _describe_accepted(cls: type[Struct], schema: Json) -> Json:
-    """Return the schema of a class as it may appear in requests. Optional fields also accept null,
-    which means that the field is not given."""
+    """Return the schema of a class for the description of requests. In requests, an optional field
+    may also be null, which means that the field is not given."""
     described = _describe(cls, schema)
     required = set(described["required"])
     properties = {

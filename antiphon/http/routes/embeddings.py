@@ -1,5 +1,5 @@
-"""``POST /v1/embeddings``. The same limit for concurrent requests applies as for requests that
-generate responses."""
+"""The endpoint ``POST /v1/embeddings``. Embeddings requests and requests that generate responses
+share one limit on the number of concurrent requests."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ class Permit(Struct, frozen=True):
 class _View:
     """This process's local copy of the state of a scope (an API key or a tenant).
 
-    - ``level``: number of tokens in the scope's bucket at the time ``counted_at``.
+    - ``level``: number of tokens in the scope's token bucket at the time ``counted_at``. Each
+      admitted request takes one token.
     - ``read_at``: time of the last report to the store, or of the last attempt.
     - ``admitted_count``: number of requests that this process has admitted but not yet reported.
     - ``running``: number of requests that run in this process now.

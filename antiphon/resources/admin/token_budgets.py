@@ -59,7 +59,8 @@ class TokenBudgets:
         self._used: dict[str, tuple[float, TokensUsed]] = {}
 
     async def used(self, scope: LimitScope) -> TokensUsed:
-        """Return the tokens that a scope has used. Raises ``StoreError``."""
+        """Return how many tokens a scope (an API key or a tenant) has used. Raises
+        ``StoreError``."""
         read_at, used = self._used.get(scope.id, (-math.inf, None))
         if used is not None and self._timer() - read_at <= _MAX_AGE_S:
             return used

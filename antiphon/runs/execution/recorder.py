@@ -127,7 +127,8 @@ class Recorder:
         self._last_closed = next(reversed(writer.items), None)
 
     def record(self, deltas: Iterable[Delta]) -> None:
-        """Record deltas. Raises ``BackendError`` if a delta contains text while no item is open."""
+        """Apply deltas to the response, and keep the token ids in them. Raises ``BackendError`` if
+        a delta contains text while no item is open."""
         for delta in deltas:
             if isinstance(delta, Text):  # nearly all are Text or SampledTokens
                 item = self._current or self._current_item()

@@ -27,9 +27,10 @@ _TOOLS: Mapping[str, tl.Tool] = {
 
 
 def replace_mcp_labels(request: CreateResponse, labels: Mapping[str, str]) -> CreateResponse:
-    """Replace MCP tools with the built-in tools that the operator mapped to their labels. The URL
-    of such an MCP server is ignored. ``labels``: label → type of the built-in tool. Raises
-    ``InvalidRequest`` for fields that only MCP servers support, such as ``require_approval``."""
+    """Replace each ``mcp`` tool whose label is in ``labels`` with a built-in tool. The URL in the
+    ``mcp`` tool is ignored. ``labels``: label → type of the built-in tool, as the operator has
+    chosen. Raises ``InvalidRequest`` if a replaced tool has a field that the built-in tool does not
+    support, such as ``require_approval``."""
     if not labels:
         return request
     tools = tuple(

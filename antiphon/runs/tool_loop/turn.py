@@ -183,8 +183,8 @@ class ToolCall:
         self._text.append(text)
 
     def with_caller(self, item: it.Item) -> it.Item:
-        """If items of this type show a caller, return the item with the caller of this call.
-        Otherwise return the item unchanged."""
+        """Return a copy of ``item`` whose field ``caller`` is set to the caller of this call. If
+        items of this type do not show this caller, return ``item`` unchanged."""
         if self.caller is None or "caller" not in item.__struct_fields__:
             return item
         if isinstance(self.caller, it.DirectCaller) and KINDS[type(item)].omits_direct_caller:
@@ -279,7 +279,7 @@ class _PlainItem:
         return () if self._citations is None else self._citations.finish()
 
     def item(self) -> it.Item:
-        """Return the item with the recorded text."""
+        """Return the item with the text that was added to it so far."""
         texts = {channel: "".join(pieces) for channel, pieces in self._text.items()}
         shell = self._shell
         if isinstance(shell, it.Message):
@@ -314,16 +314,17 @@ def conversation_items(
 
 
 class Turn:
-    """The output of one model call.
+    """One turn of the tool loop. It reads the deltas of one reply of the model, and collects the
+    items and tool calls of this reply.
 
     - ``functions``: the functions of server-side tools, by name.
     - ``ids``: returns a new id for a prefix.
-    - ``max_calls``: how many calls may run; None means any number.
+    - ``max_calls``: how many server-side tool calls may run; None means any number.
     - ``rejection``: returns the reason why a function (name, namespace) may not be called. Returns
       an empty string if it may be called.
     - ``open_item``: the item that was open when the turn was interrupted.
     - ``new_citation_reader``: creates a reader for the citations in a message.
-    - ``caller``: the caller to record in each call. If it is None, calls get no caller.
+    - ``caller``: the caller to record in each tool call. If it is None, tool calls get no caller.
     """
 
     def __init__(
@@ -403,8 +404,8 @@ class Turn:
         return tuple(out)
 
     def _read_end(self, delta: Delta) -> None:
-        """Process a delta after a call that does not run, because the limit of calls is reached.
-        Only the ``Finish`` delta is used."""
+        """Process a delta that comes after a call above the limit of calls. Such a call is not run,
+        and the rest of the model's reply is ignored, except for the ``Finish`` delta."""
         if isinstance(delta, Finish):
             self.finish = replace(delta, reason="stop", stop_text=None)
 
@@ -461,8 +462,8 @@ class Turn:
         return self._add_call(function, item, is_ignored=False, caller=self._caller).open_deltas()
 
     def _end_at(self, function: ToolFunction, item: it.Item) -> tuple[Delta, ...]:
-        """End the turn at a call that does not run, because the limit of calls is reached. The rest
-        of the model's output is ignored, so the call has no arguments in the next prompt."""
+        """End the turn at a call above the limit of calls. This call is not run. The rest of the
+        model's output is ignored, so the call has no arguments in the next prompt."""
         call = self._add_call(function, item, is_ignored=True)
         if isinstance(item, it.FunctionCall):
             call.add_text("{}")

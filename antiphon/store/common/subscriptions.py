@@ -59,7 +59,7 @@ class Subscription:
 
     @property
     def pending(self) -> int:
-        """The number of batches that wait for the reader."""
+        """The number of batches of events that the reader has not taken yet."""
         return len(self._batches)
 
     def next_batch(self, after: int) -> EventBatch | None:

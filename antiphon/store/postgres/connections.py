@@ -20,8 +20,9 @@ _CHECK_S = 60.0
 
 
 class Connections:
-    """The connections of one pool. ``pool``: asyncpg's pool, which limits the number of
-    connections. ``lost``: the error that asyncpg raises if a closed connection is used."""
+    """Lends connections to queries, and keeps the returned connections open for the next queries.
+    ``pool``: asyncpg's pool, which limits the number of connections. ``lost``: the error that
+    asyncpg raises if a closed connection is used."""
 
     def __init__(self, pool: Any, lost: type[Exception]) -> None:
         self._pool = pool

@@ -1,4 +1,5 @@
-"""The PostgreSQL container directory. Leases are measured by the database's clock."""
+"""The container directory in PostgreSQL. It records which process owns each container. The clock of
+the database decides when the lease of an owner ends."""
 
 from __future__ import annotations
 

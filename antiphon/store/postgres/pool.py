@@ -302,7 +302,8 @@ class _Operations:
 
 
 class Transaction:
-    """A connection inside a transaction. ``is_pooled``: whether a connection pooler is between this
+    """A connection inside a transaction. ``queries``: name of a query → its SQL text, in which the
+    table names contain the schema. ``is_pooled``: whether a connection pooler is between this
     process and the database. In this case, the session has no search path, because other clients
     may share the session."""
 
@@ -313,7 +314,7 @@ class Transaction:
 
     async def use_schema(self) -> None:
         """Set the search path for this transaction, if the session has none. Statements that are
-        not among ``queries`` need a search path to find the tables."""
+        not one of the named queries need a search path to find the tables."""
         if self._is_pooled:
             await self.execute(f"SET LOCAL search_path TO {SCHEMA}")
 
@@ -323,16 +324,17 @@ class Transaction:
         return found
 
     async def execute(self, statement: str, *, timeout_s: float | None = None) -> None:
-        """Execute statements that are not among ``queries``. ``timeout_s``: time limit in seconds;
-        None means the usual limit."""
+        """Execute an SQL text, which may contain several statements. It need not be one of the
+        named queries. ``timeout_s``: time limit in seconds; None means the usual limit."""
         await self._connection.execute(statement, timeout=timeout_s)
 
     async def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Execute a statement that is not among ``queries``, once for each row of arguments."""
+        """Execute an SQL statement once for each row of arguments. It need not be one of the named
+        queries."""
         await self._connection.executemany(statement, rows)
 
     async def fetch(self, statement: str, *arguments: Any) -> list[Any]:
-        """Run a statement that is not among ``queries``, and return its rows."""
+        """Run an SQL statement, and return its rows. It need not be one of the named queries."""
         found: list[Any] = await self._connection.fetch(statement, *arguments)
         return found
 

@@ -374,8 +374,8 @@ class PostgresRuns:
         await self._notify(transaction, Notice(ended=tuple(ended)))
 
     def mark_stale(self, tenant: str, response_id: str) -> None:
-        """Make the readers of a run in this process read the store, because the run has ended or
-        was deleted."""
+        """Mark this process's subscriptions to a run as stale, because the run has ended or was
+        deleted. The readers of the run then read the store."""
         self._subscriptions.mark_stale([(tenant, response_id)])
 
     async def _notify(self, transaction: Transaction, notice: Notice) -> None:

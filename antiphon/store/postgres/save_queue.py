@@ -55,7 +55,8 @@ class ResponseRow(Struct, frozen=True):
 
 
 class SaveQueue:
-    """Saves responses through a connection pool."""
+    """Saves responses through a connection pool. Responses that wait at the same time are saved
+    with one statement."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

@@ -168,9 +168,12 @@ class PostgresSweep:
 
 
 async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int:
-    """Delete responses and their runs. Also delete those ancestors of the responses that were
-    deleted earlier and that no descendant needs any more. Return how many bytes became free.
-    ``rows``: the row numbers of the responses."""
+    """Delete responses and their runs. Return how many bytes became free. ``rows``: the row numbers
+    of the responses.
+
+    If a later response continues a deleted response, the row of the deleted response is kept. So
+    this function also removes the kept rows of ancestors that no response continues any more.
+    """
     freed = 0
     while rows:
         await transaction.rows("drop_runs_of", rows)  # first: the lock order of PostgresRuns.end

@@ -1,7 +1,7 @@
 """Tools that the API defines and that the client runs: shells, patches, and the use of a computer.
 
-The model sees each of these tools as a function. The output contains a call of the function as an
-item of the tool's own type. The client runs the call and sends its output.
+The model sees each of these tools as a function. In the response, a call of the function is an item
+of the tool's own type. The client runs the call and sends the result in its next request.
 """
 
 from __future__ import annotations

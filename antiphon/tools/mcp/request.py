@@ -1,5 +1,6 @@
-"""Read the ``mcp`` fields of a request and of the conversation: allowed tools, required approvals,
-listed tools and approved calls."""
+"""Read what a request says about MCP servers. An entry of type ``mcp`` in the field ``tools`` says
+which tools of an MCP server the model may use, and which calls need an approval. Items of the
+conversation contain the server's list of tools, and the calls that the user has approved."""
 
 from __future__ import annotations
 
@@ -175,8 +176,8 @@ def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...]
 
 
 def _read_tools(tools: Iterable[Json]) -> Iterator[ListedTool]:
-    """Yield the valid tools of a list. Invalid tools are skipped, because a client may have written
-    the list."""
+    """Yield the valid tools of a list. Skip the invalid tools: the list comes from the
+    conversation, so the client may have changed or written it."""
     for tool in tools:
         try:
             yield msgspec.convert(tool, ListedTool)

@@ -106,8 +106,8 @@ class Browser:
         return self._shown_pages[cursor] if 0 <= cursor < len(self._shown_pages) else None
 
     async def search(self, query: str, *, step_cursor: int) -> StepResult:
-        """Search for pages and show the list of results. ``step_cursor``: the number of this step
-        (one tool call of the model). Raises ``ToolError``."""
+        """Search for pages and show the model the list of results. ``step_cursor``: the number of
+        this step. A step is one tool call of the model. Raises ``ToolError``."""
         results = await self._source.search(query, self._options)
         allowed_results = tuple(one for one in results if self._options.allows(one.url))[
             : self._options.count

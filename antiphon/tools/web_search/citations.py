@@ -22,8 +22,8 @@ _ESCAPES = {ord(sign): f"%{ord(sign):02X}" for sign in ' \t\r\n()<>[]`"\\'}
 
 
 def page_citation_notation(page_at: Callable[[int], WebPage | None]) -> CitationNotation:
-    """Return the notation of page citations. ``page_at``: a function that returns the page with a
-    given number (its cursor). It returns None if there is no such page."""
+    """Return the notation in which the model cites web pages. ``page_at``: a function that returns
+    the page with a given number (its cursor). It returns None if there is no such page."""
 
     def cite(mark: re.Match[str], at: int, last: str) -> Citation | None:
         page, line = page_at(int(mark.group(1))), _LINE.search(mark.group(2))

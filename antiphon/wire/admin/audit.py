@@ -1,4 +1,4 @@
-"""Events of the audit log: an extension of the API."""
+"""The JSON types of the events in the audit log. They are an extension of OpenAI's API."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ class EmbeddingsUsageBucket(Struct, frozen=True, kw_only=True):
 
 
 class CompletionsUsagePage(Struct, frozen=True, kw_only=True):
-    """One page of buckets, ordered by time. ``next_page``: the value of ``page`` for the request of
-    the next page."""
+    """One page of the usage of responses and completions, in buckets (periods of time). The buckets
+    are ordered by time. ``next_page``: the value of ``page`` for the request of the next page."""
 
     object: Literal["page"] = "page"
     data: tuple[CompletionsUsageBucket, ...]
@@ -99,8 +99,8 @@ class CompletionsUsagePage(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingsUsagePage(Struct, frozen=True, kw_only=True):
-    """One page of buckets of embeddings requests, ordered by time. ``next_page``: the value of
-    ``page`` for the request of the next page."""
+    """One page of the usage of embeddings requests, in buckets (periods of time). The buckets are
+    ordered by time. ``next_page``: the value of ``page`` for the request of the next page."""
 
     object: Literal["page"] = "page"
     data: tuple[EmbeddingsUsageBucket, ...]

@@ -111,8 +111,8 @@ def _check_tool(tool: tl.Tool, path: str) -> None:
 
 
 def check_name(name: str, path: str, limit: int) -> None:
-    """Check that a tool name has OpenAI's pattern and at most ``limit`` characters. Other names
-    could break the prompts and grammars that contain them. Raises ``InvalidRequest``."""
+    """Check that a tool name matches OpenAI's pattern and has at most ``limit`` characters. Other
+    names could break the prompts and grammars that contain them. Raises ``InvalidRequest``."""
     if len(name) > limit:
         raise too_long_error(path, len(name), limit)
     if not _NAME.match(name):

@@ -429,7 +429,7 @@ class ResponsesStreamParser:
                 self._take_step(item_state, name)
 
     def _preview(self, item_state: _UpstreamItem, event: _Event) -> None:
-        """Report a preview of an image that the upstream generates."""
+        """Emit a progress event with a preview of an image that the upstream generates."""
         image, index = event.partial_image_b64, event.partial_image_index
         is_legal = (item_state.state, event.type.removeprefix("response.")) in ITEM.get(
             item_state.tag, {}

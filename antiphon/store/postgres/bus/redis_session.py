@@ -1,5 +1,5 @@
-"""A connection to a Redis or Valkey server, over its publish/subscribe channels. Messages in these
-channels are not stored."""
+"""A connection to a Redis or Valkey server, which serves as the message bus. The messages are sent
+over publish/subscribe channels, so Redis does not store them."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ class BatchNotifier:
             self._start()
 
     def send_notice(self, channel: str, payload: str) -> None:
-        """Queue a notification that is not about a batch. It sends ``payload`` to ``channel``. The
-        notification may be lost."""
+        """Queue a notification that is not about a batch of events. ``payload`` is its content, and
+        ``channel`` is the channel to which it is sent. The notification may be lost."""
         self._notices.append((channel, payload.encode()))
         self._start()
 

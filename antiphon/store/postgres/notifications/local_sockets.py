@@ -76,8 +76,9 @@ class LocalSockets:
         """Listen for messages to this process. ``on_message``: called on the event loop with each
         message, which is a payload from ``encode_batches``.
 
-        Returns None if the folder cannot be used. Notifications between this process and the other
-        processes on this host then take the same way as between hosts.
+        Returns None if the folder cannot be used. In this case, this process exchanges
+        notifications with the other processes on this host as it does with processes on other
+        hosts.
         """
         sockets = cls(folder)
         try:

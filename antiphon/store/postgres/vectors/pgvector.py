@@ -255,7 +255,8 @@ class Pgvector:
         """Do nothing: the health check of the store already covers this database."""
 
     async def close(self) -> None:
-        """Stop loading codes. The store closes the connections."""
+        """Cancel the tasks that load codes of vectors into memory. The connections are not closed
+        here, because they belong to the store."""
         await self._codes.close()
 
     async def finish_loads(self) -> None:

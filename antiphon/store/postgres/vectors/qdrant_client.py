@@ -64,8 +64,9 @@ class VectorHit(Struct, frozen=True):
 
 class QdrantClient:
     """The Qdrant collections that hold the vectors of one PostgreSQL database. Made by ``connect``.
-    ``address``: the URL of Qdrant's HTTP API. ``database``: identifies the database. The text is
-    part of the names of its collections, because databases can share a Qdrant server."""
+    ``address``: the URL of Qdrant's HTTP API. ``database``: a text that identifies the database.
+    The names of the collections contain this text, because several databases can share a Qdrant
+    server."""
 
     def __init__(self, client: Any, models: Any, address: str, database: str) -> None:
         self._client = client

@@ -33,8 +33,8 @@ _Key = tuple[str, str]
 
 
 class PeerNotifications:
-    """The notifications that one process sends and receives. ``folder``: the folder with the
-    sockets of all processes."""
+    """Sends notifications about runs from this process to its peers, and receives the notifications
+    of the peers. ``folder``: the folder with the sockets of all processes."""
 
     def __init__(self, folder: Path) -> None:
         self._peers = Peers(folder, self._on_message, self._on_gone)
