@@ -41,7 +41,7 @@ class CatalogModel(Protocol):
 
     @property
     def status(self) -> Status:
-        """The state of the model: whether it can answer immediately."""
+        """The state of the model, for example ready or still being loaded."""
 
     async def ready(self) -> None:
         """Start loading the model if it is not loaded, and wait a short time for it. Return even if

@@ -224,8 +224,8 @@ class Metrics:
     """The server's metrics, in a separate Prometheus registry. Implements ``StoreObserver``.
 
     - ``tenants``: tenants with their own label value; all other tenants count as ``other``.
-    - ``names``: the set of alternative names under which some metrics are exported a second time;
-      ``antiphon`` means that each metric is exported only once.
+    - ``names``: with ``vllm``, some metrics are exported a second time under vLLM's names, and with
+      ``responses`` under the names of version 0.1. ``antiphon`` exports each metric once.
     - ``exporter``: also receives measurements of each request, as OpenTelemetry's conventions
       define them.
     """

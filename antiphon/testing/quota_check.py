@@ -103,8 +103,8 @@ async def a_dead_owner_reserves_nothing(store: Store) -> None:
 async def only_its_owner_releases_a_reservation(store: Store) -> None:
     """Check that only the current owner of a reservation (a place for a response in the tenant's
     quota) can release it. Example: one server reserves a place for a response, and then another
-    server reserves the place for the same response. If the first server now releases its
-    reservation, the place stays reserved."""
+    server takes over this reservation. If the first server now releases the reservation, the place
+    stays reserved."""
     assert await _reserve(store, "a", 1, owner="one")
     assert await _reserve(store, "a", 1, owner="two")
     await store.release_reservation("t", "resp_a", "one")

@@ -1,7 +1,8 @@
 """HTTP client of one upstream.
 
-A failed request is retried if no payload of its response has arrived yet. After a later failure,
-the caller may send the request again with the same ``RetryPolicy``.
+A failed request is retried if no payload of its response has arrived yet. If the request fails
+after the first payload, the client does not retry it. The caller may then send the request again.
+Retries by the caller count for the same limits, if the caller passes the same ``RetryPolicy``.
 """
 
 from __future__ import annotations

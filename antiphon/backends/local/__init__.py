@@ -1,1 +1,2 @@
-"""The local backend, which combines an engine with the dialect of the engine's model."""
+"""The local backend. It combines an engine with the dialect of the engine's model, which renders
+prompts and parses output."""

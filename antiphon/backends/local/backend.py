@@ -502,10 +502,13 @@ def _for_engine(
 ) -> Rendered:
     """Adapt the constraint and the parser of the rendered prompt to what the engine can enforce.
 
-    ``is_enforced``: whether the engine enforces the constraint's grammar or its JSON schema. If it
-    enforces neither, the constraint is removed. ``takes_grammar``: whether the engine enforces the
-    grammar. If the engine enforces only the JSON schema, the whole output is JSON, so it is parsed
-    as JSON.
+    A constraint contains a grammar for the whole output of the model. Some constraints also contain
+    a JSON schema for the answer, for engines that enforce only JSON schemas.
+
+    - ``is_enforced``: whether the engine enforces the grammar or the schema. If it enforces
+      neither, the constraint is removed.
+    - ``takes_grammar``: whether the engine enforces the grammar. If the engine enforces only the
+      schema, the whole output is JSON, so it is parsed as JSON.
     """
     if not is_enforced:
         return _unconstrained(rendered)

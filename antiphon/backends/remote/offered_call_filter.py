@@ -47,8 +47,9 @@ class OfferedCallFilter:
         self._is_text = self._is_dropped = False
 
     def filter(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
-        """Return the deltas that pass the filter. A call of a function that was not offered becomes
-        text. An item of a hosted tool that was not offered is dropped."""
+        """Return the deltas without calls that were not offered to the model. A call of a function
+        that was not offered becomes text. An item of a hosted tool that was not offered is dropped.
+        """
         passed: list[Delta] = []
         for delta in deltas:
             if type(delta) is not Text:

@@ -23,7 +23,7 @@ class StreamValidator:
     """Validates one reply while it streams.
 
     ``answer_format``: the format that the answer must have; None allows any text. ``tool_calls``:
-    the rules for tool calls; None allows any calls. ``allows_text_with_calls``: whether a reply
+    the rules for tool calls; None means no rules. ``allows_text_with_calls``: whether a reply
     with tool calls may also have text that does not have the format. ``has_stop_strings``: True if
     the request has stop strings, and the upstream does not report whether a stop string ended the
     reply. Then any reply may have been cut off, so it is enough that the text is the beginning of a
@@ -98,7 +98,7 @@ class StreamValidator:
     async def fault(self, deltas: Sequence[Delta]) -> str | None:
         """Validate the deltas of one batch. Return a message about the fault, or None.
 
-        If a stop string cut off the text, it is enough that the text is the beginning of a valid
+        If a stop string cut off the text, the text is also accepted if it is a prefix of a valid
         text.
         """
         last = deltas[-1] if deltas else None

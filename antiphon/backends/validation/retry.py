@@ -52,7 +52,7 @@ class ValidationPlan(Struct, frozen=True, kw_only=True):
     """The rules by which a reply is validated, and which of them the engine or upstream enforces.
 
     ``answer_format``: the format of the answer; None allows any text. ``tool_calls``: the rules for
-    tool calls; None allows any calls. ``enforces_format``: whether the engine or upstream enforces
+    tool calls; None means no rules. ``enforces_format``: whether the engine or upstream enforces
     ``answer_format``. ``enforces_calls``: whether the engine or upstream enforces ``tool_calls``.
     ``allows_text_with_calls`` and ``has_stop_strings``: see ``StreamValidator``.
     """

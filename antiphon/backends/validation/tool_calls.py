@@ -90,7 +90,8 @@ def tool_call_rules(
     is_enforced: bool = False,
     accept_strays: bool = False,
 ) -> ToolCallRules | None:
-    """Return the rules for the tool calls of a request, or None if the request allows any calls.
+    """Return the rules for the tool calls of a request. Returns None if the request does not
+    restrict the calls.
 
     ``is_enforced``: whether the engine or upstream enforces the rules. If so, the schemas and
     grammars of the tools are not checked here. If not, raises ``InvalidRequest`` for a schema or
@@ -111,8 +112,8 @@ def tool_call_rules(
 async def compiled_tool_call_rules(
     tools: PromptTools, grammars: GrammarCache, *, is_enforced: bool, accept_strays: bool
 ) -> ToolCallRules | None:
-    """Return the rules for the tool calls of a request, or None if the request allows any calls.
-    The arguments and the exceptions are the same as for ``tool_call_rules``.
+    """Return the rules for the tool calls of a request. Returns None if the request does not
+    restrict the calls. The arguments and the exceptions are the same as for ``tool_call_rules``.
 
     If a tool has a strict schema or a grammar, the rules are created on a thread, because checking
     the schema or grammar may take seconds. If no tool has one, the rules are created on the event

@@ -220,8 +220,8 @@ class _Samples:
         return True
 
     def image(self) -> ImageMarkup | None:
-        """Return the text that the template writes for an image and around it, or None if it shows
-        no images."""
+        """Return the placeholder that the template writes for an image, and the text that it writes
+        before and after the placeholder. Returns None if the template does not support images."""
         parts = [_text(_FIRST), {"type": "image"}, _text(_SECOND)]
         try:
             text = self._template.render([{"role": "user", "content": parts}], tools=self.no_tools)

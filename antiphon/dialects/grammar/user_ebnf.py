@@ -87,7 +87,7 @@ _Node = _Pattern | _Name | _Sequence | _Choice | _Repetition
 
 
 class _NotRegular(Exception):
-    """The expression cannot be one regex, because it is recursive or too long."""
+    """The expression cannot be written as a single regex, because it is recursive or too long."""
 
 
 def ebnf_rules(definition: str, prefix: str) -> tuple[str, str]:

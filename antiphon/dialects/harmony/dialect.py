@@ -126,7 +126,7 @@ class HarmonyDialect:
         )
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Return which reasoning later prompts contain.
+        """Return for how many turns the reasoning of a turn stays in the prompt.
 
         - ``all_turns``: the reasoning of all turns, if the request asks for it.
         - ``current_turn``: otherwise, only the reasoning of the current tool loop, as OpenAI

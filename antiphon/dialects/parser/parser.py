@@ -232,8 +232,8 @@ class FormatParser:
         )
 
     def _emit_plain(self, text: str, logprob: TokenLogprob | None) -> None:
-        """Emit a token's text for which ``_is_plain`` is true: it can only continue the current
-        answer or reasoning."""
+        """Emit the text of a token that can only continue the current answer or reasoning. Call
+        this if ``_is_plain`` is true for the token."""
         self._position += len(text)
         if self._state == THINKING:
             self.reasoning_tokens += 1

@@ -199,8 +199,9 @@ def _question_tokens(request: ReplyRequest) -> int:
 
 def _threshold(management: Sequence[ContextManagement], size: int | None) -> int | None:
     """Return the number of prompt tokens above which the conversation is compacted. ``size``: the
-    size of the context in tokens, if it is known. Returns None if neither a threshold nor the size
-    is known. The conversation is then compacted only if the backend rejects it as too long."""
+    size of the context in tokens, if it is known. If the request sets no threshold, the threshold
+    is derived from ``size``. Returns None if ``size`` is also unknown. The conversation is then
+    compacted only if the backend rejects it as too long."""
     if (explicit := _explicit_threshold(management)) is not None:
         return explicit[0]
     return None if size is None else int(size * _FULL_FRACTION)

@@ -23,8 +23,8 @@ class OwnerHeartbeats:
     def living_owners(self, lease_s: float) -> frozenset[str]:
         """Return the owners whose last heartbeat is less than ``lease_s`` seconds old.
 
-        The heartbeats are kept in memory. So after a restart, the owner of an older run counts as
-        dead until it sends a heartbeat.
+        The heartbeats are kept in the memory of this process. So after a restart of this process,
+        each owner counts as dead until it sends its next heartbeat.
         """
         since = time.monotonic() - lease_s
         return frozenset(owner for owner, time_s in self._last_heartbeats.items() if time_s > since)

@@ -170,9 +170,9 @@ class MemoryFiles:
         return row is not None
 
     def _add_content(self, tenant: str, content: FileContents) -> FileContents:
-        """Record that one more file has this content, and return the content to store with the
-        file. If the tenant already has another blob with the same content, this is the reference to
-        that blob. Otherwise it is ``content``."""
+        """Record that one more file has the content that ``content`` refers to. Return the
+        reference that the file has to store: if the tenant already has a blob with equal content, a
+        reference to this older blob, and otherwise ``content``."""
         if not isinstance(content, BlobRef):
             return content
         row = self._blobs.setdefault((tenant, content.sha256), _BlobRow(content))

@@ -67,7 +67,8 @@ class MemoryUsage:
         return tuple(_totals(*bucket, sums) for bucket, sums in ordered)
 
     def delete_tenant(self, tenant: str) -> int:
-        """Delete the usage of a tenant. Return the number of deleted rows."""
+        """Delete the usage of a tenant. Return the number of deleted records and
+        sums."""
         records = [id for id, record in self._records.items() if record.tenant == tenant]
         for id in records:
             del self._records[id]

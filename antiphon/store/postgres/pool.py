@@ -159,8 +159,8 @@ class ConnectionPool:
         """Context manager for a transaction that holds a lock of a tenant. ``lock``: the name of
         the query that takes the lock.
 
-        Calls of this process that need the same lock wait in a queue, without a database
-        connection. So all calls of one tenant together occupy only one connection.
+        Transactions of this process that need the same lock of the same tenant wait in a queue.
+        While they wait, they occupy no database connection.
         """
         queue = self._tenant_queues.get((lock, tenant))
         if queue is None:

@@ -62,13 +62,14 @@ class _ToolKind(Struct, frozen=True, kw_only=True):
     """Describes how the tools of an MCP server become one built-in tool.
 
     - ``check``: rejects fields of a request that the MCP server does not support.
-    - ``function``: takes a tool of the MCP server. Returns the function that Antiphon shows the
-      model for it, still without a handler. Returns None if the model must not see the tool.
+    - ``function``: takes a tool of the MCP server, and returns a description of the function that
+      the model sees instead of this tool. The caller adds the handler, which runs calls. Returns
+      None if the model must not see the tool.
     - ``arguments``: translates the arguments that the model wrote into the arguments of the MCP
       server's tool.
     - ``result_fields``: returns the fields of the output item. Its arguments are the tool, the
-      arguments that the model wrote, the text of the result, and whether the item contains the
-      outputs of the model's code.
+      arguments that the model wrote, the text of the result, and whether the request asks for the
+      outputs of code in the item.
     - ``step``: name of the progress event of a running call, for example ``searching``.
     """
 

@@ -432,8 +432,8 @@ _STREAMED_FIELDS = frozenset({"text", "summary", "data", "signature"})
 
 
 class _StreamedText(list[str]):
-    """The text of a field that is still being streamed, as a list of pieces. The class
-    distinguishes this list from the lists in the upstream's JSON."""
+    """The text of a field that is still being streamed, as a list of pieces. It has a class of its
+    own, so that it is not mistaken for a list in the upstream's JSON."""
 
 
 def _joined(value: object) -> object:

@@ -80,8 +80,9 @@ class PeerNotifications:
         self._peers.broadcast(RunsChanged(queued=(response_id,)))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
-        """Tell the other processes which runs this process has claimed. ``lost``: the id and the
-        new epoch of each claimed run that had another owner before."""
+        """Tell the other processes which runs this process has claimed. ``lost``: those of the
+        claimed runs that another process owned and lost to this process, each with its id and its
+        new epoch (the number of its claim)."""
         ids = tuple(claim.job.id for claim in claims)
         if ids:
             self._queue.remove(ids)
