@@ -1,6 +1,6 @@
 """Antiphon: the OpenAI Responses API for the models you run yourself.
 
-This module is the public API for Python programs that contain a server. Its names are imported on
+This module is the public API for Python programs that embed a server. Its names are imported on
 first use, so that ``import antiphon`` itself stays cheap.
 """
 

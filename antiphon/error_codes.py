@@ -40,17 +40,17 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "container_error": ErrorCode(
         400,
         "A container cannot be opened or used.",
-        "Read the message; create another container.",
+        "Read the message, or create another container.",
     ),
     "container_expired": ErrorCode(
         400,
-        "The container was not used for longer than its expiry.",
+        "The container was unused for the time in its `expires_after`, so it has expired.",
         "Create another container.",
     ),
     "container_unreachable": ErrorCode(
         503,
-        "The container belongs to another server, which does not answer.",
-        "Send the request again; operator: see `replica_url`.",
+        "The process or the other server that runs the container does not answer.",
+        "Send the request again. Operator: see `replica_url`.",
     ),
     "containers_disabled": ErrorCode(
         404,
@@ -117,13 +117,13 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "file_too_large": ErrorCode(
         400,
-        "The file, or the text in it, is larger than the limit.",
+        "The file has too many bytes or pages, or its text is too long.",
         "Send a smaller file. Operator: see `max_file_bytes`.",
         other_statuses=(413,),
     ),
     "host_not_allowed": ErrorCode(
         400,
-        "The host in the `Host` header is not allowed. A web page may use DNS rebinding.",
+        "The `Host` header contains a name that is not allowed. This prevents DNS rebinding.",
         "Operator: add the host to `allowed_hosts`, or configure API keys.",
     ),
     "http_error": ErrorCode(
@@ -133,7 +133,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "image_content_policy_violation": ErrorCode(
         400,
-        "The upstream refuses the content.",
+        "The upstream or the image generator refuses the content.",
         "Change the content.",
         fails_run=True,
     ),
@@ -170,7 +170,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "insufficient_quota": ErrorCode(
         429,
         "A quota of the tenant is used up, or the upstream has no credit left.",
-        "Do not retry. Delete stored objects. Operator: raise the quota, or add credit.",
+        "Do not retry. Delete stored objects. Operator: raise the quota, or add credit at the"
+        " upstream.",
         fails_run=True,
     ),
     "integer_above_max_value": ErrorCode(
@@ -206,12 +207,12 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "invalid_encrypted_content": ErrorCode(
         400,
-        "This server did not encrypt the item, or no longer has the key.",
-        "Leave the item out. Operator: see `encryption_keys`.",
+        "This server cannot decrypt the item: it has no fitting key, or the item was changed.",
+        "Leave the item out. Operator: see `encryption_keys` and `undecryptable_items`.",
     ),
     "invalid_file": ErrorCode(
         400,
-        "The file is damaged or protected.",
+        "The file is damaged or protected by a password, or the request names no file.",
         "Send another file.",
     ),
     "invalid_file_data": ErrorCode(
@@ -222,12 +223,13 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "invalid_file_url": ErrorCode(
         400,
         "The server does not fetch files from this URL.",
-        "Use http or https and a public address. Operator: see `fetch_urls`.",
+        "Use http or https and a public address. Operator: see `fetch_urls` and"
+        " `fetch_allowed_networks`.",
     ),
     "invalid_grammar": ErrorCode(
         400,
         "A grammar is invalid or too large.",
-        "Correct the grammar; the message says where.",
+        "Correct the grammar; the message says where the mistake is.",
         fails_run=True,
     ),
     "invalid_idempotency_key": ErrorCode(
@@ -237,7 +239,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "invalid_image": ErrorCode(
         400,
-        "The image has no content or cannot be used.",
+        "The request names no image, or the image cannot be used.",
         "Send another image.",
         fails_run=True,
     ),
@@ -256,12 +258,13 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "invalid_image_url": ErrorCode(
         400,
         "The server does not fetch images from this URL.",
-        "Use http, https or a data URL. Operator: see `fetch_urls`.",
+        "Use http or https and a public address, or a data URL. Operator: see `fetch_urls` and"
+        " `fetch_allowed_networks`.",
         fails_run=True,
     ),
     "invalid_json": ErrorCode(
         400,
-        "The body is not JSON.",
+        "The body is not valid JSON.",
         "Check how the body is encoded.",
     ),
     "invalid_json_schema": ErrorCode(
@@ -271,13 +274,13 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "invalid_multipart": ErrorCode(
         400,
-        "The form cannot be read.",
+        "The body is not a valid `multipart/form-data` form.",
         "Let an HTTP library encode the form.",
     ),
     "invalid_origin": ErrorCode(
         400,
-        "A web page of another origin tried to open a WebSocket.",
-        "Operator: configure API keys.",
+        "A web page of another origin (another host or port) tried to open a WebSocket.",
+        "Open the WebSocket from a page of this server, or from a program that is no browser.",
     ),
     "invalid_prompt": ErrorCode(
         400,
@@ -304,7 +307,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "invalid_value": ErrorCode(
         400,
         "The value of a field is invalid.",
-        "Send one of the values that the message names.",
+        "Correct the value; the message says what is allowed.",
         fails_run=True,
     ),
     "method_not_supported": ErrorCode(
@@ -319,13 +322,13 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "model_loading": ErrorCode(
         503,
-        "The tokenizer of the model is not loaded yet.",
+        "The endpoint needs the tokenizer of a model that is still being loaded.",
         "Try again after `retry-after` seconds.",
     ),
     "model_not_found": ErrorCode(
         404,
-        "No served model has this name.",
-        "Use a name from `GET /v1/models`. Operator: add an alias.",
+        "No served model has this name, or the API key may not use the model.",
+        "Use a name from `GET /v1/models`. Operator: add an alias, or see `keys` and `tenants`.",
     ),
     "model_not_loaded": ErrorCode(
         503,
@@ -335,8 +338,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "mutually_exclusive_parameters": ErrorCode(
         400,
-        "Two fields exclude each other.",
-        "Send one of them.",
+        "The request has fields that exclude each other.",
+        "Send only one of these fields.",
     ),
     "object_above_max_properties": ErrorCode(
         400,
@@ -350,8 +353,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "prompt_not_found": ErrorCode(
         404,
-        "No stored prompt has this id and version.",
-        "Check the id with `GET /v1/prompts`.",
+        "There is no stored prompt with this id and version.",
+        "Check the id and the version; `GET /v1/prompts` lists the prompts.",
     ),
     "range_not_satisfiable": ErrorCode(
         416,
@@ -360,8 +363,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "rate_limit_exceeded": ErrorCode(
         429,
-        "The key, the server or its upstream has reached its rate limit.",
-        "Try again after `retry-after` seconds. Operator: see `requests_per_minute`.",
+        "A limit of the API key, its tenant or the upstream is reached, or too many requests wait.",
+        "Try again after `retry-after` seconds. Operator: see `requests_per_minute`, `keys`,"
+        " `tenants` and `max_queued_requests`.",
         fails_run=True,
     ),
     "request_too_large": ErrorCode(
@@ -371,7 +375,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "server_error": ErrorCode(
         500,
-        "The server (500), or the model or its upstream (502) failed, or the server stops (503).",
+        "The server failed (500), the model or its upstream failed (502), or the server is stopping"
+        " (503).",
         "Try again. Operator: the log has the cause under the `x-request-id`.",
         fails_run=True,
         other_statuses=(502, 503),
@@ -389,7 +394,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "storage_limit_exceeded": ErrorCode(
         413,
-        "The file alone is larger than the storage limit of the tenant.",
+        "The file alone is larger than all files of the tenant together may be.",
         "Send a smaller file. Operator: see `max_files_bytes`.",
     ),
     "string_above_max_length": ErrorCode(
@@ -400,7 +405,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "tool_not_allowed": ErrorCode(
         403,
         "The API key, or its tenant, may not use this tool.",
-        "Leave the tool out. Operator: see the tools of the key in `keys` and `tenants`.",
+        "Leave the tool out. Operator: see the allowed tools in `keys` and `tenants`.",
     ),
     "unknown_parameter": ErrorCode(
         400,
@@ -420,7 +425,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "unsupported_file": ErrorCode(
         400,
         "The type of the file is not supported.",
-        "Send text, or a document of a known type. Operator: install the documents extra.",
+        'Send text, or a document of a known type. Operator: install the extra "documents".',
     ),
     "unsupported_image_media_type": ErrorCode(
         400,
@@ -430,7 +435,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "unsupported_model": ErrorCode(
         400,
-        "The model does not support this endpoint.",
+        "The model does not support this endpoint or this action.",
         "Use another model, or another endpoint.",
     ),
     "unsupported_parameter": ErrorCode(
@@ -442,7 +447,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "unsupported_tool": ErrorCode(
         400,
         "The server does not run this tool.",
-        "Leave the tool out, or use a function. Operator: see the page about tools.",
+        "Leave the tool out, or use a function. Operator: tools.md says how to turn on tools.",
     ),
     "unsupported_value": ErrorCode(
         400,
@@ -457,18 +462,18 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "upload_size_exceeded": ErrorCode(
         400,
-        "The parts are larger than the announced size.",
-        "Create an upload with the right size.",
+        "The parts together are larger than the `bytes` of the upload.",
+        "Create an upload with the right `bytes`.",
     ),
     "upload_size_mismatch": ErrorCode(
         400,
-        "The parts are smaller than the announced size.",
+        "The parts together are smaller than the `bytes` of the upload.",
         "Add the missing parts.",
     ),
     "vector_store_expired": ErrorCode(
         400,
-        "The vector store was not used for longer than its expiry.",
-        "Create another one.",
+        "The vector store was unused for the time in its `expires_after`, so it has expired.",
+        "Create another vector store.",
     ),
     "websocket_connection_limit_reached": ErrorCode(
         400,
@@ -482,7 +487,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "websocket_stream_limit_reached": ErrorCode(
         400,
-        "The connection has too many stream ids.",
-        "Use a stream id again, or open another connection.",
+        "The connection has reached its maximum number of different stream ids.",
+        "Reuse one of its stream ids, or open another connection.",
     ),
 }

@@ -244,7 +244,8 @@ class BackendError(RunError):
 
 
 class Unavailable(RunError):
-    """The server, or one of its processes, was stopped or disconnected: HTTP 503."""
+    """The server cannot finish a run, for example because a process was stopped or lost its
+    connection. The HTTP status is 503."""
 
     type = SERVICE_UNAVAILABLE
     is_transient = True
@@ -263,9 +264,9 @@ class ToolError(RunError):
 
 
 class ConnectorError(ToolError):
-    """The tools of an MCP server cannot be listed. This ends the response with HTTP 424 and
-    OpenAI's error message. The error code is ``invalid_prompt``, because clients of a stream that
-    get this code stop and show the message."""
+    """The tools of an MCP server cannot be listed. This error ends the response with HTTP 424 and
+    OpenAI's error message. The error code is ``invalid_prompt``, because a client that receives
+    this code in a stream stops and shows the message."""
 
     type = "external_connector_error"
 

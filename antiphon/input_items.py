@@ -118,8 +118,9 @@ def check_call_outputs(
     """Check that each output has a call and that each call has exactly one output. An output may
     come before its call.
 
-    - Calls of a finished program need no output.
-    - If ``waiting`` is true, calls without an output are allowed.
+    - Calls of a finished program (code that the model wrote and that calls tools) need no output.
+    - If ``waiting`` is true, calls may still wait for their outputs. Callers set ``waiting`` if the
+      request compacts the conversation.
     - Several calls may have the same id if each call has its own output, because some clients
       number their calls from 0 in each turn.
 

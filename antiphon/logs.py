@@ -159,9 +159,9 @@ def _render_json(logger: Any, method: str, event: _Event) -> str:
 
 
 def _human_renderer(*, colors: bool) -> _Renderer:
-    """Return a renderer that formats log events like structlog's console renderer. For events
-    without colors, tracebacks and logger names, it takes a faster path, which gives the same
-    output."""
+    """Return a renderer that formats log events like structlog's console renderer. If ``colors`` is
+    False, events with neither a traceback nor a logger name take a faster path, which gives the
+    same output."""
     console = structlog.dev.ConsoleRenderer(
         colors=colors, exception_formatter=structlog.dev.plain_traceback
     )

@@ -71,9 +71,10 @@ class PagedList(Generic[_T]):
         return page_of(*self.select(params))
 
     def select(self, params: PageParams) -> tuple[tuple[_T, ...], bool]:
-        """Return the items of a page, and whether the list has more items. For a backwards page
-        (``PageParams.is_backwards``), these would be before the page, otherwise after it. Raises
-        ``InvalidRequest`` if ``after`` or ``before`` is not the id of an item in the list."""
+        """Return the items of a page, and whether the list has more items after the page. For a
+        backwards page (``PageParams.is_backwards``), return whether the list has more items before
+        the page instead. Raises ``InvalidRequest`` if ``after`` or ``before`` is not the id of an
+        item in the list."""
         newest_first = params.order == "desc"
         start, stop = 0, len(self._items)
         if params.after is not None:
@@ -133,8 +134,8 @@ def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
 
 
 def page_of_found(found: Sequence[_T], params: PageParams) -> Page[_T]:
-    """Build a page from the entries that a store returned for the query of ``page_query``.
-    ``params``: the parameters with which the query was made."""
+    """Build a page from the entries that a store returned for a query made by ``page_query``.
+    ``params``: the parameters that were passed to ``page_query``."""
     page = found[: params.limit]
     return page_of(page[::-1] if params.is_backwards else page, len(found) > params.limit)
 

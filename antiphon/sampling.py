@@ -40,7 +40,8 @@ class Session(Struct, frozen=True, kw_only=True):
 
     @property
     def tenant_key(self) -> str:
-        """A digest of ``tenant``. It is equal for all requests of a tenant."""
+        """A digest of ``tenant``, which is sent to upstream servers instead of the tenant's name.
+        It is equal for all requests of a tenant."""
         return self.digest(b"", purpose="session tenant", tenant=self.tenant)
 
 

@@ -1,5 +1,5 @@
-"""Values that dialects and engines exchange: prompts, chunks, constraints, and the tokenizer
-contract."""
+"""Values that dialects and engines exchange, such as prompts, chunks and constraints. Also the
+contract of a tokenizer."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class EncodedImage(Struct, frozen=True):
     """An image in a prompt.
 
     ``content``: the encoded bytes of the image. ``mime``: media type, such as ``image/png``.
-    ``position``: the image is inserted before the prompt's id with this index. ``placeholder_ids``:
-    the ids, beginning at this index, that the template writes in place of the image; empty if it
-    writes none.
+    ``position``: an index into the token ids of the prompt. The image is inserted before the token
+    id with this index. ``placeholder_ids``: the token ids, from ``position`` on, that the template
+    writes in place of the image; empty if it writes none.
     """
 
     content: bytes
@@ -136,7 +136,8 @@ class Tokenizer(Protocol):
 
 
 class ModelCard(Struct, frozen=True, kw_only=True):
-    """Metadata from a model's files."""
+    """What engines and dialects need to know about a model, such as its context size, chat template
+    and special tokens. These values are read from the model's files."""
 
     name: str
     context_size: int

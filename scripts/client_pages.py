@@ -23,7 +23,7 @@ _OBSERVED = _ROOT / "tests" / "clients" / "seen.json"
 _FATES: Mapping[str, str] = {
     "honoured": "supported",
     "echoed": "accepted, and returned in the response if OpenAI's API returns it too",
-    "hint": "accepted; a hint that may have no effect",
+    "hint": "accepted, but may have no effect",
     "refused": "rejected, unless the value has no effect",
 }
 #: API → its module, and the table of its fields.
@@ -65,12 +65,18 @@ def _page(client: Mapping[str, Any]) -> str:
         ("Other endpoints that it calls", "paths"),
     ):
         if client[key]:
-            parts += [f"## {heading}", _checks([(f"`{each}`", "") for each in client[key]])]
+            parts += [f"## {heading}", _checks([(_quoted(each), "") for each in client[key]])]
     parts.append("## What does not work")
     parts.append(
         "\n".join(f"- [ ] {each}" for each in client["fails"]) or "Everything that was tried works."
     )
     return "\n\n".join(parts) + "\n"
+
+
+def _quoted(name: str) -> str:
+    """Return the first word of ``name`` as code. The other words describe it."""
+    word, space, rest = name.partition(" ")
+    return f"`{word}`{space}{rest}"
 
 
 def _fate(name: str, treatments: Mapping[str, str]) -> str:

@@ -35,7 +35,8 @@ Generated from `antiphon/config/settings.py` by `make docs`.
 Settings come from `antiphon.toml` in the working directory (or the file that `--config` or
 `ANTIPHON_CONFIG` names), from environment variables, which override the file, and from command line
 flags, which override both. `port = 9000`, `ANTIPHON_PORT=9000` and `--port 9000` mean the same. In
-variables and flags, the elements of a list are separated by commas. Unknown settings are rejected.
+variables and flags, the elements of a list are separated by commas. Tables can be set only in the
+file, except `models` and `keys`. If a setting is unknown, the server does not start.
 `antiphon settings` prints every value and its origin.
 
 ```toml
@@ -97,12 +98,13 @@ _EVENTS_HEAD = """\
 # Events
 
 This page defines the legal order of events. It is generated from
-`antiphon/stream/event_grammar.py` by `make docs`. The tests check every stream against it.
+`antiphon/stream/event_grammar.py` by `make docs`. Antiphon's tests check every stream against it.
 
-One state machine covers the response. Another one covers each item, from `output_item.added` to
-`output_item.done`; the item's type selects it. Event names are shown without their prefix
-`response.`, and the event of a part includes the type of the part. Numbering is checked too:
-`sequence_number` has no gaps, items and parts have consecutive indices, and ids never change.
+One state machine covers the response. In addition, each item has a state machine, from
+`output_item.added` to `output_item.done`. The item's type determines which one. The tables show
+event names without their prefix `response.`. The name of a part's event ends with the type of the
+part, such as `content_part.added/refusal`. The tests also check the numbering: `sequence_number`
+has no gaps, items and parts have consecutive indices, and ids never change.
 """
 
 
@@ -112,7 +114,7 @@ _EVENTS_ENDS = """\
 A completed response always has an answer or a call, because clients fail on an empty `output`. If
 the model generates nothing, or only reasoning, the output ends with a message that has one part
 with an empty text. If a limit ends a response before the first text, its status is `incomplete`,
-and its output may be empty. The output of a request with `generate: false` is always empty.
+and its output may be empty. If the request has `generate: false`, the output is always empty.
 
 ## How a stream ends
 
@@ -128,9 +130,10 @@ At the end of a complete stream, the last event is `completed`, `incomplete` or 
   continues without its readers. Resume its stream with `starting_after`.
 
 OpenAI has no terminal event for `cancelled` either: the stream of a cancelled response just ends.
-Strict clients reject event types that OpenAI does not send. The official SDKs hide `[DONE]`. With
-these SDKs, if the loop over the events ends without a terminal event, the response was cancelled or
-deleted. A truncated stream raises an exception.
+Antiphon adds no such event, because strict clients reject event types that OpenAI does not send.
+The official SDKs hide `[DONE]`. If the loop over the events of an SDK ends without a terminal
+event, the response was cancelled or deleted. If the stream is truncated, the SDK raises an
+exception.
 """
 
 

@@ -129,11 +129,11 @@ _ERRORS_HEAD = """\
 Generated from `antiphon/error_codes.py` by `make docs`.
 
 An HTTP error has the body `{"error": {"message", "type", "param", "code"}}`. `param` is the path
-of the faulty field, such as `input[1].role`; programs should look at `code`, not at the message. If
-a run fails after its first event, the stream ends with the events `error` and `response.failed`,
-and `response.error.code` is one of the codes marked *run*. The headers `retry-after` and
-`x-should-retry` say whether a retry makes sense. [clients.md](clients.md) shows what users of each
-client see.
+of the faulty field, such as `input[1].role`. Programs should evaluate `code`, not the message. The
+headers `retry-after` and `x-should-retry` say whether a retry makes sense. If a run fails after its
+first event, there is no HTTP error: the stream ends with the events `error` and `response.failed`,
+and `response.error.code` is one of the codes that the third column marks with *run*.
+[clients.md](clients.md) shows what users of each client see.
 """
 
 
@@ -153,15 +153,16 @@ _METRICS_HEAD = """\
 Generated from `antiphon/http/metrics.py` by `make docs`.
 
 `GET /metrics` returns the metrics in Prometheus' or OpenMetrics' text format. The setting
-`metrics` says who may read them without an API key. Labels never contain text that clients send;
-tenants that the settings do not name share the label `other`. A counter's name ends with `_total`,
-a histogram has `_bucket`, `_sum` and `_count`. `metrics_names` shows other names as well.
-[monitoring.md](monitoring.md) explains how to use them.
+`metrics` says who may read them without an API key. Labels never contain text that clients send.
+Tenants whose names are not in the settings share the label value `other`. The name of a counter
+ends with `_total`. A histogram has three kinds of series, whose names end with `_bucket`, `_sum`
+and `_count`. With the setting `metrics_names`, some metrics also appear under other names.
+[monitoring.md](monitoring.md) explains how to use the metrics.
 
-With `metrics_export = "otlp"` (extra `otel`), `gen_ai.server.request.duration`,
-`gen_ai.server.time_to_first_token`, `gen_ai.server.time_per_output_token` and
-`gen_ai.client.token.usage` are sent to the collector at `otlp_endpoint` too, as the semantic
-conventions for generative AI define them.
+With `metrics_export = "otlp"`, which needs the extra `otel`, Antiphon also sends four metrics to
+the collector at `otlp_endpoint`. OpenTelemetry's semantic conventions for generative AI define
+them: `gen_ai.server.request.duration`, `gen_ai.server.time_to_first_token`,
+`gen_ai.server.time_per_output_token` and `gen_ai.client.token.usage`.
 
 | name | type | labels | meaning |
 |---|---|---|---|

@@ -28,8 +28,8 @@ _HELP = (
 _COMMANDS_HELP = """\
 /new              start a new conversation
 /retry            answer the last message again
-/model [NAME]     show the models, or talk to another one
-/system [TEXT]    set the instructions; without a text: remove them
+/model [NAME]     show the models; with a name: switch to this model
+/system [TEXT]    set the instructions for the model; without a text: remove them
 /file PATH        attach an image or a document to the next message
 /tools [NAME …]   choose the tools: web_search, code_interpreter, shell, image_generation,
                   file_search:VECTOR_STORE_ID, mcp:LABEL; off for none
@@ -204,7 +204,7 @@ class _Conversation:
 
 
 def _file_part(path: Path) -> Json:
-    """Return the content part that sends this file. Raises ``OSError``."""
+    """Return the content part of a message that contains this file. Raises ``OSError``."""
     kind = mimetypes.guess_type(path.name)[0] or "text/plain"
     data = base64.b64encode(path.read_bytes()).decode()
     url = f"data:{kind};base64,{data}"

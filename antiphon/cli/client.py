@@ -67,7 +67,9 @@ class Server:
     def events(self, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         """Create a response and yield its events. Raises ``RequestFailed``.
 
-        Closing the iterator disconnects, which cancels the response."""
+        If the caller closes the iterator, the connection is closed, and the server cancels the
+        response.
+        """
         return self.stream("/v1/responses", {**body, "stream": True})
 
     def get(self, path: str) -> Any:

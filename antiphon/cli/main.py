@@ -144,7 +144,10 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         if command.arguments is not None:
             command.arguments(sub)
         sub.add_argument(
-            "--config", type=Path, metavar="FILE", help="settings file (default: antiphon.toml)"
+            "--config",
+            type=Path,
+            metavar="FILE",
+            help="settings file (default: the file that ANTIPHON_CONFIG names, or antiphon.toml)",
         )
         if name in words:
             _add_flags(sub, command)
@@ -166,7 +169,9 @@ def _add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
                 )
     if command.sets_model:
         section = parser.add_argument_group(
-            "The model", "If one model is served. All settings of a model: docs/settings.md."
+            "The model",
+            "These flags apply if exactly one model is served. docs/settings.md lists all settings"
+            " of a model.",
         )
         for option in _model_flags():
             _add_flag(section, option, prefix=_MODEL_PREFIX)
@@ -218,7 +223,7 @@ def _metavar(option: Option) -> str:
     """Return a short placeholder for a flag's value: the allowed values, or the type of the
     value."""
     if option.kind.startswith('"'):
-        return option.kind.replace('"', "").replace(" or ", "|")
+        return option.kind.replace('"', "").replace(" or ", "|").replace(", ", "|")
     return next(word for kind, word in _METAVARS.items() if option.kind.startswith(kind))
 
 
@@ -241,15 +246,17 @@ def _models_argument(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=argparse.SUPPRESS,
         metavar="MODEL",
-        help="a GGUF file, a folder with a GGUF file, hf:owner/repo, owner/repo:Q4_K_M,"
-        " NAME=SOURCE, or the name of a configured model (default: all configured models, or"
-        " else a small one)",
+        help="model to serve: a GGUF file, a folder with a GGUF file, a model at Hugging Face"
+        " (hf:owner/repo or owner/repo:Q4_K_M), NAME=SOURCE, or the name of a model in the settings"
+        " (default: all models in the settings, or a small model if they contain none)",
     )
 
 
 def _pull_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "source", metavar="MODEL", help="hf:owner/repo/file.gguf, owner/repo:Q4_0 …"
+        "source",
+        metavar="MODEL",
+        help="model at Hugging Face: hf:owner/repo, hf:owner/repo/file.gguf or owner/repo:Q4_0",
     )
 
 
@@ -259,19 +266,24 @@ def _models_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="list",
         choices=["list", "load", "unload", "pull"],
-        help="list the models (default); load, unload or pull a model on the running server",
+        help="list: show the models of the running server or, if none runs, those in the settings"
+        " (default); load, unload: load or unload a model of the running server; pull: download a"
+        " model",
     )
     parser.add_argument(
-        "name", nargs="?", metavar="MODEL", help="name of a model, or a source to pull"
+        "name",
+        nargs="?",
+        metavar="MODEL",
+        help="name of a model; pull also accepts what antiphon pull accepts",
     )
 
 
 def _launch_arguments(parser: argparse.ArgumentParser) -> None:
     from .launch import CLIENTS
 
-    parser.add_argument("client", choices=list(CLIENTS))
+    parser.add_argument("client", choices=list(CLIENTS), help="the coding agent")
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="…", help="arguments of the client"
+        "arguments", nargs=argparse.REMAINDER, metavar="…", help="arguments for the coding agent"
     )
 
 
@@ -279,16 +291,18 @@ def _key_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=["new", "list", "rotate", "revoke"],
-        help="new: create a key; only with --store: list the keys, rotate (give a key a new secret)"
-        " or revoke a key",
+        help="new: create a key; list: show all keys; rotate: replace the secret of a key; revoke:"
+        " delete a key; all but new need --store",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="name of a key in the store")
-    parser.add_argument("--tenant", default="default", help="tenant of the key")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the key")
+    parser.add_argument(
+        "--tenant", default="default", help="tenant of the new key (default: default)"
+    )
     parser.add_argument(
         "--store",
         dest="in_store",
         action="store_true",
-        help="manage keys in the servers' store",
+        help="manage the keys in the store; without it, new prints a key for the settings file",
     )
     for limit in (*_KEY_LIMITS, *_KEY_LISTS):
         is_list = limit in _KEY_LISTS
@@ -296,7 +310,7 @@ def _key_arguments(parser: argparse.ArgumentParser) -> None:
             flag_name(limit),
             dest=f"key_{limit}",  # a setting has the same name
             metavar="A,B,…" if is_list else "N",
-            help=f"{limit} that the key may use; default: all" if is_list else "limit of the key",
+            help=options(ApiKey)[limit].help,
         )
 
 
@@ -311,23 +325,35 @@ _KEY_LISTS = ("models", "tools")
 
 
 def _tenant_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["export", "delete"])
+    parser.add_argument(
+        "action",
+        choices=["export", "delete"],
+        help="export: write all data of the tenant to an archive; delete: delete all data of the"
+        " tenant",
+    )
     parser.add_argument("name", metavar="NAME", help="name of the tenant")
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="file of the archive (default: standard output)"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="file for the exported archive (default: standard output)",
     )
-    parser.add_argument("--yes", action="store_true", help="delete without a question")
+    parser.add_argument("--yes", action="store_true", help="delete without asking for confirmation")
 
 
 def _audit_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, name, help in (
-        ("--type", "type", "acts of this type, such as api_key.created"),
-        ("--by", "key", "acts with the API key of this name"),
-        ("--target", "target", "acts on the object with this name or id"),
+        ("--type", "type", "actions of this type, such as api_key.created"),
+        ("--by", "key", "actions with the API key of this name"),
+        ("--target", "target", "actions on the object with this name or id"),
     ):
         parser.add_argument(flag, dest=f"audit_{name}", metavar="NAME", help=f"only {help}")
     parser.add_argument(
-        "--last", type=_period_count, metavar="N", default=20, help="number of acts (default: 20)"
+        "--last",
+        type=_period_count,
+        metavar="N",
+        default=20,
+        help="show the last N actions (default: 20)",
     )
 
 
@@ -335,21 +361,21 @@ def _usage_arguments(parser: argparse.ArgumentParser) -> None:
     from .usage import GROUPS
 
     width = parser.add_mutually_exclusive_group()
-    width.add_argument("--day", action="store_true", help="sums for each day (default)")
-    width.add_argument("--hour", action="store_true", help="sums for each hour")
+    width.add_argument("--day", action="store_true", help="one row for each day (default)")
+    width.add_argument("--hour", action="store_true", help="one row for each hour")
     parser.add_argument(
         "--by",
         action="append",
         choices=list(GROUPS),
-        help="separate sums for each key, model or tenant; may be repeated",
+        help="separate rows for each key, model or tenant; may be repeated",
     )
     parser.add_argument(
         "--last",
         type=_period_count,
         metavar="N",
-        help="number of days or hours (default: 7 days or 24 hours)",
+        help="number of days or hours, with the current one (default: 7 days or 24 hours)",
     )
-    parser.add_argument("--csv", action="store_true", help="print CSV")
+    parser.add_argument("--csv", action="store_true", help="print CSV instead of a table")
 
 
 def _period_count(text: str) -> int:
@@ -362,14 +388,23 @@ _MAX_PERIODS = 10_000
 
 
 def _index_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["add", "remove", "list", "count"])
+    parser.add_argument(
+        "action",
+        choices=["add", "remove", "list", "count"],
+        help="add or remove pages, list the pages with their titles, or count them",
+    )
     parser.add_argument(
         "what",
         nargs="*",
         metavar="WHAT",
-        help="folders, files and URLs to add; URL prefixes to remove or list",
+        help="add: folders, files and URLs of pages; remove, list: the beginning of the URLs of"
+        " pages",
     )
-    parser.add_argument("--as", dest="prefix", help="URL prefix for added files")
+    parser.add_argument(
+        "--as",
+        dest="prefix",
+        help="beginning of the URLs that added files get in the index (default: file:FOLDER/)",
+    )
 
 
 def _files_arguments(parser: argparse.ArgumentParser) -> None:
@@ -612,7 +647,7 @@ def _demo(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
 
 
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--once", action="store_true", help="stop after the tour")
+    parser.add_argument("--once", action="store_true", help="stop the server after the tour")
 
 
 def _key(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
@@ -715,7 +750,7 @@ _SERVE_GROUPS = (
 
 COMMANDS: Mapping[str, Command] = {
     "serve": Command(
-        help="Serve models.",
+        help="Start a server that serves models.",
         run=_serve,
         groups=_SERVE_GROUPS,
         sets_model=True,
@@ -726,7 +761,7 @@ COMMANDS: Mapping[str, Command] = {
         help="Chat with a running server.", run=_chat, groups=("Chat",), flags=("port",)
     ),
     "launch": Command(
-        help="Start a coding agent against a running server, with a temporary profile.",
+        help="Start a coding agent that uses a running server, with a temporary configuration.",
         run=_launch,
         groups=("Chat",),
         flags=("port",),
@@ -734,7 +769,7 @@ COMMANDS: Mapping[str, Command] = {
         arguments=_launch_arguments,
     ),
     "models": Command(
-        help="List, load, unload and download models.",
+        help="List, load and unload the models of a running server, or download a model.",
         run=_models,
         groups=("Models",),
         flags=("port", "chat_url", "chat_key"),
@@ -755,20 +790,20 @@ COMMANDS: Mapping[str, Command] = {
         arguments=_tenant_arguments,
     ),
     "audit": Command(
-        help="Show who administered a running server, when and how.",
+        help="Show the audit log of a running server: who administered it, when and how.",
         run=_audit,
         flags=("port", "chat_url", "chat_key"),
         arguments=_audit_arguments,
     ),
     "pull": Command(
-        help="Download a model.",
+        help="Download a model to this machine.",
         run=_pull,
         groups=("Models",),
         takes="MODEL ",
         arguments=_pull_argument,
     ),
     "index": Command(
-        help="Manage the local web search index.",
+        help="Manage the local index that the tool web_search searches.",
         run=_index,
         groups=("Tools", "Fetching"),
         takes="add|remove|list|count [WHAT …] ",
@@ -787,17 +822,17 @@ COMMANDS: Mapping[str, Command] = {
         groups=("Storage",),
     ),
     "settings": Command(
-        help="Show every setting and its origin.",
+        help="Show every setting and where its value comes from.",
         run=_settings,
         groups=(*_SERVE_GROUPS, "Chat"),
     ),
     "doctor": Command(
-        help="Show what works on this machine, and how to turn on the rest.",
+        help="Show which models and tools work on this machine, and how to turn on the rest.",
         run=_doctor,
         groups=("Fetching", "Tools", "Models"),
     ),
     "demo": Command(
-        help="Serve a scripted tour of the API, with real tools and without a large model.",
+        help="Start a server whose model is a script, and show a tour of the API with real tools.",
         run=_demo,
         groups=("Server",),
         arguments=_demo_arguments,

@@ -1,4 +1,5 @@
-"""``antiphon tenant`` and ``antiphon audit``: the tenants and the audit log of a running server."""
+"""The commands ``antiphon tenant`` and ``antiphon audit``. They export or delete a tenant of a
+running server, and list the entries of its audit log."""
 
 from __future__ import annotations
 

@@ -17,25 +17,30 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     The settings contain only the SHA-256 digest of a key. `antiphon key new` creates a key.
     """
 
-    sha256: Annotated[str, declare("SHA-256 of the key, in hex.")]
+    sha256: Annotated[str, declare("SHA-256 of the key, in lower-case hex.")]
     tenant: Annotated[str, declare("Tenant of the key. Tenants cannot see each other's data.")] = (
         "default"
     )
     name: Annotated[
-        str | None, declare("Name of the key in logs. Unset: the name of the tenant.")
+        str | None,
+        declare(
+            "Name of the key in logs, in usage statistics, and in the settings `operators` "
+            "and `prompt_editors`. Keys with the same name share their limits. Unset: the "
+            "name of the tenant."
+        ),
     ] = None
     requests_per_minute: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         declare(
-            "Maximum number of requests per minute with this key. Unset: the global "
-            "`requests_per_minute`."
+            "Maximum number of requests per minute for all keys with this name together. "
+            "Unset: the global `requests_per_minute`."
         ),
     ] = None
     tokens_per_minute: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         declare(
-            "Maximum number of input and output tokens per minute for all keys with "
-            "this name together. Unset: no limit."
+            "Maximum number of input and output tokens in 60 seconds for all keys with this "
+            "name together. Unset: no limit."
         ),
     ] = None
     tokens_per_day: Annotated[
@@ -48,15 +53,15 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     concurrent_requests: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         declare(
-            "Maximum number of requests in progress at the same time, for all keys with "
-            "this name together. Unset: no limit."
+            "Maximum number of requests to models that run or wait at the same time, for all "
+            "keys with this name together. Unset: no limit."
         ),
     ] = None
     background_runs: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         declare(
-            "Maximum number of background responses in progress at the same time, for "
-            "all keys with this name together. Unset: no limit."
+            "Maximum number of background responses that are queued or in progress, for all "
+            "keys with this name together. Unset: no limit."
         ),
     ] = None
     models: Annotated[
@@ -65,5 +70,8 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     ] = None
     tools: Annotated[
         tuple[str, ...] | None,
-        declare("Types of tools that the key may use, in addition to functions. Unset: all."),
+        declare(
+            "Types of hosted tools, such as `web_search`, that the key may use. Functions "
+            "and custom tools are always allowed. Unset: all."
+        ),
     ] = None

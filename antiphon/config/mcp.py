@@ -15,10 +15,11 @@ class McpServer(Struct, frozen=True, kw_only=True):
     """An MCP server: ``[mcp_servers.NAME]``.
 
     A request selects this server by ``NAME``, in ``server_label`` or ``connector_id``. So the
-    request does not need to contain the address.
+    request does not need to contain the address. Each table must have exactly one of ``url``,
+    ``command`` and ``tool``.
     """
 
-    url: Annotated[str, declare("URL of the MCP server. It may be a private address.")] = ""
+    url: Annotated[str, declare("URL of the MCP server. It may have a private address.")] = ""
     transport: Annotated[
         Literal["auto", "http", "sse"],
         declare(
@@ -30,15 +31,19 @@ class McpServer(Struct, frozen=True, kw_only=True):
         dict[str, str],
         declare(
             (
-                "HTTP headers sent with every request. A value `$NAME` is replaced by the "
-                "environment variable `NAME`."
+                "HTTP headers that are sent with every request to `url`. A value `$NAME` is "
+                "replaced by the environment variable `NAME`."
             ),
             kind="a table",
             secret=True,
         ),
     ] = {}
     command: Annotated[
-        str, declare("Command that starts the MCP server on this machine (instead of `url`).")
+        str,
+        declare(
+            "Program that Antiphon starts as the MCP server, on this machine. Set it instead "
+            "of `url`. The arguments of the program are in `args`."
+        ),
     ] = ""
     tool: Annotated[
         Literal["code_interpreter", "shell", "web_search"] | None,
@@ -50,7 +55,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
     implements: Annotated[
         Literal["code_interpreter", "web_search"] | None,
         declare(
-            "Built-in tool of Antiphon that this MCP server implements. Every request with "
+            "Built-in tool of Antiphon that this MCP server replaces. Every request with "
             "this tool then uses the MCP server."
         ),
     ] = None
@@ -61,14 +66,14 @@ class McpServer(Struct, frozen=True, kw_only=True):
             "all responses of a tenant. Use `tenant` only if the MCP server keeps no state."
         ),
     ] = "conversation"
-    args: Annotated[tuple[str, ...], declare("Arguments of `command`.")] = ()
+    args: Annotated[tuple[str, ...], declare("Arguments of the program in `command`.")] = ()
     env: Annotated[
         dict[str, str],
         declare(
             (
-                "Environment variables of `command`, in addition to basic ones such as "
-                "`PATH` and `HOME`. A value `$NAME` is replaced by Antiphon's environment "
-                "variable `NAME`."
+                "Environment variables of the program in `command`, in addition to basic ones "
+                "such as `PATH` and `HOME`. A value `$NAME` is replaced by Antiphon's "
+                "environment variable `NAME`."
             ),
             kind="a table",
             secret=True,

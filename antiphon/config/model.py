@@ -22,49 +22,54 @@ _Penalty = Annotated[float, Meta(gt=0)]
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """A served model: ``[models.NAME]``.
+    """The settings of one served model, from the table ``[models.NAME]`` of a settings file.
 
-    The sampling options (such as ``temperature``) are defaults for requests that do not set them.
-    If an option is not set here, the value in the model's files is used.
+    Sampling options, such as ``temperature``, are defaults for requests that do not set them. If a
+    sampling option is not set here either, the value in the model's files is used.
     """
 
     source: Annotated[
         str,
         declare(
-            "Source of the model: a GGUF file, a folder with a GGUF file, "
-            "`hf:owner/repo/file.gguf`, `owner/repo:Q4_K_M`, a Hugging Face folder, or "
-            "the URL of an upstream. For several servers with the same model: a list of "
-            "URLs, or one text with URLs separated by commas. Not needed for an engine "
-            "that includes its model."
+            "Source of the model: a GGUF file, a folder with a GGUF file, a folder in the "
+            "format of Hugging Face, a model at Hugging Face (`hf:owner/repo/file.gguf`, "
+            "`owner/repo:Q4_K_M`, or `hf:owner/repo` for a folder), or the URL of an "
+            "upstream. For several upstreams with the same model: a list of URLs, or one "
+            "text with URLs separated by commas. Not needed for an engine that includes its "
+            "model."
         ),
     ] = ""
     engine: Annotated[
         str,
         declare(
-            "Engine that runs the model. `auto` chooses for a model in files: "
-            "`openvino` if it is faster for this model, otherwise `llama`."
+            "Engine that runs the model (see engines.md). `auto`: `openvino` if it is "
+            "installed and supports the model with its settings, and `parallel` is at least "
+            "8; otherwise `llama`."
         ),
     ] = "llama"
     load: Annotated[
         Literal["start", "demand"],
         declare(
-            "When the model is loaded: at the start of the server (`start`), or at its "
-            "first request (`demand`)."
+            "When the model is loaded: at the start of the server (`start`), or at its first "
+            "request (`demand`). A model that does not fit into `model_memory_mb` at the "
+            "start is loaded at its first request."
         ),
     ] = "start"
     idle_unload_s: Annotated[
         float,
         declare(
-            ("Unload the model after this number of seconds without a request. 0: never."),
+            (
+                "Unload the model after this number of seconds without a request. The next "
+                "request loads it again. 0: never unload it."
+            ),
             ge=0,
         ),
     ] = 0
     memory_mb: Annotated[
         _Count | None,
         declare(
-            "Memory in MiB that the loaded model needs, which counts for "
-            "`model_memory_mb`. Unset: estimated from the sizes of its weights and its "
-            "key-value cache."
+            "Memory in MiB that the loaded model counts for in `model_memory_mb`. Unset: an "
+            "estimate from the sizes of its weights and its key-value cache."
         ),
     ] = None
     aliases: Annotated[
@@ -77,18 +82,33 @@ class Model(Struct, frozen=True, kw_only=True):
     context_size: Annotated[
         _Count | None,
         declare(
-            "Context size in tokens, for prompt and output together. Unset: the size "
-            "for which the model is trained, but at most 8192."
+            "Context size in tokens, for prompt and output together. Unset: the size for "
+            "which the model is trained; with `llama`, `openvino` and `transformers`, at "
+            "most 8192."
         ),
     ] = None
     threads: Annotated[
         _Count | None, declare("Number of CPU threads. Unset: the global `threads`.")
     ] = None
     parallel: Annotated[
-        int, declare("Maximum number of requests that the engine generates at the same time.", ge=1)
+        int,
+        declare(
+            (
+                "Maximum number of requests for which the engine generates tokens at the same "
+                "time. Further requests wait."
+            ),
+            ge=1,
+        ),
     ] = 4
     gpu_layers: Annotated[
-        int, declare("Number of layers that run on the GPU. -1: as many as fit.", ge=-1)
+        int,
+        declare(
+            (
+                "Number of layers that run on the GPU, with `llama` and `llama_embeddings`. -1: "
+                "as many as fit. 0: none."
+            ),
+            ge=-1,
+        ),
     ] = -1
     template: Annotated[
         Path | None,
@@ -122,8 +142,8 @@ class Model(Struct, frozen=True, kw_only=True):
         dict[str, _Limit],
         declare(
             (
-                "Maximum number of reasoning tokens for each reasoning effort, such as `low "
-                "= 512`. For models that do not support reasoning efforts. The "
+                "For models that do not support reasoning efforts: the maximum number of "
+                "reasoning tokens for each reasoning effort, such as `low = 512`. The "
                 "`thinking_token_budget` of a request overrides it."
             ),
             kind="a table",
@@ -132,16 +152,16 @@ class Model(Struct, frozen=True, kw_only=True):
     dialect: Annotated[
         str | None,
         declare(
-            "Format of prompts and output: `chat` (the chat template), `harmony` "
-            "(gpt-oss), or a dialect of an installed package. Unset: `harmony` for "
-            "gpt-oss, `chat` for all other models."
+            "Format of prompts and output: `chat` (the chat template), `harmony` (gpt-oss), "
+            "or a dialect of an installed package. Unset: `harmony` for gpt-oss without "
+            "`template`, `chat` for all other models."
         ),
     ] = None
     vocabulary: Annotated[
         Path | None,
         declare(
-            "Folder with the file `o200k_base.tiktoken`, which gpt-oss needs. Unset: "
-            "the copy of this file in an installed package."
+            "Folder with the file `o200k_base.tiktoken`, which gpt-oss needs. Unset: the "
+            "copy that the extra `harmony` installs."
         ),
     ] = None
     projector: Annotated[
@@ -154,15 +174,17 @@ class Model(Struct, frozen=True, kw_only=True):
     images: Annotated[
         Literal["note", "refuse"],
         declare(
-            "What happens to images for a model that cannot read images: they are "
-            "replaced by a note in the prompt (`note`), or the request is rejected "
-            "(`refuse`)."
+            "What happens to images if the model cannot read images. `note`: a note in the "
+            "prompt replaces the image. `refuse`: the request is rejected."
         ),
     ] = "note"
     adapters: Annotated[
         dict[str, str],
         declare(
-            "LoRA adapters: name of the adapted model → file or folder of the adapter.",
+            (
+                "LoRA adapters: name under which requests select the adapter → file or folder of "
+                "the adapter, or its name at the upstream."
+            ),
             kind="a table",
         ),
     ] = {}
@@ -176,8 +198,9 @@ class Model(Struct, frozen=True, kw_only=True):
     router: Annotated[
         Literal["vllm-router", "smg", "sglang", "llm-d", "dynamo"] | None,
         declare(
-            "Kind of router at the upstream's address. Antiphon then sends a key with "
-            "which the router keeps each conversation on one engine."
+            "If the upstream is a router in front of several engines: the kind of router. "
+            "Antiphon then sends a key with which the router keeps each conversation on one "
+            "engine."
         ),
     ] = None
     api_key: Annotated[
@@ -190,12 +213,18 @@ class Model(Struct, frozen=True, kw_only=True):
     engine_options: Annotated[
         dict[str, Any],
         declare(
-            "Additional options of the engine, under the names that the engine uses.",
+            (
+                "Additional options of the engine, under the names that the engine uses (see "
+                "engines.md)."
+            ),
             kind="a table",
         ),
     ] = {}
     max_output_tokens: Annotated[
-        _Count | None, declare("Maximum number of output tokens for requests that do not set it.")
+        _Count | None,
+        declare(
+            "Maximum number of output tokens for requests that do not set `max_output_tokens`."
+        ),
     ] = None
     temperature: Annotated[_Temperature | None, declare("Default sampling temperature.")] = None
     top_p: Annotated[
@@ -220,5 +249,8 @@ class Model(Struct, frozen=True, kw_only=True):
     ] = None
     repetition_penalty: Annotated[
         _Penalty | None,
-        declare("Default repetition penalty. Values above 1 make repetitions less likely."),
+        declare(
+            "Default repetition penalty. Values above 1 make repetitions less likely. 1: no "
+            "penalty."
+        ),
     ] = None

@@ -1,5 +1,5 @@
-"""Read options of object storage that are missing in the settings from standard environment
-variables, such as the variables of AWS."""
+"""Options of an object storage. If the settings leave out an option, it is read from a standard
+environment variable, such as ``AWS_REGION``."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class Option(Struct, frozen=True, kw_only=True):
-    """One option.
+    """The description of one option, read from the field that declares it.
 
     - ``kind``: the type of the option in words, such as ``a path``.
     - ``default``: the default value as text; None if the option is required.
@@ -60,7 +60,8 @@ class Option(Struct, frozen=True, kw_only=True):
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag takes no value on the command line: the flag alone means true."""
+        """Whether the option's flag takes no value on the command line. Such a flag alone means
+        true."""
         return self.kind in (_SWITCH, AUTO_SWITCH)
 
     @property

@@ -40,8 +40,9 @@ RELOADED_SETTINGS = frozenset(
 
 
 class SettingsChange(Struct, frozen=True):
-    """The names of changed settings. ``applied``: settings that a reload can apply.
-    ``needs_restart``: settings whose change has an effect only after a restart."""
+    """The names of the settings whose values have changed. ``applied``: settings whose change takes
+    effect with a reload. ``needs_restart``: settings whose change takes effect only with a
+    restart."""
 
     applied: tuple[str, ...]
     needs_restart: tuple[str, ...]

@@ -77,15 +77,31 @@ class Settings(Struct, frozen=True, kw_only=True):
             return not self.stored_keys and len({key.tenant for key in self.keys}) <= 1
         return self.share_prefix_cache
 
-    host: Annotated[str, _server("Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, _server("Port to listen on. 0: a free port.", ge=0, le=65535)] = 8000
+    host: Annotated[
+        str,
+        _server(
+            "IP address or host name at which the server listens. `0.0.0.0` and `::`: all "
+            "addresses of the machine."
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int,
+        _server(
+            (
+                "Port at which the server listens. 0: the operating system chooses a free port. "
+                "Commands such as `antiphon chat` connect to this port."
+            ),
+            ge=0,
+            le=65535,
+        ),
+    ] = 8000
     workers: Annotated[
         int,
         _server(
             (
-                "Number of processes that serve the port together, to use more than one CPU "
-                "core. Several processes need a store that they can share: SQLite or "
-                "PostgreSQL. See scaling.md."
+                "Number of processes that accept requests at `port`. Several processes use "
+                "several CPU cores. They need a store in SQLite or PostgreSQL, which they share. "
+                "See scaling.md."
             ),
             ge=1,
             le=64,
@@ -93,20 +109,30 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 1
     cors_origins: Annotated[
         tuple[str, ...],
-        _server('Origins of web pages that may call the server (CORS). "*": all origins.'),
+        _server(
+            "Origins of web pages, such as `https://app.example.com`, that may call the "
+            'server from a browser (CORS). "*": all origins. Empty: only the web page of the '
+            "server."
+        ),
     ] = ()
     drain_s: Annotated[
         float,
         _server(
-            ("Number of seconds that running requests have to finish when the server stops."), ge=0
+            (
+                "Time in seconds that running requests get to finish when the server stops. A "
+                "request that needs more time fails. A background run that needs more time "
+                "continues on another server, or after the next start."
+            ),
+            ge=0,
         ),
     ] = 30
     lease_s: Annotated[
         float,
         _server(
             (
-                "Lease in seconds. If a server sends no heartbeat to the store for this "
-                "time, other servers on the same store take over its background runs."
+                "Lease on background runs, in seconds. If a server sends no heartbeat to the "
+                "store for this time, other servers on the same store take over its background "
+                "runs."
             ),
             ge=0.2,
         ),
@@ -114,19 +140,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     replica_url: Annotated[
         str | None,
         _server(
-            "URL at which other servers on the same PostgreSQL store can reach this "
-            "server, such as `http://10.0.0.3:8000`. They use it for the containers of "
-            "this server. Unset: the address in `host`. If `host` means all addresses "
-            "of the machine, other servers cannot use the containers. See scaling.md."
+            "URL at which other servers on the same PostgreSQL store can reach this server, "
+            "such as `http://10.0.0.3:8000`. Through it, they use the containers of this "
+            "server. Unset: the address in `host`. If that is `0.0.0.0` or `::`, other "
+            "servers cannot use the containers. See scaling.md."
         ),
     ] = None
     replica_secret: Annotated[
         str | None,
         _server(
             (
-                "Secret with which servers on the same store sign their calls to each "
-                "other. All these servers need the same secret. Unset: a secret in the "
-                "store."
+                "Secret with which servers on the same store sign their calls to each other. It "
+                "must be the same for all these servers. Unset: a secret that Antiphon creates "
+                "in the store."
             ),
             flag=None,
             secret=True,
@@ -134,41 +160,53 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     metrics: Annotated[
         Literal["loopback", "everybody", "nobody"],
-        _server("Who may read `/metrics` without a key."),
+        _server(
+            'Who may read `/metrics` without an API key. "loopback": clients on the same '
+            'machine. "everybody": all clients. "nobody": no client.'
+        ),
     ] = "loopback"
     metrics_names: Annotated[
         Literal["antiphon", "responses", "vllm"],
         _server(
-            'Additional names under which metrics are shown: "responses" for the names '
-            'of version 0.1, "vllm" for the names that vLLM uses.'
+            'Names of the metrics. "antiphon": only the names of this version. "responses": '
+            'some metrics also appear under their names of version 0.1. "vllm": some metrics '
+            "also appear under the names that vLLM uses."
         ),
     ] = "antiphon"
     metrics_export: Annotated[
         Literal["off", "otlp"],
-        _server("Send OpenTelemetry metrics to an OTLP collector (extra `otel`)."),
+        _server(
+            '"otlp": also send OpenTelemetry metrics about generative AI to the collector at '
+            "`otlp_endpoint`. Needs the extra `otel`."
+        ),
     ] = "off"
     ui: Annotated[
         Literal["auto", "on", "off"],
         _server(
-            'Serve the web page at `/`. "auto": only if `host` is a loopback address. See ui.md.'
+            "Whether the server has its web page at `/`, with a chat for the browser. "
+            '"auto": only if `host` is a loopback address. See ui.md.'
         ),
     ] = "auto"
     traces: Annotated[
         Literal["off", "otlp"],
-        _server("Send OpenTelemetry traces to an OTLP collector (extra `otel`)."),
+        _server(
+            '"otlp": send OpenTelemetry traces to the collector at `otlp_endpoint`. Needs '
+            "the extra `otel`."
+        ),
     ] = "off"
     otlp_endpoint: Annotated[
         str | None,
         _server(
-            "Address of the OTLP collector. Unset: the environment variable "
-            "`OTEL_EXPORTER_OTLP_ENDPOINT`, or `http://localhost:4318` if the variable "
-            "is not set."
+            "Base URL of the OpenTelemetry collector (OTLP over HTTP). Unset: the "
+            "environment variable `OTEL_EXPORTER_OTLP_ENDPOINT`. If that is not set either: "
+            "`http://localhost:4318`."
         ),
     ] = None
     trace_content: Annotated[
         bool,
         _server(
-            "Include prompts and answers in traces. Otherwise traces contain only counts and times."
+            "Include the texts of prompts and answers in traces. false: traces contain "
+            "times, names, ids and token counts, but no such texts."
         ),
     ] = False
     log_format: Annotated[
@@ -178,16 +216,16 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = "human"
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], _server("Minimum log level.")
+        Literal["debug", "info", "warning", "error"],
+        _server("Lowest level of the messages that are logged."),
     ] = "info"
     stall_log_ms: Annotated[
         int,
         _server(
             (
-                "If the event loop is blocked for more than this number of milliseconds, "
-                "the server logs the blocking line of code and increments "
-                "`antiphon_loop_stalls_total`. This also happens if the process waits for a "
-                "CPU of a busy machine. 0: off."
+                "Time in milliseconds. If the event loop is blocked for longer, the server logs "
+                "the stack of the blocking code and increments `antiphon_loop_stalls_total`. A "
+                "wait for a CPU counts too, but is logged at most every ten minutes. 0: off."
             ),
             ge=0,
         ),
@@ -197,9 +235,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         dict[str, Model],
         _models(
             (
-                "Models to serve: `[models.NAME]` tables in the file, or `NAME=SOURCE` "
-                "separated by commas in the environment variable. Models on the command "
-                "line replace them."
+                "Models to serve: `[models.NAME]` tables in the file, or `NAME=SOURCE` separated "
+                "by commas in the environment variable. If the command line names models, only "
+                "these are served."
             ),
             flag=None,
             default=f"{DEFAULT_MODEL}, downloaded on first use",
@@ -209,12 +247,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     default_model: Annotated[
         str | None,
         _models(
-            "Model for requests that name no model. Unset: the first model that answers "
-            "conversations."
+            "Name of the model for requests that name no model. Unset: the first model in "
+            "the settings that is neither for embeddings nor for reranking."
         ),
     ] = None
     threads: Annotated[
-        int, _models("Number of CPU threads for each model.", default="all cores but one", ge=1)
+        int,
+        _models(
+            "Number of CPU threads for each model whose own setting `threads` is not set.",
+            default="all cores but one",
+            ge=1,
+        ),
     ] = field(default_factory=_spare_cores)
     cache_dir: Annotated[
         Path, _models("Folder for downloaded models.", default="~/.cache/antiphon/models")
@@ -224,8 +267,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _models(
             (
-                "Maximum memory in MiB for all loaded models together, as Antiphon estimates "
-                "it. If another model does not fit, the least recently used models are "
+                "Limit in MiB for the estimated memory of all loaded models together. If a "
+                "request needs a model that does not fit, the least recently used models are "
                 "unloaded as soon as their running requests have ended. 0: no limit."
             ),
             ge=0,
@@ -235,8 +278,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     formats_dir: Annotated[
         Path | None,
         _models(
-            "Folder with your own model formats. They are `*.toml` files that describe "
-            "how a model writes tool calls and reasoning. See models.md."
+            "Folder with your own model formats: `*.toml` files that describe how a model "
+            "writes tool calls and reasoning. See models.md."
         ),
     ] = None
 
@@ -244,9 +287,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         _storage(
             (
-                "Store for responses and all other data: a SQLite file, `memory:`, "
-                "`postgresql://…` (which several servers can share), or the URL of a "
-                "plug-in. See embedding.md."
+                "Store for responses and all other data: the path of a SQLite file, `memory:` "
+                "(lost when the server stops), `postgresql://…` (several servers can share it), "
+                "or the URL of a plug-in (see embedding.md)."
             ),
             default="~/.local/share/antiphon/responses.db",
         ),
@@ -255,8 +298,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _storage(
             (
-                "Number of connections of each process to PostgreSQL. One more connection "
-                "listens for notifications."
+                "Maximum number of connections of each process to PostgreSQL. One more "
+                "connection receives notifications."
             ),
             ge=2,
             le=1000,
@@ -266,9 +309,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         _storage(
             (
-                "URL of the same PostgreSQL for the connection that listens for "
-                "notifications. Needed if the URL in `store` is a connection pooler in "
-                "transaction mode."
+                "URL of the same PostgreSQL database for the connection that receives "
+                "notifications. Needed if the URL in `store` leads to a connection pooler in "
+                "transaction mode. Unset: the URL in `store`."
             ),
             secret=True,
         ),
@@ -277,10 +320,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         _storage(
             (
-                "Message bus that sends new events of background runs to other processes on "
-                "the same PostgreSQL store: `nats://HOST:PORT` or `redis://HOST:PORT`. With "
-                "TLS: `tls://` or `rediss://`. Needs the extra `nats` or `redis`. See "
-                "scaling.md."
+                "Message bus that sends new events of background runs to other processes on the "
+                "same PostgreSQL store: `nats://HOST:PORT` or `redis://HOST:PORT`. With TLS: "
+                "`tls://` or `rediss://`. Needs the extra `nats` or `redis`. Unset: PostgreSQL "
+                "sends them. See scaling.md."
             ),
             secret=True,
         ),
@@ -313,16 +356,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     files_encrypted: Annotated[
         bool,
         _storage(
-            "Encrypt new contents in the object storage with the first key in `encryption_keys`."
+            "Encrypt contents before they are written to the object storage or folder in "
+            "`files`, with the first key in `encryption_keys`. Contents that are there "
+            "already do not change."
         ),
     ] = False
     response_blob_bytes: Annotated[
         int,
         _storage(
             (
-                "Size in bytes from which the input, output and tokens of a response are "
-                "not stored in PostgreSQL, but in the storage that `files` names. Has no "
-                "effect if `files` is `store`. 0: all responses stay in PostgreSQL."
+                "If the input, output and token ids of a response together have at least this "
+                "number of bytes, they are stored where `files` says, and not in PostgreSQL. Has "
+                "no effect if `files` is `store` or the store is not PostgreSQL. 0: all "
+                "responses stay in PostgreSQL."
             ),
             ge=0,
         ),
@@ -331,8 +377,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _storage(
             (
-                "Redirect downloads to signed URLs of the object storage that are valid for "
-                "this number of seconds. 0: all downloads go through this server."
+                "Lifetime in seconds of signed URLs of the object storage. Downloads of "
+                "unencrypted files of up to 8 MiB are redirected to such URLs. 0: all downloads "
+                "go through the server."
             ),
             ge=0,
             le=604_800,
@@ -341,13 +388,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     vectors: Annotated[
         str,
         _storage(
-            (
-                'How vector stores find the nearest vectors. "exact" compares all vectors, '
-                "in this process. For more than 100,000 chunks in a PostgreSQL store: "
-                '"pgvector" (an extension of PostgreSQL), or a Qdrant server '
-                "(`qdrant://HOST:PORT`, with TLS `qdrants://`), which needs the extra "
-                "`qdrant`. See file-search.md."
-            ),
+            'How vector stores find the vectors nearest to a query. "exact": the process '
+            "compares the query with all vectors. For more than 100,000 chunks in a "
+            'PostgreSQL store: "pgvector" (an extension of PostgreSQL), or a Qdrant server '
+            "(`qdrant://HOST:PORT`, with TLS `qdrants://`), which needs the extra `qdrant`. "
+            "See file-search.md."
         ),
     ] = "exact"
     vectors_key: Annotated[
@@ -364,7 +409,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=lambda: _home("XDG_DATA_HOME", ".local/share") / "prompts")
     retention_days: Annotated[
-        float, _storage("Number of days after which responses are deleted. 0: never.", ge=0)
+        float, _storage("Age in days at which responses are deleted. 0: never.", ge=0)
     ] = 30
     retention_events_s: Annotated[
         float,
@@ -381,8 +426,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _storage(
             (
-                "Maximum number of stored responses. If there are more, old responses are "
-                "deleted. 0: no limit."
+                "Maximum number of stored responses of all tenants together. If there are more, "
+                "the oldest responses of the tenant with the most data are deleted. 0: no limit."
             ),
             ge=0,
         ),
@@ -391,8 +436,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _storage(
             (
-                "Maximum total size of stored responses in bytes. If it is exceeded, old "
-                "responses are deleted. 0: no limit."
+                "Maximum size in bytes of the stored responses of all tenants together. If they "
+                "are larger, the oldest responses of the tenant with the most data are deleted. "
+                "0: no limit."
             ),
             ge=0,
         ),
@@ -408,35 +454,46 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     retention_audit_days: Annotated[
         float,
-        _storage("Number of days for which the audit log is kept. 0: for ever.", ge=0),
+        _storage(
+            (
+                "Number of days for which the audit log (who administered the server) is kept. "
+                "0: for ever."
+            ),
+            ge=0,
+        ),
     ] = 400
 
     webhook_url: Annotated[
         str | None,
-        _hooks("URL that receives webhooks when background responses end. Unset: no webhooks."),
+        _hooks(
+            "URL to which the server sends a webhook when a background response ends. It "
+            "must begin with `https://`. Unset: no webhooks."
+        ),
     ] = None
     webhook_secrets: Annotated[
         tuple[str, ...],
         _hooks(
             (
-                "Secrets that sign webhooks: `whsec_` followed by base64. Set several "
-                "secrets during a rotation."
+                "Secrets with which webhooks are signed, required for webhooks: `whsec_` "
+                "followed by 24 to 64 bytes in base64. During a rotation, set the new and the "
+                "old secret: each webhook then has one signature for each secret."
             ),
             flag=None,
             secret=True,
         ),
     ] = ()
     webhook_allow_private: Annotated[
-        bool, _hooks("Allow a private address in `webhook_url`, and a URL without TLS.")
+        bool,
+        _hooks("Allow a private address in `webhook_url`, and `http://` instead of `https://`."),
     ] = False
 
     keys: Annotated[
         tuple[ApiKey, ...],
         _access(
             (
-                "API keys: `[[keys]]` tables in the file, or `TENANT=SHA256` separated by "
-                "commas in the environment variable. Without API keys, every client that "
-                "can reach the server may use it."
+                "API keys: `[[keys]]` tables in the file, or `TENANT=SHA256` separated by commas "
+                "in the environment variable. If there are none and `stored_keys` is false, "
+                "every client that can reach the server may use it."
             ),
             flag=None,
             kind="tables [[keys]]",
@@ -445,14 +502,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     stored_keys: Annotated[
         bool,
         _access(
-            "Also accept API keys from the store. They can be created, rotated and "
-            "revoked while the server runs. Every request then needs a key."
+            "Also accept API keys from the store. Operators can create, rotate and revoke "
+            "them while the server runs. Every request then needs a key, even if there is no "
+            "key yet."
         ),
     ] = False
     tenants: Annotated[
         dict[str, Tenant],
         _access(
-            "Quotas and limits of single tenants: `[tenants.NAME]` tables.",
+            "Quotas and limits of individual tenants: `[tenants.NAME]` tables.",
             flag=None,
             kind="tables [tenants.NAME]",
         ),
@@ -460,21 +518,20 @@ class Settings(Struct, frozen=True, kw_only=True):
     share_prefix_cache: Annotated[
         bool | None,
         _access(
-            "Let tenants share the prefix caches of engines. This is faster if the "
-            "prompts of several tenants have the same beginning. But `cached_tokens` "
-            "and response times then reveal whether another tenant has sent this "
-            "beginning. Unset: tenants share the caches only if all keys belong to one "
-            "tenant."
+            "Let tenants share the prefix caches of engines. This is faster if the prompts "
+            "of several tenants have the same beginning. But `cached_tokens` and response "
+            "times then reveal whether another tenant has sent this beginning. Unset: true "
+            "only if `stored_keys` is false and all keys belong to one tenant."
         ),
     ] = None
     encryption_keys: Annotated[
         tuple[str, ...],
         _access(
             (
-                "Encryption keys for data that clients keep, such as reasoning and "
-                "compacted conversations: `ID:SECRET` with a secret of 32 bytes in base64. "
-                "The first key encrypts new data. All keys can decrypt data. Unset: a key "
-                "in the store."
+                "Keys that encrypt data which clients keep and send back, such as reasoning and "
+                "compacted conversations. Each is `ID:SECRET`, with a secret of 32 bytes in "
+                "base64. The first key encrypts new data. All keys can decrypt data. Empty: a "
+                "key that Antiphon creates in the store."
             ),
             flag=None,
             secret=True,
@@ -483,46 +540,66 @@ class Settings(Struct, frozen=True, kw_only=True):
     prompt_editors: Annotated[
         tuple[str, ...],
         _access(
-            "Names of the API keys that may read and change stored prompts. If the "
-            "server has no API keys, every client on the same machine may do this."
+            "Names of the API keys that may read and change stored prompts. If the server "
+            "needs no API keys, every client on the same machine may do this."
         ),
     ] = ()
     operators: Annotated[
         tuple[str, ...],
         _access(
-            "Names of the API keys that may manage the running server: load, unload and "
-            "download models, and read the usage of all tenants. If the server has no "
-            "API keys, every client on the same machine may do this."
+            "Names of the API keys that may manage the running server: its models, its "
+            "stored API keys and the data of tenants. They may also read the settings, the "
+            "audit log and the usage of all tenants. If the server needs no API keys, every "
+            "client on the same machine may do this."
         ),
     ] = ()
     allow_unauthenticated: Annotated[
-        bool, _access("Allow listening on a public address without API keys.")
+        bool,
+        _access(
+            "Allow a server that needs no API keys to listen at an address that other "
+            "machines can reach. false: such a server starts only if `host` is a loopback "
+            "address."
+        ),
     ] = False
     allowed_hosts: Annotated[
         tuple[str, ...],
         _access(
-            "Values of the `Host` header that a server without API keys accepts, in "
-            'addition to `localhost` and IP addresses. "*": all values. Requests with '
-            "other values are rejected, which prevents DNS rebinding."
+            "Host names that the `Host` header may contain in requests that come from the "
+            "same machine and need no API key. `localhost` and IP addresses are always "
+            'allowed. "*": all names. This check prevents DNS rebinding.'
         ),
     ] = ()
     requests_per_minute: Annotated[
         int,
         _access(
             (
-                "Maximum number of requests per minute for each API key. If the server has "
-                "no API keys: for all clients together. 0: no limit."
+                "Maximum number of requests per minute for each API key that has no limit of its "
+                "own. If the server needs no API keys: for all clients together. 0: no limit."
             ),
             ge=0,
         ),
     ] = 0
 
-    max_body_bytes: Annotated[int, _limits("Maximum size of a request body in bytes.", ge=1)] = (
-        64 * 2**20
-    )
-    max_file_bytes: Annotated[int, _limits("Maximum size of an uploaded file in bytes.", ge=1)] = (
-        64 * 2**20
-    )
+    max_body_bytes: Annotated[
+        int,
+        _limits(
+            (
+                "Maximum size of a request body in bytes. Uploaded files have another limit, "
+                "`max_file_bytes`."
+            ),
+            ge=1,
+        ),
+    ] = 64 * 2**20
+    max_file_bytes: Annotated[
+        int,
+        _limits(
+            (
+                "Maximum size in bytes of an uploaded file, and of a file that the server "
+                "fetches from a URL."
+            ),
+            ge=1,
+        ),
+    ] = 64 * 2**20
     max_responses: Annotated[
         int,
         _limits(
@@ -538,8 +615,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _limits(
             (
-                "If the stored responses of a tenant have this total size in bytes, new "
-                "responses are refused. 0: no limit."
+                "Maximum total size in bytes of the stored responses of a tenant. If it is "
+                "reached, new responses are refused. 0: no limit."
             ),
             ge=0,
         ),
@@ -563,16 +640,23 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_items: Annotated[int, _limits("Maximum number of input items in a request.", ge=1)] = 10_000
     max_tools: Annotated[int, _limits("Maximum number of tools in a request.", ge=1)] = 1_024
     max_nesting: Annotated[
-        int, _limits("Maximum nesting depth of a request's JSON.", ge=8, le=400)
+        int, _limits("Maximum nesting depth of the JSON in a request body.", ge=8, le=400)
     ] = 64
     max_concurrent_requests: Annotated[
-        int, _limits("Maximum number of requests that are processed at the same time.", ge=1)
+        int,
+        _limits(
+            (
+                "Maximum number of requests to models that are processed at the same time. "
+                "Further requests wait in a queue."
+            ),
+            ge=1,
+        ),
     ] = 256
     max_background_runs: Annotated[
         int,
         _limits(
             (
-                "Maximum number of background runs that are executed at the same time. "
+                "Maximum number of background runs that this server executes at the same time. "
                 "Further runs are queued."
             ),
             ge=1,
@@ -582,9 +666,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _limits(
             (
-                "Maximum number of open connections from one IP address. Loopback addresses "
-                "are not limited. Increase it if many clients use the same proxy. 0: no "
-                "limit."
+                "Maximum number of open connections from one IP address to one process of the "
+                "server. Loopback addresses are not limited. Increase it if many clients use the "
+                "same proxy. 0: no limit."
             ),
             ge=0,
         ),
@@ -593,8 +677,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _limits(
             (
-                "Maximum number of queued requests. Further requests are answered with HTTP "
-                "status 429."
+                "Maximum number of requests that wait because `max_concurrent_requests` is "
+                "reached. If there are more, requests are answered with HTTP status 429."
             ),
             ge=0,
         ),
@@ -603,9 +687,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         float,
         _limits(
             (
-                "Largest share of `max_concurrent_requests` and of `max_background_runs` "
-                "that one tenant may use, if the API keys belong to several tenants. The "
-                "remaining share stays free for other tenants. 1: no limit."
+                "Largest share of `max_concurrent_requests` and of `max_background_runs` that "
+                "one tenant may use. The rest stays free for other tenants. Has no effect if "
+                "`stored_keys` is false and all API keys belong to one tenant. 1: no limit."
             ),
             ge=0.01,
             le=1,
@@ -616,8 +700,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         _Switch,
         _fetching(
             (
-                "Fetch images and files that requests name by URL. Only public addresses "
-                "are fetched. auto: fetch if the extra `fetch` is installed."
+                "Fetch images and files that requests name by URL. Only public addresses and "
+                "those in `fetch_allowed_networks` are allowed. auto: on if the extra `fetch` is "
+                "installed."
             ),
             kind=AUTO_SWITCH,
         ),
@@ -635,9 +720,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         _tools(
             (
                 "Sandbox for code that models write (`code_interpreter`, `shell`). auto: "
-                "bubblewrap if it works, which needs Linux with unprivileged user "
-                "namespaces. kubernetes: pods of agent-sandbox; see kubernetes.md. For a "
-                "plug-in: the name of its entry point; see embedding.md."
+                "bubblewrap, which needs Linux with unprivileged user namespaces; if it does not "
+                "work, no code runs. kubernetes: pods of agent-sandbox (see kubernetes.md). off: "
+                "no code runs. For a plug-in: the name of its entry point (see embedding.md)."
             ),
             kind='"auto", "off", "bubblewrap", "kubernetes" or the name of a plug-in',
         ),
@@ -673,29 +758,50 @@ class Settings(Struct, frozen=True, kw_only=True):
     sandbox_python: Annotated[
         Path | None,
         _tools(
-            "Python interpreter that runs code in the sandbox, for example the "
-            "interpreter of a virtual environment. The code can use the packages of "
-            "this interpreter. Unset: the system's Python."
+            "Python interpreter that runs code in bubblewrap's sandbox, for example the "
+            "interpreter of a virtual environment. The code can import the packages of this "
+            "interpreter. Unset: the system's Python."
         ),
     ] = None
     sandbox_memory: Annotated[
-        Literal["1g", "4g", "16g", "64g"], _tools("Maximum memory that a container may request.")
+        Literal["1g", "4g", "16g", "64g"],
+        _tools(
+            "Largest `memory_limit` that a request may set for a container. A container "
+            "without `memory_limit` has 1g."
+        ),
     ] = "1g"
     sandbox_disk_mb: Annotated[
-        int, _tools("Maximum size of a container's files in MiB. The files are in memory.", ge=1)
+        int,
+        _tools(
+            (
+                "Size in MiB of a container's folder `/mnt/data`. `/tmp` has additional space of "
+                "the same size. Both are in memory."
+            ),
+            ge=1,
+        ),
     ] = 256
     sandbox_processes: Annotated[
-        int, _tools("Maximum number of processes and threads in a container.", ge=8, le=32_768)
+        int,
+        _tools(
+            "Maximum number of processes and threads in a container of bubblewrap.", ge=8, le=32_768
+        ),
     ] = 128
     sandbox_idle_s: Annotated[
-        float, _tools("Number of seconds without use after which a container expires.", gt=0)
+        float,
+        _tools(
+            (
+                "Number of seconds without use after which a container expires. Requests may set "
+                "a shorter time (`expires_after`)."
+            ),
+            gt=0,
+        ),
     ] = 1200
     sandbox_pool: Annotated[
         int,
         _tools(
             (
-                "Number of sandboxes that are started in advance. With them, a new "
-                "container starts immediately."
+                "Number of bubblewrap sandboxes that are started in advance, so that a new "
+                "container starts immediately. 0: none."
             ),
             ge=0,
         ),
@@ -709,9 +815,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             "code-interpreter.md."
         ),
     ] = ()
-    code_timeout_s: Annotated[float, _tools("Timeout of one code execution, in seconds.", gt=0)] = (
-        60
-    )
+    code_timeout_s: Annotated[
+        float, _tools("Timeout in seconds for each execution of code or of a shell command.", gt=0)
+    ] = 60
     max_containers: Annotated[
         int, _tools("Maximum number of active containers of a tenant. 0: no limit.", ge=0)
     ] = 16
@@ -731,8 +837,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         float,
         _tools(
             (
-                "Maximum number of seconds that a program computes between two tool calls. Time "
-                "in which a program waits for tool calls does not count."
+                "Maximum computing time of a program in seconds. The time in which the program "
+                "waits for tool calls does not count."
             ),
             gt=0,
         ),
@@ -741,15 +847,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         int, _tools("Memory limit of a program in MiB.", ge=8, le=2048)
     ] = 64
     max_program_calls: Annotated[
-        int, _tools("Maximum number of tool calls that a program may make.", ge=1)
+        int, _tools("Maximum number of tool calls that one program may make.", ge=1)
     ] = 128
 
     web_search: Annotated[
         Literal["index", "ddgs", "exa", "tavily", "brave", "you", "searxng", "off"],
         _tools(
-            "Backend of `web_search`: a search engine, or `index` for the local index. "
-            "The command `antiphon index add` creates this index. Without an index, the "
-            "tool is not available."
+            "Backend of the tool `web_search`: a search engine, or `index` for the local "
+            "index, which the command `antiphon index add` creates. off, or `index` without "
+            "an index: the tool is unavailable."
         ),
     ] = "index"
     web_index: Annotated[
@@ -757,21 +863,34 @@ class Settings(Struct, frozen=True, kw_only=True):
         _tools("File of the local web search index.", default="~/.local/share/antiphon/web.db"),
     ] = field(default_factory=lambda: _home("XDG_DATA_HOME", ".local/share") / "web.db")
     web_search_url: Annotated[
-        str | None, _tools("URL of the search engine's API. Unset: its public address.")
+        str | None,
+        _tools(
+            "URL of the search engine's API. Required for searxng; no effect for ddgs. "
+            "Unset: the public URL of the search engine."
+        ),
     ] = None
     web_search_key: Annotated[
-        str | None, _tools("API key of the search engine.", flag=None, secret=True)
+        str | None,
+        _tools(
+            "API key of the search engine. Required for exa, tavily, brave and you.",
+            flag=None,
+            secret=True,
+        ),
     ] = None
     image_generation: Annotated[
         Literal["off", "images_api", "diffusers"],
         _tools(
-            "Backend of `image_generation`: a server with OpenAI's Images API "
-            "(`images_api`), or a diffusers model in this process (`diffusers`, needs "
-            "the extra `diffusers`)."
+            "Backend of the tool `image_generation`: a server with OpenAI's Images API "
+            "(`images_api`), or a diffusers model in this process (`diffusers`, needs the "
+            "extra `diffusers`). off: the tool is unavailable."
         ),
     ] = "off"
     image_generation_url: Annotated[
-        str | None, _tools("Base URL of the Images API, such as `http://127.0.0.1:9000/v1`.")
+        str | None,
+        _tools(
+            "Base URL of the Images API, such as `http://127.0.0.1:9000/v1`. Required for "
+            "`images_api`."
+        ),
     ] = None
     image_generation_key: Annotated[
         str | None, _tools("API key of the Images API.", flag=None, secret=True)
@@ -779,14 +898,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     image_generation_model: Annotated[
         str | None,
         _tools(
-            "Image model: its name at the Images API, or the folder or repository of a "
-            "diffusers model."
+            "Default image model: its name at the Images API, or the folder or repository of "
+            "a diffusers model. Required for `diffusers`. Unset: the Images API chooses the "
+            "model."
         ),
     ] = None
     image_generation_models: Annotated[
         dict[str, str],
         _tools(
-            ("Additional names for the field `model` of the tool in requests: name → image model."),
+            (
+                "Other values that requests may set in the tool's field `model`: value in the "
+                "request → image model."
+            ),
             flag=None,
             kind="a table",
         ),
@@ -800,10 +923,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = {}
     image_generation_max_pixels: Annotated[
-        int, _tools("Maximum number of pixels of a requested image.", ge=1)
+        int, _tools("Maximum number of pixels of an image that a request asks for.", ge=1)
     ] = 4 * 2**20
     image_generation_max_bytes: Annotated[
-        int, _tools("Maximum size of an image in bytes.", ge=1)
+        int,
+        _tools(
+            "Maximum size in bytes of each generated image, and of each image that is edited.", ge=1
+        ),
     ] = 32 * 2**20
     image_generation_parallel: Annotated[
         int,
@@ -837,8 +963,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     mcp_urls: Annotated[
         bool,
         _tools(
-            "Allow requests to name MCP servers by URL (`server_url`). The servers must "
-            "have public addresses."
+            "Allow requests to name MCP servers by URL (`server_url`). The servers must have "
+            "public addresses, or addresses in `mcp_allowed_networks`."
         ),
     ] = True
     mcp_allowed_networks: Annotated[
@@ -858,21 +984,29 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = "fail"
     mcp_connect_s: Annotated[
-        float, _tools("Timeout for connecting to an MCP server, in seconds.", gt=0)
+        float,
+        _tools("Timeout in seconds for connecting to an MCP server and opening a session.", gt=0),
     ] = 20
     mcp_call_s: Annotated[
-        float, _tools("Timeout of a call to an MCP server, in seconds.", gt=0)
+        float, _tools("Timeout in seconds for each call to an MCP server.", gt=0)
     ] = 120
     mcp_idle_s: Annotated[
         float,
-        _tools("Number of seconds for which an MCP session stays open after its last use.", ge=0),
+        _tools(
+            (
+                "Number of seconds for which an MCP session stays open after its last use. 0: it "
+                "is closed at once."
+            ),
+            ge=0,
+        ),
     ] = 300
     mcp_max_sessions: Annotated[
         int,
         _tools(
             (
-                "Maximum number of open MCP sessions. If there are more, unused sessions "
-                "are closed. The tenant with the most unused sessions loses sessions first."
+                "Maximum number of open MCP sessions of a process. If there are more, unused "
+                "sessions are closed, beginning with those of the tenant that has the most. "
+                "Sessions in use stay open."
             ),
             ge=1,
         ),
@@ -881,16 +1015,16 @@ class Settings(Struct, frozen=True, kw_only=True):
         bool,
         _tools(
             "Run the tool `file_search`, which searches in this server's vector stores. "
-            "If it is off, the tool counts as unavailable."
+            "false: the tool is unavailable."
         ),
     ] = True
     file_search_embeddings: Annotated[
         str,
         _tools(
             (
-                "Name of a served embedding model for semantic search in vector stores. "
-                "auto: the model of the extra `embeddings`, if the extra is installed. off: "
-                "only full-text search."
+                "Name of a served embedding model for semantic search in vector stores. auto: "
+                "the model of the extra `embeddings`; if the extra is not installed, the same as "
+                "off. off: only full-text search."
             ),
             kind='"auto", "off" or the name of a model',
         ),
@@ -899,9 +1033,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         _tools(
             (
-                "Name of a served reranking model that ranks the results of searches in "
-                "vector stores. Requests can name another `ranker`. off: results are ranked "
-                "only by words and meaning."
+                "Name of a served reranking model that reorders the results of searches in "
+                "vector stores. Requests can name another `ranker`. off: no model reorders the "
+                "results, unless a request names one."
             ),
             kind='"off" or the name of a model',
         ),
@@ -916,7 +1050,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_tool_time_s: Annotated[
         float,
         _tools(
-            ("Maximum total time of all tool calls in a response, in seconds. 0: no limit."), ge=0
+            (
+                "Maximum total time in seconds in which the server-side tool calls of a response "
+                "run. A call that still runs then is stopped. The time in which the model "
+                "generates does not count. 0: no limit."
+            ),
+            ge=0,
         ),
     ] = 0
     on_tool_limit: Annotated[
@@ -927,14 +1066,16 @@ class Settings(Struct, frozen=True, kw_only=True):
             "tool calls. `incomplete`: the response ends as incomplete."
         ),
     ] = "answer"
-    tool_timeout_s: Annotated[float, _tools("Timeout of one tool call, in seconds.", gt=0)] = 300
+    tool_timeout_s: Annotated[
+        float, _tools("Timeout in seconds for each call of a server-side tool.", gt=0)
+    ] = 300
 
     unavailable_tools: Annotated[
         Literal["ignore", "refuse"],
         _answers(
-            "What happens if a request contains a hosted tool that this server does not "
-            "run. `ignore`: the tool is left out of the prompt, and the response "
-            "reports this. `refuse`: the request is rejected with HTTP status 400."
+            "What happens if a request contains a hosted tool that this server does not run. "
+            "`ignore`: the tool is left out of the prompt, and the response names it in "
+            "`ignored_tools`. `refuse`: the request is rejected with HTTP status 400."
         ),
     ] = "ignore"
     undecryptable_items: Annotated[
@@ -973,7 +1114,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     keepalive_s: Annotated[
         float,
         _answers(
-            ("Number of seconds without events after which a stream sends a `keepalive` event."),
+            (
+                "Number of seconds without events after which a stream sends a keepalive: a "
+                "`keepalive` event, or an SSE comment if clients would reject the event."
+            ),
             gt=0,
         ),
     ] = 15
@@ -981,23 +1125,32 @@ class Settings(Struct, frozen=True, kw_only=True):
         float,
         _answers(
             (
-                "Maximum number of seconds that a stream waits for the first event of the "
-                "upstream before it starts. If the upstream fails in this time, the client "
-                "gets an HTTP error. 0: the stream starts immediately."
+                "Number of seconds for which a stream waits for the first output of the upstream "
+                "before it starts; longer while Antiphon retries a refused request. If the "
+                "upstream fails in this time, the client gets an HTTP error instead of a stream. "
+                "0: the stream starts immediately."
             ),
             ge=0,
         ),
     ] = 3
     timeout_s: Annotated[
-        float, _answers("Maximum duration of a response in seconds. 0: no limit.", ge=0)
+        float,
+        _answers(
+            (
+                "Maximum duration of a response in seconds. A response that needs more time "
+                "fails. 0: no limit."
+            ),
+            ge=0,
+        ),
     ] = 0
 
     chat_url: Annotated[
         str | None,
         _chat(
             (
-                "URL of the server to which commands such as `antiphon chat` connect. "
-                "Unset: the address in `host` and `port`."
+                "URL of the server to which commands such as `antiphon chat` connect. Unset: the "
+                "address in `host` and `port` or, if no server runs there, the server that such "
+                "a command used last."
             ),
             flag="--url",
         ),
@@ -1005,11 +1158,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     chat_model: Annotated[
         str | None,
         _chat(
-            ("Model that commands such as `antiphon chat` use. Unset: the server's default model."),
+            (
+                "Name of the model for `antiphon chat` and `antiphon launch`. Unset: `chat` uses "
+                "the server's default model, `launch` the first model that the server lists."
+            ),
             flag="--model",
         ),
     ] = None
     chat_key: Annotated[
         str | None,
-        _chat("API key that commands such as `antiphon chat` send.", flag="--key", secret=True),
+        _chat(
+            "API key that commands such as `antiphon chat` send to the server.",
+            flag="--key",
+            secret=True,
+        ),
     ] = None

@@ -28,7 +28,7 @@ class Tenant(Struct, frozen=True, kw_only=True):
     max_responses_bytes: Annotated[
         _Limit,
         declare(
-            "If the stored responses of the tenant have this size in bytes, new "
+            "Maximum total size in bytes of stored responses. If it is reached, new "
             "responses are refused. Unset: the global `max_responses_bytes`."
         ),
     ] = None
@@ -37,7 +37,10 @@ class Tenant(Struct, frozen=True, kw_only=True):
     ] = None
     max_files_bytes: Annotated[
         _Limit,
-        declare("Maximum total size of files in bytes. Unset: the global `max_files_bytes`."),
+        declare(
+            "Maximum total size in bytes of files. The same limit applies separately to "
+            "pending uploads and to skills. Unset: the global `max_files_bytes`."
+        ),
     ] = None
     max_vector_stores: Annotated[
         _Limit, declare("Maximum number of vector stores. Unset: the global `max_vector_stores`.")
@@ -49,18 +52,23 @@ class Tenant(Struct, frozen=True, kw_only=True):
         _Rate, declare("Maximum number of requests per minute. Unset: no limit.")
     ] = None
     tokens_per_minute: Annotated[
-        _Rate, declare("Maximum number of input and output tokens per minute. Unset: no limit.")
+        _Rate, declare("Maximum number of input and output tokens in 60 seconds. Unset: no limit.")
     ] = None
     tokens_per_day: Annotated[
         _Rate, declare("Maximum number of input and output tokens per day (UTC). Unset: no limit.")
     ] = None
     concurrent_requests: Annotated[
-        _Rate, declare("Maximum number of requests in progress at the same time. Unset: no limit.")
+        _Rate,
+        declare(
+            "Maximum number of requests to models that run or wait at the same time. Unset: "
+            "no limit."
+        ),
     ] = None
     background_runs: Annotated[
         _Rate,
         declare(
-            "Maximum number of background responses in progress at the same time. Unset: no limit."
+            "Maximum number of background responses that are queued or in progress. Unset: "
+            "no limit."
         ),
     ] = None
     models: Annotated[
@@ -69,5 +77,8 @@ class Tenant(Struct, frozen=True, kw_only=True):
     ] = None
     tools: Annotated[
         tuple[str, ...] | None,
-        declare("Types of tools that the tenant may use, in addition to functions. Unset: all."),
+        declare(
+            "Types of hosted tools, such as `web_search`, that the tenant may use. Functions "
+            "and custom tools are always allowed. Unset: all."
+        ),
     ] = None

@@ -24,7 +24,7 @@ class EmbedderDescription(Struct, frozen=True):
 
 class PackedEmbeddings(Struct, frozen=True):
     """An ``EmbeddingResult`` in the form in which processes send it to each other. Each vector is
-    the bytes of its 32-bit floats."""
+    encoded as bytes: its components are 32-bit floats, one after another."""
 
     vectors: tuple[bytes, ...]
     tokens: int

@@ -183,7 +183,7 @@ class FairLimiter:
         )
 
     def _take_turn(self, tenant: str, position: int) -> _Turn:
-        """Remove the caller at ``position`` from the queue of a tenant, and return it."""
+        """Remove the turn at ``position`` from the queue of a tenant, and return the turn."""
         queue = self._queues[tenant]
         turn = queue[position]
         del queue[position]

@@ -75,7 +75,8 @@ def quota_exceeded_error(
     """Return the error for an exceeded quota.
 
     ``what``: the objects of which there are too many, in the plural, such as ``files``. ``limits``:
-    name of a setting → value of this quota; quotas of None are left out of the message.
+    name of a quota, such as ``max_files`` → its value. The message does not mention quotas that
+    are None.
     """
     named = " and ".join(f"{name} = {limit}" for name, limit in limits.items() if limit is not None)
     return QuotaExceeded(

@@ -56,9 +56,9 @@ def _find_boundary(text: str, starts: list[int], first: int, last_candidate: int
     ``text`` where tokens start. Returns an index into ``starts``, from ``first`` to
     ``last_candidate``.
 
-    The best choice is the last boundary that an empty line follows, then the last that a line end
-    follows, then the last that a space follows. If there is none of these, returns
-    ``last_candidate``.
+    The best choice is the last boundary directly before an empty line. If there is none, the best
+    choice is the last boundary directly before a line end, and then the last one directly before a
+    space. If there is none of these either, returns ``last_candidate``.
     """
     for mark in ("\n\n", "\n", " "):
         for index in range(last_candidate, first - 1, -1):

@@ -1,5 +1,5 @@
-"""SSRF guard (server-side request forgery): decides to which IP addresses the server may connect if
-a URL comes from a client.
+"""Protection against SSRF (server-side request forgery). This module decides to which IP addresses
+the server may connect if a URL comes from a client.
 
 By default, only public addresses are allowed. The address of each socket is checked when the socket
 is created. A check of the URL would not be safe: a host name can resolve to another address a

@@ -22,8 +22,8 @@ SpanKindName = Literal["internal", "server", "client"]
 
 
 class Span:
-    """A span: one timed step of a request. This base class records nothing. As a context manager,
-    the span ends when the block ends.
+    """A span: one timed step of a request. This base class records nothing. A span is a context
+    manager: it ends when the ``with`` block ends.
 
     ``headers``: the trace context for child spans. ``is_recording``: whether the span records
     attributes.

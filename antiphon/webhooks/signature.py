@@ -17,8 +17,9 @@ _PREFIX = "whsec_"
 
 
 class Secret:
-    """A key shared with the receiver, written as ``whsec_`` and base64. Its ``repr`` does not show
-    the key."""
+    """A secret key that signs webhooks. The receivers know the key too, to verify the signatures.
+    Its text form is ``whsec_`` followed by the key in base64. The ``repr`` of this object does not
+    show the key."""
 
     __slots__ = ("_key",)
 

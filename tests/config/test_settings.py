@@ -216,7 +216,7 @@ def test_folder_of_sockets_belongs_to_the_user(
         ),
         (
             "[[keys]]\ntenant = 'x'",
-            "antiphon.toml: keys[0].sha256 is missing: SHA-256 of the key, in hex.",
+            "antiphon.toml: keys[0].sha256 is missing: SHA-256 of the key, in lower-case hex.",
         ),
         ("models = 5", "antiphon.toml: models must be tables [models.NAME], not 5"),
         ("keys = 5", "antiphon.toml: keys must be tables [[keys]], not 5"),

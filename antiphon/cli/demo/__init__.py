@@ -1,4 +1,4 @@
-"""``antiphon demo``: shows how the API works without a large model. A script plays the model. The
-tools are real."""
+"""``antiphon demo``: shows how the API works without a language model. The answers come from a
+script. The tools are real."""
 
 __all__: list[str] = []
