@@ -131,6 +131,28 @@ class _Follower(Protocol):
     def pending(self) -> int: ...
 
 
+class _QueueSeries:
+    """Metrics of the queue in which requests to models wait."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.running = Gauge(
+            "antiphon_num_requests_running",
+            "Requests to models that are being processed.",
+            registry=registry,
+        )
+        self.waiting = Gauge(
+            "antiphon_num_requests_waiting",
+            "Requests to models that wait in the queue.",
+            registry=registry,
+        )
+        self.wait = Histogram(
+            "antiphon_queue_wait_seconds",
+            "Time in seconds that a request waited in the queue; 0 if it did not have to wait.",
+            registry=registry,
+            buckets=_TO_FIRST,
+        )
+
+
 class _TenantSeries:
     """The metrics that have a tenant label. They count requests and tokens."""
 
@@ -242,22 +264,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self._tenant_names = frozenset(tenants)
         self._exporter = exporter or MetricsExporter()
-        self._running = Gauge(
-            "antiphon_num_requests_running",
-            "Requests to models that are being processed.",
-            registry=registry,
-        )
-        self._waiting = Gauge(
-            "antiphon_num_requests_waiting",
-            "Requests to models that wait in the queue.",
-            registry=registry,
-        )
-        self._wait = Histogram(
-            "antiphon_queue_wait_seconds",
-            "Time in seconds that a request waited in the queue; 0 if it did not have to wait.",
-            registry=registry,
-            buckets=_TO_FIRST,
-        )
+        self._queue = _QueueSeries(registry)
         self._http = Counter(
             "antiphon_http_requests",
             "HTTP requests that have ended.",
@@ -294,14 +301,20 @@ class Metrics:
         self._store.lag.set_function(self._follower_lag)
         self._models: Callable[[], Mapping[str, bool]] = dict
         if names != "antiphon":
-            collectors = [self._running, self._waiting, self._wait, self._http, self._runs]
+            collectors = [
+                self._queue.running,
+                self._queue.waiting,
+                self._queue.wait,
+                self._http,
+                self._runs,
+            ]
             collectors += [getattr(self._parents, each) for each in _Series.__struct_fields__]
             registry.register(OtherNames(collectors, names))
 
     def observe_queue(self, admission: Admission) -> None:
         """Export the numbers of running and waiting requests of this admission queue as gauges."""
-        self._running.set_function(lambda: admission.running)
-        self._waiting.set_function(lambda: admission.waiting)
+        self._queue.running.set_function(lambda: admission.running)
+        self._queue.waiting.set_function(lambda: admission.waiting)
         known, tenants = self._tenant_names, self._tenants
         for name in known:
             tenants.running.labels(name).set_function(partial(admission.running_of, name))
@@ -320,7 +333,7 @@ class Metrics:
 
     def observe_wait(self, seconds: float) -> None:
         """Record how long an admitted request waited in the queue."""
-        self._wait.observe(seconds)
+        self._queue.wait.observe(seconds)
 
     def record_tool_call(self, tool: str, seconds: float, failed: bool) -> None:
         """Record a server-side tool call that has ended. ``tool``: the type of its output item."""
