@@ -180,9 +180,10 @@ def models_page() -> str:
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     sections = [page.partition(_MODELS_MARK)[0] + _MODELS_MARK]
     sections.append(
-        "\nIf the last column says *published*, a test compares the row with a chat template that"
-        "\nis published with the model or is part of a server. The other rows follow what the"
-        "\ncolumn *source* names. The names in brackets are names that other servers use."
+        "\nIf the last column says *published*, a test compares the row with a chat template: the"
+        "\none that is published with the model, or one that was written for vLLM. The other rows"
+        "\nfollow the source that the column *source* names, for example a parser of vLLM. The"
+        "\nnames in brackets are names that other servers use."
         "\nAntiphon accepts these names too.\n"
     )
     sections.append(

@@ -301,7 +301,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             "hy_v3_plain",
             ("", ""),
             mark="<tool_sep>",
-            models="Hunyuan 3, if its tags have no suffix",
+            models="Hunyuan 3, if its tags have no suffix like `:opensource`",
             source=_VLLM,
         ),
         key_value_tags(
