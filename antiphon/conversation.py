@@ -141,10 +141,12 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
 
     @property
     def allows_parallel_calls(self) -> bool:
-        """Whether the model may make several tool calls in one answer. False if the request forbids
-        it. Also false if ``tool_choice`` names a single tool, because that tool is called exactly
-        once (OpenAI's guide to function calling). An exception is a tool that the upstream server
-        runs: the upstream decides how often it is called."""
+        """Whether the model may make several tool calls in one answer.
+
+        It may not if the request forbids parallel calls. It also may not if ``tool_choice`` names a
+        single tool, because this tool is called exactly once (OpenAI's guide to function calling).
+        If the upstream server runs the named tool, the upstream decides how often it is called.
+        """
         is_named = self.tool_choice.mode == "one" and not self.tool_choice.hosted
         return self.parallel_tool_calls and not is_named
 

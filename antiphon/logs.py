@@ -110,8 +110,9 @@ def _has_secret(names: tuple[str, ...]) -> bool:
 def _redact_event(event: _Event) -> _Event:
     """Return a log event in which secrets are replaced.
 
-    Values are searched only if a name in the event looks like the name of a secret, or if a value
-    is a container. Other events, which are most events, are returned unchanged.
+    Most events contain only texts, numbers, booleans and None, and none of their names looks like
+    the name of a secret. Such an event is returned unchanged. Every other event is searched for
+    secrets, including the dicts, lists and tuples in it.
     """
     if _has_secret(tuple(event)) or not _PLAIN.issuperset(map(type, event.values())):
         redacted: _Event = _redact_values(event)
@@ -203,8 +204,8 @@ class LogLevel:
 
 def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "info") -> Any:
     """Return a structlog logger that writes lines to ``stream``. ``level``: debug, info, warning,
-    error or a ``LogLevel``. A ``LogLevel`` can be changed later, but with it, suppressed lines cost
-    a little more time.
+    error or a ``LogLevel``. A ``LogLevel`` can be changed later, but each line below the level then
+    costs a little more time than with a fixed level.
 
     Values that were bound as structlog context variables, such as ``request_id``, are in every
     line.

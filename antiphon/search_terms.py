@@ -18,8 +18,9 @@ _RUN = re.compile(r"[⺀-⿟々-〇぀-ㇿ㐀-䶿一-鿿ꥠ-꥿가-ퟻ豈-﫿ｦ
 
 
 def index_terms(text: str) -> str:
-    """Return the words of a text to index, separated by spaces. In Chinese, Japanese and Korean,
-    each single character and each pair of adjacent characters is a word."""
+    """Prepare a text for a full-text index: put spaces between all words. In Chinese, Japanese and
+    Korean, each single character and each pair of adjacent characters is a word. In other scripts,
+    the text stays unchanged."""
     return _RUN.sub(lambda run: f" {' '.join((*_pairs(run.group()), *run.group()))} ", text)
 
 

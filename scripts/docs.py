@@ -198,8 +198,8 @@ def models_page() -> str:
         looks = f"{thinks.open[0]}…{thinks.close[0]}" if thinks.open else ""
         sections.append(_format_row(name, thinks, looks))
     sections.append(
-        "| `identity` | models that do not reason: all text is the answer"
-        ' (`""` means the same) | | | |\n'
+        "| `identity` | models that do not reason: all text is the answer."
+        ' The name `""` means the same as `identity` | | | |\n'
     )
     return "\n".join(sections)
 

@@ -244,11 +244,11 @@ class Documents:
 
 
 def _kind(content: bytes, name: str, mime: str) -> str | None:
-    """Return the media type of a document for the library that extracts its text. Returns "" if the
-    library must detect the type. Returns None for a content that the library does not read: plain
-    text or an unknown format.
+    """Return the media type of a document. The library that extracts the text needs this type.
 
-    ``name``: the file name. ``mime``: the declared media type.
+    Returns "" if the library must detect the type. Returns None if the library does not read the
+    content, because the content is plain text or has an unknown format. ``name``: the file name.
+    ``mime``: the declared media type.
     """
     by_name = _KINDS.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
     if content.startswith(PDF_MAGIC):

@@ -514,8 +514,8 @@ class OnDemandReply(ReplyWrapper):
     reply is generated. ``deltas`` loads the model if necessary.
 
     If the model is not loaded when the reply is created, ``input_tokens`` is 0 and
-    ``may_fail_early`` is False until the model is loaded. So the run does not wait for the first
-    delta before it sends anything to the client.
+    ``may_fail_early`` is False until the model is loaded. Because ``may_fail_early`` is False, the
+    run sends its first events to the client at once, and does not wait for the first delta.
     """
 
     def __init__(

@@ -659,8 +659,9 @@ def _watchdog(
 async def _loading_models(
     settings: Settings, worker: WorkerContext | None
 ) -> AsyncIterator[asyncio.Task[catalog.Catalog]]:
-    """Load the models in the background, and yield the loading task. The block can open other parts
-    of the server in the meantime. The models are closed at the end of the block."""
+    """Context manager that loads the models in the background and yields the loading task. During
+    the loading, the ``async with`` block can open other parts of the server. At the end of the
+    block, the models are closed."""
     loading = asyncio.create_task(_load_models(settings, worker))
     # Let the task start. Its thread then reads the first model, while the block opens other parts.
     await asyncio.sleep(0)
@@ -682,8 +683,8 @@ async def _loaded_models(
     according to the settings.
 
     ``ranges``: the process's memory ranges before loading. Loading adds memory ranges. If
-    ``ranges`` is given, pages in the added ranges that contain only zeros are returned to the
-    operating system.
+    ``ranges`` is given, this function searches the added ranges for memory pages that contain only
+    zeros, and returns these pages to the operating system.
     """
     models = await loading
     _check_search_models(settings, models)

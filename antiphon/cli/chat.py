@@ -214,8 +214,8 @@ def _file_part(path: Path) -> Json:
 
 
 def _tool(name: str) -> Json:
-    """Return a tool as the field ``tools`` of a request contains it. ``name``: what the user typed.
-    Raises ``ValueError`` for an unknown name."""
+    """Return the definition of a tool for the field ``tools`` of a request. ``name``: what the user
+    typed. Raises ``ValueError`` for an unknown name."""
     kind, _, detail = name.partition(":")
     if kind == "file_search" and detail:
         return {"type": "file_search", "vector_store_ids": [detail]}

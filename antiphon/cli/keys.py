@@ -1,8 +1,8 @@
 """``antiphon key … --store``: manage API keys in the store, whether or not a server runs.
 
 Usually the command opens the store itself. In two cases it sends requests to the running server
-instead: if the store is in the memory of the server's process, or if the server has opened a SQLite
-store, which only one process can open at a time.
+instead: if the store is in the memory of the server's process, or if the running server uses the
+SQLite store. The command cannot open an SQLite store while a server uses it.
 """
 
 from __future__ import annotations

@@ -297,9 +297,9 @@ def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Mod
 
 
 def _split_models(text: str) -> list[str]:
-    """Split a comma-separated list of models. A URL that follows an entry with a URL is not a new
-    model, but a second server for the model of that entry. Example: ``a=http://one,http://two`` is
-    one model with two servers."""
+    """Split a comma-separated list of models. If the source of a model is a URL, each URL that
+    follows directly is another server for the same model, not a new model. Example:
+    ``a=http://one,http://two`` is one model with two servers."""
     found: list[str] = []
     for part in split_list(text):
         is_url = part.startswith(_URL_SCHEMES)

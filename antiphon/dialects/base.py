@@ -116,9 +116,9 @@ class Dialect(Protocol):
         """Render the prompt of the next turn.
 
         ``conversation.stored_tokens`` are the token ids of an earlier prompt and its reply. If the
-        new prompt starts with the text of these ids, it reuses the ids, so that the engine finds
-        them in its prefix cache. Raises ``InvalidRequest`` for requests that this model cannot
-        serve.
+        text of the new prompt starts with the text of these ids, the new prompt starts with the
+        same ids. The engine then finds these ids in its prefix cache. Raises ``InvalidRequest`` for
+        requests that this model cannot serve.
         """
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:

@@ -82,8 +82,8 @@ class PromptImages:
 
 
 def unused_characters(text: str) -> Iterator[str]:
-    """Yield Unicode private-use characters that ``text`` does not contain. One of them can then
-    stand for each image in the text."""
+    """Yield Unicode private-use characters that ``text`` does not contain. The caller
+    chooses one of these characters as the mark, which stands for every image in the text."""
     return (chr(code) for code in range(_FIRST, _LAST) if chr(code) not in text)
 
 

@@ -246,8 +246,9 @@ class Metrics:
     """The server's metrics, in a separate Prometheus registry. Implements ``StoreObserver``.
 
     - ``tenants``: tenants with their own label value; all other tenants count as ``other``.
-    - ``names``: with ``vllm``, some metrics are exported a second time under vLLM's names, and with
-      ``responses`` under the names of version 0.1. ``antiphon`` exports each metric once.
+    - ``names``: with the value ``antiphon``, each metric is exported once. With ``vllm``, some
+      metrics are exported a second time under vLLM's names. With ``responses``, some metrics are
+      exported a second time under their names in version 0.1.
     - ``exporter``: also receives measurements of each request, as OpenTelemetry's conventions
       define them.
     """

@@ -542,8 +542,8 @@ class _BufferedTransport:
         self._transport.write(piece)
 
     def _flush(self) -> None:
-        """Send the response headers if they are still held back. They wait for the first bytes of
-        the body, to be sent together with them."""
+        """Send the response headers if they are still held back. They are held back so that the
+        headers and the first bytes of the body can be sent together."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)

@@ -129,13 +129,14 @@ def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> 
 
 
 def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """Return a copy of a format without the entries that are not on ``path``: each inner table on
-    ``path`` keeps only one entry.
+    """Return a copy of the format ``table``. In the copy, each table that ``path`` goes through
+    keeps only the entry that is on ``path``. Fields that ``path`` does not go through are copied
+    unchanged.
 
-    ``table``: the format. ``path``: alternately the name of a field that holds an inner table, and
-    a key of this inner table. Example: for the path ``["states", "name", "on", "x"]``, the table
-    ``states`` of the copy contains only the state "name", and the table ``on`` of this state
-    contains only the key "x". All other fields of the format and of the state are copied.
+    ``path``: alternately the name of a field that holds a table, and a key of this table. Example:
+    for the path ``["states", "name", "on", "x"]``, the table ``states`` of the copy contains only
+    the state "name", and the table ``on`` of this state contains only the key "x". All other fields
+    of the format and of the state are copied.
     """
     if not path:
         return table

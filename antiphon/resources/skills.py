@@ -54,8 +54,9 @@ class Skills:
         self._quotas = quotas
 
     async def create(self, tenant: str, files: Mapping[str, bytes]) -> Skill:
-        """Store a new skill. ``files``: path → content, either of the files of the skill, or of a
-        single zip file. Raises ``InvalidRequest``, ``TooLarge`` and ``QuotaExceeded``."""
+        """Store a new skill. ``files``: path → content of the file. The skill is uploaded either as
+        separate files or as one zip file. Raises ``InvalidRequest``, ``TooLarge`` and
+        ``QuotaExceeded``."""
         draft, content = await self._make_draft(self._ids("skill"), files)
         max_bytes = self._max_bytes(tenant, content)
         if not await self._skills.create(tenant, draft, content, max_bytes=max_bytes):

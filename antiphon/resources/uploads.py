@@ -6,9 +6,9 @@ No client belongs to an internal tenant. Records and parts are ordinary files. S
 every kind of store, all servers on the same store share them, and they are deleted when they
 expire.
 
-The quota for the size of a tenant's files also limits the size of its pending uploads, but files
-and pending uploads are counted separately. A pending upload counts with the size that the client
-has announced.
+The setting ``max_files_bytes`` limits the total size of a tenant's pending uploads, and separately
+the total size of its files. The two sizes are not added. A pending upload counts with the size that
+the client has announced.
 """
 
 from __future__ import annotations

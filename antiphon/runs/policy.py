@@ -17,8 +17,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """The operator's settings for runs. Times are in seconds.
 
     - ``keepalive_s``: a stream without events for this long gets a keepalive.
-    - ``first_delta_wait_s``: how long the first events of a stream are held back if the request may
-      still be rejected.
+    - ``first_delta_wait_s``: how long the first events of a stream are held back while the request
+      can still be rejected. If it is rejected during this time, the client gets an HTTP error.
     - ``timeout_s``: time limit of a run; None means no limit.
     - ``unavailable_tools``: what happens if nobody can run a tool of a request. ``ignore``: the
       model does not see the tool. ``refuse``: the request is rejected.

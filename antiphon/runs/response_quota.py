@@ -105,7 +105,8 @@ class ResponseQuota:
 
     def _release_later(self, key: _Key, attempt: object) -> None:
         """Release a reservation in the background, as soon as the store answers. Called if the
-        store did not answer a request to reserve or to release. The reservation may then exist.
+        store did not answer a request to reserve or to release. In this case, it is not known
+        whether the reservation exists.
 
         Without a release, the heartbeats of this server would prolong the reservation. ``key``:
         tenant and response id. ``attempt``: identifies the call of ``reserve``.

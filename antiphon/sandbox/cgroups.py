@@ -80,8 +80,9 @@ class ControlGroups:
 
     @classmethod
     def detect(cls, root: Path = _ROOT, own: Path = _OWN) -> ControlGroups | None:
-        """Find a control group that is delegated to this process, and create a child group for
-        boxes in it. Return None if no such group can be used. This blocks the thread briefly.
+        """Find a control group that is delegated to this process, and create a child group in it.
+        The control groups of all boxes will be created inside this child group. Return None if no
+        delegated group can be used. This blocks the thread briefly.
 
         - ``root``: the folder where the cgroup file system is mounted.
         - ``own``: the file that names the control group of this process.

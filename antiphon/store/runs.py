@@ -1,9 +1,9 @@
 """The contract of a run store. It holds background runs, which any process can start, continue,
 read and end.
 
-Events are stored before readers see them. A run has one owner at a time. Each claim of a run raises
-its epoch, a counter. After another owner has taken over a run, the store refuses writes of the
-former owner, because they carry the old epoch.
+Events are stored before readers see them. A run has one owner at a time. Each run has a counter,
+its epoch. Whenever an owner claims the run, the epoch grows by one. After another owner has taken
+over a run, the store refuses writes of the former owner, because they carry the old epoch.
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ class RunLimitReached(Exception):
 
 
 class RunStore(Protocol):
-    """The contract of a run store, which holds background runs. Safe for concurrent use in one
-    event loop, and with PostgreSQL by many processes. All methods raise ``StoreError`` if the store
-    does not answer."""
+    """The contract of a run store, which holds background runs. All methods raise ``StoreError`` if
+    the store does not answer.
+
+    A run store is safe for concurrent use in one event loop. Several processes can share a run
+    store in PostgreSQL, and the workers of one server can share a run store in SQLite."""
 
     async def create(
         self,
@@ -102,17 +104,17 @@ class RunStore(Protocol):
 
         A run can be claimed if it was never claimed, if it was released, or if its owner is dead.
         An owner is dead if it has sent no heartbeat for ``lease_s`` seconds. In a store that only
-        one process uses, all owners of an earlier process are dead. The runs of one tenant are
-        claimed oldest first. The runs of several tenants are claimed in turn: the next run is
-        always one of the tenant with the fewest running runs.
+        one process uses, an owner is also dead if it belongs to an earlier process. The runs of one
+        tenant are claimed oldest first. The runs of several tenants are claimed in turn: the next
+        run is always one of the tenant with the fewest running runs.
 
         - ``limit``: the largest number of runs to claim.
         - ``tenant_limit``: the largest number of runs of one tenant that ``owner`` may have. None
           means no limit.
         - ``held``: ids of the runs that ``owner`` works on. Other runs that the store records as
-          runs of ``owner`` are claimed again, because nobody works on them. This happens if
+          runs of ``owner`` are claimed again, because nobody works on them. Such runs exist if
           ``owner`` did not get the result of an earlier call of ``claim``, or if its work on a run
-          failed. If ``held`` is None, ``owner`` works on all its runs.
+          failed. None means that ``owner`` works on all runs that the store records as its runs.
         """
 
     async def heartbeat(
@@ -229,9 +231,11 @@ class RunStore(Protocol):
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         """Release the lock that the response ``holder`` has on a conversation. Do nothing if the
-        response does not have this lock, or if its run has not ended. Such a run keeps its lock. So
-        a caller of ``create`` that got an error can call this method safely, although the run may
-        have been stored."""
+        response does not have this lock, or if its run has not ended.
+
+        If ``create`` raises an error, it is unknown whether the run was stored. The caller of
+        ``create`` can call this method nevertheless: a stored run that has not ended keeps its
+        lock."""
 
     def set_listener(self, listener: RunListener) -> None:
         """Set the listener. From now on, the listener is told when another process has changed a

@@ -137,9 +137,9 @@ class ItemWriter:
         """Emit a progress event of the item's tool. ``name``: a key of ``ItemKind.progress``.
         ``fields``: further fields of the event.
 
-        In some item types, the item's text is the input of the tool. For these types, every event
-        except ``in_progress`` shows that the tool has its input. Therefore such an event also ends
-        the text (``seal``).
+        In some item types, the item's text is the input of the tool. All progress events of these
+        types, except ``in_progress``, show that the tool has its complete input. So before this
+        method emits one of these events, it ends the text (``seal``).
         """
         event = self._kind.progress[name]
         if name != "in_progress" and self._has_whole_text:

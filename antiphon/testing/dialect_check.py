@@ -284,8 +284,8 @@ def _encode(model: DialectUnderTest, text: str) -> list[int]:
 
 def _letter_by_letter(model: DialectUnderTest, text: str) -> list[int]:
     """Encode each character of a text separately and return the token ids. A tokenizer would choose
-    other ids for the whole text, but a model may sample these ids. If they do not decode to the
-    same text, return the tokenizer's ids for the whole text."""
+    other ids for the whole text, but a model can sample the ids of the characters. If the ids of
+    the characters do not decode to the text, return the tokenizer's ids for the whole text."""
     ids = [id for letter in text for id in _encode(model, letter)]
     return ids if model.spell(ids) == text else _encode(model, text)
 

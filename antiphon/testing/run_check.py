@@ -87,8 +87,9 @@ async def begin_run(
 
 
 async def numbers(store: Store, name: str = "a", after: int = -1, limit: int = 100) -> list[int]:
-    """Return the sequence numbers of a run's stored events that are greater than ``after``.
-    ``limit``: the number of events after which the store ends the page."""
+    """Read one page of a run's stored events. Return the sequence numbers of those events that
+    follow the sequence number ``after``. ``limit``: the number of events after which the store
+    ends the page."""
     page = await store.runs.events("t", f"resp_{name}", after, limit=limit)
     assert page is not None
     return [n for each in page.batches for n in range(each.first, each.last + 1) if n > after]

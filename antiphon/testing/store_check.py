@@ -383,7 +383,7 @@ async def adds_a_turn_to_its_conversation(store: Store) -> None:
 
 
 async def _locked(store: Store, conversation: str, response_id: str) -> ConversationLock:
-    """Lock a conversation for a response, as the server ``one``. Returns the lock."""
+    """Lock a conversation for a response that the server ``one`` works on. Returns the lock."""
     assert await store.runs.lock_conversation("t", conversation, response_id, "one", lease_s=60)
     return ConversationLock(conversation, "one")
 

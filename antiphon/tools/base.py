@@ -222,9 +222,10 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
     - ``interrupted_items``: the output so far, if this response was interrupted and now continues.
     - ``include``: the field ``include`` of the request.
     - ``spent_approvals``: ids of approval requests whose call another response has already run.
-    - ``conversation_id``: id of the conversation that the response continues. If the response
-      continues other responses with ``previous_response_id``, it is the id of the first of them. It
-      is empty if the response continues nothing.
+    - ``conversation_id``: id of the conversation that the response continues. If the request has
+      ``previous_response_id`` instead of ``conversation``, ``conversation_id`` is the id of the
+      first response in the chain of earlier responses. If the response continues nothing,
+      ``conversation_id`` is empty.
     """
 
     tenant: str

@@ -2,7 +2,8 @@
 
 A failed request is retried if no payload of its response has arrived yet. If the request fails
 after the first payload, the client does not retry it. The caller may then send the request again.
-Retries by the caller count for the same limits, if the caller passes the same ``RetryPolicy``.
+If the caller passes the same ``RetryPolicy`` again, this policy counts the retries of the client
+and the retries of the caller together.
 """
 
 from __future__ import annotations

@@ -276,8 +276,9 @@ def _joined_messages(value: Any) -> str:
 
 
 def _field_of(value: Any) -> str | None:
-    """Return the name of the invalid field: the location of FastAPI's first validation error, or
-    the field with which an error message begins. Returns None if the field is unknown."""
+    """Return the name of the invalid field, or None if it is unknown. ``value``: an error message,
+    which may begin with the name of the field, or FastAPI's validation errors. The location of the
+    first validation error is the name of the field."""
     if isinstance(value, str):
         match = _FIELD_IN_MESSAGE.match(value)
         return match[1] if match is not None else None

@@ -44,7 +44,7 @@ class Replica(Struct, eq=False, kw_only=True):
     - ``failures``: number of failed requests since the last successful request.
     - ``outages``: number of times that the server was marked as down since the last successful
       request.
-    - ``is_probing``: a task probes the server.
+    - ``is_probing``: whether a task probes the server.
     - ``probe_at``: time of the next probe, if the server is down.
     """
 

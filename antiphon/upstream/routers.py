@@ -1,9 +1,9 @@
-"""Routers in front of several engines, and the headers and fields from which each kind of router
-recognizes related requests.
+"""Routers in front of several engines.
 
-The table ``ROUTERS`` has one entry per kind of router. A session is the requests of one
-conversation. A router keeps a session on one engine, because the prefix cache of this engine
-contains the conversation. Without a router, ``Upstream`` chooses among its addresses itself.
+A session is the requests of one conversation. A router keeps a session on one engine, because the
+prefix cache of this engine contains the conversation. The table ``ROUTERS`` has one entry per kind
+of router. The entry names the headers and fields by which the router recognizes a session.
+Without a router, ``Upstream`` chooses among its addresses itself.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
     @property
     def guide(self) -> Guide | None:
-        """The grammar of the constraint that is set. None if this constraint requires JSON."""
+        """The constraint that is set, as a grammar. None if the field ``json`` or ``json_object``
+        is set: ``schema`` then returns the constraint."""
         path = "structured_outputs"
         if self.regex is not None:
             return Guide(syntax="regex", definition=self.regex, path=f"{path}.regex")

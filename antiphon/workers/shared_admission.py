@@ -1,5 +1,6 @@
-"""The admission control of a worker. A request needs a slot, the permission to run one request. All
-workers share the slots. The hub in the supervisor process grants them (see hub.py)."""
+"""The admission control of a worker. A slot is the permission to run one request, so each request
+needs a slot. All workers share the slots. The hub in the supervisor process grants the slots (see
+hub.py)."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ class LocalReply(Reply):
     """``Reply`` of a local model.
 
     ``tracker``: restores the grammar state of a reply that was interrupted. ``extra_image_tokens``:
-    number of tokens that images take in addition to the prompt's ids.
+    number of tokens that the images take in the context beyond their placeholder ids in the prompt.
 
     Three arguments are only for a reply that continues after an interruption:
 

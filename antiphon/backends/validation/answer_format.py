@@ -207,9 +207,10 @@ def enforced_answer_format(options: Options, grammars: GrammarCache) -> AnswerFo
     """Return the answer format of a request, but do not check whether its JSON schema is valid.
     Return None if any text is allowed.
 
-    Call this function only if the schema was already checked. If the engine enforces the whole
-    format, the dialect has checked the schema. Raises ``InvalidRequest`` if the request contains an
-    invalid guide, which is a grammar or regex for the answer.
+    Call this function only if the schema was already checked. The dialect checks the schema if the
+    engine enforces the whole format. Otherwise, call ``answer_format``, which checks the schema
+    itself. Raises ``InvalidRequest`` if the request contains an invalid guide, which is a grammar
+    or regex for the answer.
     """
     match options.text.format:
         case JsonObjectFormat():

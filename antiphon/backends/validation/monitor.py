@@ -1,8 +1,8 @@
 """Validate a reply while it streams.
 
-This validation is for engines and upstreams that enforce the requested format, because their
-replies may still be invalid. A fault is reported as soon as no continuation can make the reply
-valid.
+This validation is for replies of engines and upstreams that enforce the requested format. Sometimes
+such a reply is invalid nevertheless. A fault is reported as soon as no continuation can make the
+reply valid.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ _ToolName = tuple[str, str | None]
 class ToolCallRules:
     """The rules for the tool calls of one request, and methods that check a call.
 
-    ``required``: whether the reply must contain a call. ``accept_strays``: whether the reply may
-    contain calls of tools that the model may not call, for example because ``tool_choice`` excludes
-    them. If so, the caller handles such calls.
+    ``required``: whether the reply must contain a call. ``accept_strays``: whether to accept a call
+    of a tool that the request excludes, for example with ``tool_choice``. If so, the caller handles
+    such calls. If ``required`` is true, such calls are rejected in any case.
     """
 
     def __init__(

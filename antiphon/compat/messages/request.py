@@ -121,8 +121,8 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
         return InputTokensRequest(**{name: getattr(self.request, name) for name in names})
 
     def answer(self, responses: Sequence[Response]) -> MessageAnswer:
-        """Translate a finished response to an answer. ``responses`` contains only this response.
-        Call this only if the response did not fail."""
+        """Translate a finished response to an answer. ``responses``: a sequence with exactly one
+        response, which did not fail."""
         return message_answer(responses[0], self.form)
 
     def choice_stream(self, first: Response, index: int) -> MessageStream:

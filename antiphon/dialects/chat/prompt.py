@@ -92,9 +92,9 @@ class _Beginnings:
         return tuple(sorted(found, key=lambda entry: len(entry.ids)))
 
     def remember(self, added: _Beginning, shorter: Collection[_Beginning]) -> None:
-        """Add the beginning ``added`` to the cache. ``shorter``: cached beginnings of the same
-        prompt, which ``added`` replaces. If the cache is then too large, its oldest entries are
-        removed."""
+        """Add the beginning ``added`` to the cache, and remove the cached beginnings ``shorter``.
+        These are shorter beginnings of the same prompt. If the cache is then too large, its oldest
+        entries are removed."""
         if not _MIN_BEGINNING <= len(added.ids) <= _MAX_REMEMBERED:
             return
         replaced = {id(entry) for entry in shorter}

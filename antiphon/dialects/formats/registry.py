@@ -114,9 +114,9 @@ def _resolve_alias(table: Mapping[str, ToolFormat | ReasoningFormat], name: str)
 
 
 def _first_match(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | None:
-    """Return the name of the first format in ``table`` whose ``mark``, a regex, matches the first
-    of ``texts``. If no mark matches this text, the next text is tried. Returns None if no mark
-    matches any text."""
+    """Return the name of the first format in ``table`` whose ``mark`` (a regex) matches a text. The
+    texts are tried one after the other: all formats are compared with a text before the next text
+    is tried. Returns None if no mark matches any text."""
     matches = (
         name
         for text in texts

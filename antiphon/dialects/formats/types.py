@@ -269,7 +269,8 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     - ``name``: the format's name.
     - ``states``: state name → state, for the states inside and between calls.
-    - ``opens``: terminal → state, for the terminals in an answer or in reasoning that start calls.
+    - ``opens``: terminal → state, for the terminals that start a call. Such a terminal can occur in
+      an answer or in reasoning.
     - ``bare``, ``bare_state``: for calls that start without a terminal, which is possible only at
       the start of an answer. The character ``bare`` leads to the state ``bare_state``. If ``bare``
       is empty, the answer's first word leads to this state. The text is a call only if it names a

@@ -423,15 +423,15 @@ class GrammarBuilder:
         return Parameters(self._literals, parameter).rule_for(rules, f"p_{number}", schema)
 
     def _enforced(self, tool: PromptTool, forced: bool) -> dict[str, Any]:
-        """Return the schema of a tool's arguments as the grammar enforces it. ``forced``: whether a
+        """Return the schema that the grammar enforces for a tool's arguments. ``forced``: whether a
         call is required.
 
-        - The schema of a strict tool is enforced completely.
-        - For other tools, keywords that cannot be enforced are dropped. If the rest of the schema
-          cannot be enforced either and no call is required, the arguments may be any object.
-
-        Raises ``InvalidRequest`` if the schema of a strict tool cannot be enforced, or if a call is
-        required and the rest of the schema cannot be enforced.
+        - The schema of a strict tool is enforced completely. If this is not possible, raises
+          ``InvalidRequest``.
+        - In the schema of any other tool, keywords that cannot be enforced are ignored. Sometimes
+          the schema cannot be enforced even without these keywords. In this case, the arguments
+          may be any object if no call is required. If a call is required, raises
+          ``InvalidRequest``.
         """
         form = (
             require_all_properties

@@ -73,9 +73,11 @@ class TokenLiterals:
         return " ".join(self._token(piece) for piece in self._pieces(text)) or '""'
 
     def fill_template(self, text: str, **known: str) -> str:
-        """Return ``text``, a text from a tool format with placeholders, as literals of a grammar.
-        ``known``: name of a placeholder → its value, such as ``key="city"`` for ``{key}``. Other
-        placeholders match any valid value."""
+        """Translate a text of a tool format to grammar syntax. The text may contain placeholders.
+
+        ``known``: the values of ``{key}`` and ``{name}``, such as ``key="city"``. The values become
+        part of the literals. Each of the other placeholders, such as ``{id}``, becomes a regex that
+        matches any valid value."""
         parts: list[str] = []
         fixed = ""
         for piece in _BLANK.split(text):

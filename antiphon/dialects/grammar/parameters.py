@@ -107,8 +107,8 @@ class Parameters:
         return self._row(rules, name, values)
 
     def _row(self, rules: LarkRules, name: str, values: list[tuple[str, bool]]) -> str:
-        """Return the rule for parameters that follow each other. ``values``: pairs of a parameter's
-        rule and whether the parameter is required."""
+        """Return the rule for a sequence of parameters. ``values``: one pair for each parameter,
+        in order. The pair contains the parameter's rule, and True if the parameter is required."""
         if not self._form.separator:
             return " ".join(value if must else f"{value}?" for value, must in values)
         comma = self._spelling.literal(self._form.separator)

@@ -289,9 +289,9 @@ def _any_of(texts: Sequence[str]) -> str:
 
 
 def _is_unlimited(raw: Any, depth: int = 0) -> bool:
-    """Return whether a format, a part of a structural tag, is free text or ends with free text.
-    Only the text after such a format can show where it ends. ``raw``: the format. ``depth``: its
-    nesting depth."""
+    """Return whether a format is free text or ends with free text. The end of such a format can be
+    recognized only by the text that follows it. (A format is a part of a structural tag.) ``raw``:
+    the format. ``depth``: its nesting depth."""
     if not isinstance(raw, dict) or depth > _MAX_DEPTH:
         return False
     inner = raw.get("elements")

@@ -100,9 +100,9 @@ class RegexRewriter:
     """Turns the syntax tree of a regex into the bodies of grammar rules. ``escapes``: character →
     how it is escaped in the reply.
 
-    llguidance first splits a text into lexemes. Here, each lexeme is one character, which may be
-    escaped, or a fixed text. A lexeme for several characters might end in the middle of an escape
-    sequence.
+    llguidance first splits a text into lexemes. In these rules, a lexeme is either one character
+    (escaped or not) or a fixed text. A lexeme for several arbitrary characters might end in the
+    middle of an escape sequence.
     """
 
     def __init__(self, escapes: Escapes) -> None:

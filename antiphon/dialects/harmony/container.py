@@ -57,8 +57,8 @@ def is_shell(tool: PromptTool) -> bool:
 
 
 def exec_tool(tool: PromptTool) -> PromptTool:
-    """Return the shell function ``tool`` with the parameters of ``container.exec``, which the model
-    sees instead of the function's own parameters."""
+    """Return a copy of the shell function ``tool`` with the parameters of ``container.exec``. The
+    model sees these parameters instead of the function's own parameters."""
     return replace(tool, schema=_SCHEMA)
 
 
@@ -115,8 +115,9 @@ def _script(words: list[str]) -> str:
 
 
 def _prelude(arguments: Mapping[str, Any]) -> str:
-    """Return the lines of shell code that must precede the command. They change to the folder
-    ``workdir`` and set the environment variables ``env`` of the call's arguments."""
+    """Return the lines of shell code that must precede the command. The lines change to the folder
+    ``workdir`` and set the environment variables ``env``. ``arguments``: the arguments of the call,
+    which may contain ``workdir`` and ``env``."""
     lines: list[str] = []
     if isinstance(folder := arguments.get("workdir"), str) and folder:
         lines.append(f"cd {shlex.quote(folder)} || exit\n")

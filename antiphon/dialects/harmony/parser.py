@@ -86,15 +86,15 @@ class HarmonyParser:
 
     - ``shapes``: name of a tool in the prompt → the tool's name and schema in the API. If empty,
       the parser recognizes no calls.
-    - ``native_tools``: recipient of calls → name of the tool in the prompt, for the tools with
-      which gpt-oss was trained.
+    - ``native_tools``: for the tools with which gpt-oss was trained: recipient of a tool call, for
+      example ``python`` → name of the tool in the prompt.
     - ``parallel``: whether the reply may have more than one call.
     - ``open_kind``: the kind of message inside which the prompt ends. None means that the prompt
       ends after the model's role, so the reply starts with a header.
     - ``constrained``: whether the engine enforces a format. If so, the reply ends after the first
       answer or call.
-    - ``json_answer``: whether the answer must be JSON. If the engine enforces JSON, a control token
-      inside a JSON string is text.
+    - ``json_answer``: whether the answer must be JSON. If the engine enforces this, the parser reads
+      a control token inside a JSON string as text.
     """
 
     def __init__(

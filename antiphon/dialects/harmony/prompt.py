@@ -88,12 +88,13 @@ class HarmonyPromptEncoder:
     def _reusable_messages(
         self, first: Sequence[list[int]], history: HarmonyConversation, stored: PromptTokens | None
     ) -> Iterator[Sequence[int]]:
-        """Yield the token ids of the messages at the start of ``stored`` that the new prompt can
-        reuse. Stop at the first message that means something else than the message at the same
-        place in the new prompt.
+        """Compare the messages in ``stored`` with the messages of the new prompt, from the first
+        message on. Yield the stored token ids of each message that has the same meaning in both.
+        Stop at the first message that has different meanings.
 
-        ``first``: the ids of the system and developer messages. ``history``: the messages that
-        follow them. Each yielded message has the end token that it must have in a prompt.
+        ``first``: the ids of the system and developer messages of the new prompt. ``history``: the
+        messages that follow them. Each yielded message has the end token that it must have in a
+        prompt.
         """
         if stored is None or stored.fingerprint != self._fingerprint:
             return

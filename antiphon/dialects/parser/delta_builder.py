@@ -85,9 +85,13 @@ class ParserDeltaBuilder:
     def _open_for_text(
         self, kind: _Kind, text: str, trimmed: str, logprobs: _Logprobs
     ) -> tuple[str, str, _Logprobs]:
-        """Open an item for ``text``, and drop white space at the start of the text. If the text is
-        reasoning, all of this white space is dropped. If it is an answer, the white space is
-        dropped up to its last line end, but an answer at the start of the reply keeps all of it.
+        """Open an item for ``text``. The kind of text decides how much of the white space at its
+        start is dropped:
+
+        - Reasoning: all of this white space is dropped.
+        - An answer at the start of the reply: nothing is dropped.
+        - Any other answer: the part up to and including the last line end in this white space is
+          dropped.
 
         ``trimmed``: ``text`` without white space at its end. Returns ``text``, ``trimmed`` and
         ``logprobs`` without the dropped white space.

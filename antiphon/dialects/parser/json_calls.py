@@ -198,13 +198,13 @@ class JsonCallReader:
         return at + 1
 
     def _is_parameter(self, char: str) -> bool:
-        """Return whether the current key is the name of one parameter. The key is a word such as
-        ``input``, which may also be the key of the object with all arguments. ``char``: the first
-        character of the value.
+        """Return whether the value of the current key belongs to one parameter. Otherwise, the
+        value contains all arguments of the call. Both are possible for a key such as ``input``.
+        ``char``: the first character of the value.
 
-        The key is the name of one parameter in two cases:
+        The value belongs to one parameter in two cases:
 
-        - The arguments have already been read.
+        - Arguments of this call have already been read under an earlier key.
         - The function has a parameter of this name, and the value is not an object.
         """
         return self._has_argument_text or (char != "{" and self._key in self._call.parameter_names)

@@ -1,9 +1,9 @@
 """The lexer of the output parser. It finds terminals in a reply, however the reply is split into
 chunks. A terminal is a text or special token that leads from one state of the parser to another.
 
-The lexer replaces each special token that a format uses with one character that no text can
-contain, a lone surrogate. This character is the token's mark. So one terminal can consist of both
-special tokens and text.
+The lexer replaces each special token that has a meaning in the format. The replacement is called
+the token's mark. A mark is one character, a lone surrogate, which no text can contain. So one
+terminal can consist of both special tokens and text.
 """
 
 from __future__ import annotations
@@ -270,6 +270,6 @@ def _add_result_tags(transitions: dict[str, dict[str, Transition]], begin: str, 
 
 
 def _transitions_to(on: Mapping[str, str], *, is_peek: bool = False) -> dict[str, Transition]:
-    """Return a mapping: terminal → transition. ``on``: terminal → next state. ``is_peek``: whether
-    the next state reads the terminal itself as its first text."""
+    """Return a mapping: terminal → transition. ``on``: terminal → next state. ``is_peek``: if True,
+    the terminal is not consumed, so the text that the next state reads begins with the terminal."""
     return {literal: (state, is_peek) for literal, state in on.items()}

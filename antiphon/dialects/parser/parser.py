@@ -79,7 +79,8 @@ class _Markup:
         self.terminal = text
 
     def clear(self) -> None:
-        """Drop the collected text, because it belongs to a call."""
+        """Empty the collected text. Called when the parser knows what the text is: a part of a
+        call, or text that belongs to no call."""
         self.text, self.plain_text, self.terminal = [], [], ""
 
 
@@ -492,10 +493,10 @@ class FormatParser:
         self._end_markup(START, is_text=True)
 
     def _flush_markup(self) -> None:
-        """Emit text that looked like the start of a call. It turned out to be plain text.
+        """Emit text that looked like the start of a call, but is plain text.
 
-        If the text ends with a terminal (a text or special token with a meaning), the terminal is
-        not emitted, because it may start the next call.
+        A terminal at the end of the text is not emitted, because it may start the next call. A
+        terminal is a special token or a piece of text that has a meaning in the format.
         """
         markup = self._markup
         terminal = markup.terminal
@@ -538,8 +539,9 @@ class FormatParser:
 
         This is the text that the parser has read since the last complete call. If there is no
         complete call, it is all text since the place where a call could start. ``end``: the
-        position in the reply where the text ends. ``is_text``: whether the text after a complete
-        call includes its tags and special tokens.
+        position in the reply where the text ends. ``is_text``: whether the returned text includes
+        the tags and special tokens that stand after the last complete call. If there is no complete
+        call, the returned text always includes its tags and special tokens.
         """
         markup = self._markup
         text = "".join(markup.text)

@@ -211,7 +211,7 @@ class _KeyReader(_TextReader):
 
 class _LiteralReader(_TextReader):
     """Reads the value of an argument, which may have any type, and passes it on once it is
-    complete. ``trims``: drop one line end on each side of the value."""
+    complete. ``trims``: whether to drop one line end on each side of the value."""
 
     def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)
@@ -224,7 +224,7 @@ class _LiteralReader(_TextReader):
 
 class _StringReader(_TextReader):
     """Reads the value of an argument that is a string, and passes it on incrementally. ``trims``:
-    drop one line end on each side of the value."""
+    whether to drop one line end on each side of the value."""
 
     def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)

@@ -1,5 +1,5 @@
-"""Functions that all engines share: they check a request against the model's limits, and return
-its sampling values and its stop tokens."""
+"""Functions that all engines share. They check a request against the model's limits, and return the
+sampling values and the stop tokens for the generation."""
 
 from __future__ import annotations
 

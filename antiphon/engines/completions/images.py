@@ -35,8 +35,8 @@ class EncodedRequest(Struct, frozen=True):
 
 
 class ImageRequestEncoder(Protocol):
-    """Encodes the requests to one model server whose prompts have images. ``image_mode``: see
-    ``Capabilities.images``."""
+    """Encodes requests to one model server. Each of these requests has a prompt with images.
+    ``image_mode``: see ``Capabilities.images``."""
 
     image_mode: Literal["apart", "template"]
 

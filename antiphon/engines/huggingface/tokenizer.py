@@ -142,7 +142,8 @@ class FastTokenizer:
         The copy takes as much memory as the tokenizer, so it is created only when a text contains
         the text of a special token. The library can encode the text of a token as ordinary text
         only if the token is marked as special. So the copy marks all added tokens as special,
-        except tokens of whitespace. The copy still encodes whitespace with these tokens.
+        except added tokens that stand for whitespace. The copy must still use the whitespace tokens
+        to encode whitespace.
         """
         with self._plain_lock:
             if self._plain is None:

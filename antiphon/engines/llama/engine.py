@@ -75,13 +75,14 @@ async def load(
     threads wait in a busy loop, so they become very slow when they share a core with other threads.
 
     ``options.context_size``: maximum tokens of each of the ``parallel`` generations. The default is
-    8192; the limit is the size that the model was trained for. Memory is allocated for all
-    generations. When ``antiphon serve`` has started, it gives the unused part back to the system
-    (``zero_pages``).
+    8192; the limit is the size that the model was trained for. ``load`` allocates the memory for
+    all generations at once. After loading, ``antiphon serve`` returns the memory that is still
+    unused to the operating system (``zero_pages``).
 
-    ``options.gpu_layers``: ``ALL_THAT_FIT`` loads as many layers as fit into the GPU's memory, if
-    llama.cpp's Python binding has a GPU build. ``options.adapters``: name of a LoRA adapter → its
-    GGUF file. All adapters are loaded; a generation uses the adapter that it names.
+    ``options.gpu_layers``: the number of layers to load into the GPU's memory. ``ALL_THAT_FIT``
+    loads as many layers as fit. Layers run on a GPU only if the installed build of llama.cpp's
+    Python binding supports the GPU. ``options.adapters``: name of a LoRA adapter → its GGUF file.
+    All adapters are loaded; a generation uses the adapter that it names.
     ``options.engine_options``: see ``parse_engine_options``.
 
     ``batch``: number of prompt tokens that are computed in one pass of the model. A GPU runs faster
@@ -302,9 +303,10 @@ class LlamaEngine:
         return stream
 
     def _slot_contents(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
-        """Return the ids that ``Slots`` stores for the state of this prompt: the ids of the prompt.
-        If the prompt uses an adapter, a negative number that stands for the adapter comes first.
-        So a prompt never continues a state that was computed with another adapter."""
+        """Return the ids by which ``Slots`` recognizes the state of this prompt in a slot. They are
+        the token ids of the prompt. If the prompt uses an adapter, a negative number that stands
+        for the adapter precedes the token ids. So a prompt never continues a state that was
+        computed with another adapter."""
         if sampling.adapter is None:
             return prompt.ids
         return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)

@@ -46,10 +46,10 @@ class PartialTokens:
         return usual
 
     def _split(self, spelled: bytes, count: int) -> list[int] | None:
-        """Find ``count`` tokens whose bytes together are ``spelled``. Return the ids of the tokens,
-        or None if there are no such tokens. The search uses only tokens whose bytes are not valid
-        UTF-8, because llama.cpp's server withholds the ids of such tokens only. The search tries
-        longer tokens first."""
+        """Split the bytes ``spelled`` into ``count`` tokens. Return the ids of the tokens, or None
+        if there is no such split. The search uses only tokens whose bytes are not valid UTF-8,
+        because llama.cpp's server withholds the ids of such tokens only. The search tries longer
+        tokens first."""
         if count == 0:
             return None if spelled else []
         for length in range(len(spelled) - count + 1, 0, -1):

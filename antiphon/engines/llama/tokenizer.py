@@ -266,10 +266,11 @@ class LlamaTokenizer:
         return self.piece(token).decode("utf-8", "replace") if token >= 0 else None
 
     def _dividing(self) -> Iterator[str]:
-        """Yield the texts of the end tokens before which a long text can be split. The split does
-        not change the tokens of the text.
+        """Yield the texts of certain end tokens. If a text is split directly before such an end
+        token and the pieces are tokenized separately, the token ids are the same as those of the
+        whole text.
 
-        Two kinds of end tokens are left out:
+        Two kinds of end tokens are left out, because the ids could differ:
 
         - End tokens whose text is part of another special token. The split could cut the other
           token.

@@ -39,7 +39,7 @@ def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
 
 
 class _EmptyLoopCheck:
-    """Rejects grammars with a repeated node that may match the empty text.
+    """Rejects grammars with a repeated node that can match the empty text.
 
     For such a grammar, xgrammar would examine all derivations again at every token. This would
     block the inference server.
@@ -51,7 +51,8 @@ class _EmptyLoopCheck:
         self._nullable: set[str] = set()
 
     def check(self) -> None:
-        """Check all rules. Raises ``UnsupportedGrammar`` if a repeated node may be empty."""
+        """Check all rules. Raises ``UnsupportedGrammar`` if a repeated node can match the empty
+        text."""
         before = -1
         while len(self._nullable) != before:
             before = len(self._nullable)

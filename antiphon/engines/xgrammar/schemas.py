@@ -398,11 +398,12 @@ def _choice(arms: Sequence[Node]) -> Node:
 
 
 def _any_string() -> Node:
-    """Build a node that matches any JSON string. The string is a sequence of texts without escapes,
-    with one escape (a backslash sequence) between two texts.
+    """Build a node that matches any JSON string. Escapes (backslash sequences) divide the string
+    into plain texts, which may be empty.
 
-    An excluded text, such as the text of a control token, cannot occur within a text without
-    escapes. It can occur in the string only if a part of it is written as an escape.
+    An excluded text, such as the text of a control token, cannot occur within a plain text. The
+    string can contain an excluded text only if at least one character of the excluded text is
+    written as an escape.
     """
     plain = AnyText(_NOT_PLAIN)
     escaped = Repeat(Concatenation((parse_regex(_ESCAPE), plain)), 0, None)

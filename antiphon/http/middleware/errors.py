@@ -196,7 +196,8 @@ class ErrorMiddleware:
     """Turns exceptions into error responses. If the response has already started, no error response
     is sent; the started response is cut off.
 
-    ``reraise``: whether unexpected exceptions are raised again instead. Only tests set it.
+    ``reraise``: whether an unexpected exception is raised again and not turned into an error
+    response. Only tests set it.
     """
 
     def __init__(self, app: ASGIApp, *, log: Any, reraise: bool = False) -> None:

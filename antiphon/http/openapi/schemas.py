@@ -61,8 +61,8 @@ def accepted_schemas(
 
     - ``unions``: component name → union type. Each of these union types becomes a separate
       component.
-    - ``forms``: (class, field) → the type that requests may contain in this field. It accepts more
-      values than the type that the class declares.
+    - ``forms``: (class, field) → the type of this field in requests. This type accepts more values
+      than the type that the class declares for the field.
     - ``untagged``: classes whose field ``type`` may be missing.
     """
     names = {cls.__name__ for cls in untagged}
@@ -87,8 +87,12 @@ def accepted_schemas(
 
 
 def merge_schemas(sent: Schemas, accepted: Schemas) -> tuple[Schemas, Schemas]:
-    """Return both schema sets, each with the components of both sets. If the schema of a type
-    differs between requests and responses, the component for requests gets another name."""
+    """Merge the components of the schemas for responses (``sent``) with the components of the
+    schemas for requests (``accepted``). Returns ``sent`` and ``accepted`` with the merged
+    components.
+
+    If a type has different schemas in responses and in requests, its component for requests gets
+    another name."""
     shared = sent.components.keys() & accepted.components.keys()
     differing = {name for name in shared if sent.components[name] != accepted.components[name]}
     while True:

@@ -48,9 +48,10 @@ class ChoiceStream(Protocol):
 
 
 class CompletionsRequest(Protocol):
-    """A parsed request body. ``requests`` contains one request for each choice (one of several
-    answers). ``answer`` builds the response body from the responses to these requests.
-    ``choice_stream`` encodes one choice for a streamed response."""
+    """A parsed request body. A client may ask for several answers, which OpenAI's API calls
+    choices. ``requests`` contains one request for each choice. ``answer`` builds the response body
+    from the responses to these requests. ``choice_stream`` encodes one choice for a streamed
+    response."""
 
     @property
     def requests(self) -> tuple[CreateResponse, ...]: ...

@@ -101,8 +101,9 @@ class _View:
         self.counted_at = self.used_at = now
 
     def update(self, report: RateReport, state: RateState, now: float) -> None:
-        """Replace the local copy by ``state``, which the store returned for ``report``. The
-        requests that this process admitted after the report stay subtracted from ``level``."""
+        """Replace the local copy by ``state``, which the store returned for ``report``. ``state``
+        does not count the requests that this process admitted after the report. So the number of
+        these requests is subtracted from ``level``."""
         self.admitted_count -= report.admitted_count
         self.reported = report.running
         self.state = state

@@ -153,9 +153,10 @@ class LogSink(EventSink):
     async def _wait_for_room(self) -> None:
         """Wait while too many events are not yet stored.
 
-        During the wait, an append may store the waiting events and the token ids in the token log.
-        Both must end at the same token. This is the case only between batches of deltas, so this
-        method is called only then.
+        During the wait, an append may store the waiting events together with the new token ids of
+        the token log. The last of these events and the last of these ids must belong to the same
+        token. They do so only between two batches of deltas. So call this method only between two
+        batches.
         """
         while len(self._events) + self._in_flight > _MAX_UNWRITTEN and not self._lost:
             await self._changed()

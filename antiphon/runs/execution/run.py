@@ -417,8 +417,9 @@ class Run:
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
 
     def _tokens(self) -> TurnTokens | None:
-        """Return the token ids that this response adds to the token ids of the response before it.
-        Returns None if the prompt's token ids are unknown."""
+        """Return the token ids of this turn, for storage. The ids at the beginning that are the
+        same as in the conversation before this response are left out. Returns None if the prompt's
+        token ids are unknown."""
         prompt = self._spec.reply.prompt_tokens
         if prompt is None:
             return None

@@ -162,9 +162,9 @@ def build_visible_history(
     """Return the items that the model sees.
 
     ``past``: earlier items. ``own``: items of the request. ``user_token_budget``: after a
-    compaction, the model still sees the user's earlier messages with at most this many tokens.
-    ``refuse``: if true, an item that cannot be decrypted raises ``InvalidRequest``. If false, such
-    an item is left out.
+    compaction, the model still sees the newest of the user's earlier messages. This is the limit
+    for their tokens in total (see ``_limit_user_messages``). ``refuse``: if true, an item that
+    cannot be decrypted raises ``InvalidRequest``. If false, such an item is left out.
     """
     items = (*past, *own)
     if it.CompactionTrigger in map(type, items):

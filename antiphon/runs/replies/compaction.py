@@ -181,18 +181,17 @@ def _threshold_too_low(threshold: int, index: int) -> InvalidRequest:
 
 
 def _with_user_budget(request: ReplyRequest, max_tokens: int) -> ReplyRequest:
-    """Return the request with a limit for the user's messages that a compaction keeps before the
-    summary. Together, these messages may have ``max_tokens`` tokens. A lower limit that already
-    exists stays."""
+    """Return the request with its ``user_token_budget`` set to ``max_tokens``. This budget limits
+    the tokens of the user's messages that a compaction keeps before its summary. If the budget of
+    the request is already lower, the request is returned with this lower budget."""
     visible = request.context.visible
     visible = replace(visible, user_token_budget=min(visible.user_token_budget, max_tokens))
     return replace(request, context=replace(request.context, visible=visible))
 
 
 def _question_tokens(request: ReplyRequest) -> int:
-    """Return the estimated number of tokens of the user message that the model has to answer. A
-    compaction must keep this message, which is the newest item. If the newest item is not a user
-    message, return 0."""
+    """Return the estimated number of tokens of the newest item if this item is a user message.
+    Otherwise, return 0. The model has to answer this user message, so a compaction must keep it."""
     after = request.context.visible.after
     return estimate_tokens(after[-1]) if after and is_user_message(after[-1]) else 0
 

@@ -98,8 +98,8 @@ class Excerpt:
 
     def _end_line(self, parts: list[str]) -> None:
         """Process the current line, which is now complete. If the line is a heading, append the
-        heading to ``parts``. If the line begins a paragraph whose first sentence was not found
-        earlier, pass this sentence to ``_take_sentence``."""
+        heading to ``parts``. If the line begins a paragraph, and ``_extend_line`` has not found the
+        paragraph's first sentence, pass the first sentence to ``_take_sentence``."""
         text, self._line, self._searched = self._line.strip(), "", 0
         if self._fence:
             if text.startswith(self._fence):

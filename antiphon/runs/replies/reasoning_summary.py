@@ -76,7 +76,8 @@ def interrupted_in_summary(log: Fold) -> bool:
 class Summarizer(Struct, frozen=True, kw_only=True):
     """Summarizes reasoning with the model of ``backend``. ``level``: how detailed the summary is
     (``concise``, ``auto`` or ``detailed``). ``defaults``: the model's sampling defaults.
-    ``cache_scope``, ``tenant``: the values that these two options have in each model call."""
+    ``cache_scope``, ``tenant``: each model call gets these two values as the options with the same
+    names."""
 
     backend: Backend
     level: str

@@ -28,8 +28,8 @@ def initial_response(
     backend: Backend | None = None,
 ) -> Response:
     """Build the response as it is before anything is generated. Its fields come from the request;
-    missing fields have default values. ``backend``: the backend that answers; None for a request
-    that has no conversation but a text to complete."""
+    missing fields have default values. ``backend``: the backend that answers a conversation. It is
+    None if the model only continues raw text."""
     return Response(
         id=id,
         created_at=created_at,
@@ -67,9 +67,10 @@ def initial_response(
 
 
 def _reasoning(request: CreateResponse, backend: Backend | None) -> ReasoningConfig:
-    """Return the ``reasoning`` field of the response. If the request sets ``reasoning.context`` and
-    the backend knows the value that is in effect, the response contains this value (as in OpenAI's
-    API reference)."""
+    """Return the ``reasoning`` field of the response. If the request sets ``reasoning.context``,
+    the backend may use a different value. As in OpenAI's API reference, the response then contains
+    the value that the backend uses. If the backend does not know which value it uses, the response
+    contains the value of the request."""
     config = request.reasoning or ReasoningConfig()
     if config.context is UNSET or backend is None:
         return config

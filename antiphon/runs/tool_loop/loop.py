@@ -483,8 +483,8 @@ class ToolLoop(ReplyWrapper):
         return ToolChoice("none" if choice.mode == "none" else "auto", names)
 
     def _output_items(self, call: ToolCall, max_bytes: int) -> Sequence[it.Item]:
-        """Return the items that show the model the result of a call. Their text is truncated to
-        ``max_bytes``.
+        """Return the items that contain the result of a call for the model. Their text is truncated
+        to ``max_bytes``.
 
         If the call's own item is still open (``call.is_held``), the text is truncated in that item
         too, because later responses show the item to the model.

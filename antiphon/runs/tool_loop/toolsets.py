@@ -95,9 +95,9 @@ def combine_toolsets(
     """Adapt the toolsets of one response to each other. ``toolsets``: one toolset for each tool in
     ``tools.server_tools``. Returns the changed toolsets in the same order.
 
-    Functions get unique names. Functions that programs (code that the model writes) may call are
-    added to the toolset of the tool that runs programs. Functions that the model may not call
-    directly are removed from the toolset of their own tool.
+    Functions get unique names. A program is code that the model writes. If programs may call a
+    function, the function is added to the toolset of the tool that runs programs. If the model may
+    not call a function directly, the function is removed from the toolset of its own tool.
     """
     unique = _deduplicate_names(toolsets, tools.visible_tools)
     return _assign_program_functions(

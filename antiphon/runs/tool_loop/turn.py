@@ -98,9 +98,9 @@ class ToolCall:
 
     @classmethod
     def from_pending(cls, pending: PendingCall, ids: Callable[[str], str]) -> ToolCall:
-        """Create the ``ToolCall`` for ``pending``: a call in the conversation that runs before the
-        model is called, for example an MCP call that the client has approved. ``ids``: returns a
-        new id with a prefix."""
+        """Create the ``ToolCall`` for a pending call. A pending call has to run before the model is
+        called. For example, an MCP call is pending when the client has approved it. ``ids``:
+        returns a new id with a prefix."""
         call = cls.create(pending.function, pending.arguments, pending.call_id or ids("call"))
         call.is_in_conversation = pending.call_id is not None
         return call
@@ -308,7 +308,8 @@ def conversation_items(
     calls: Sequence[ToolCall], output_items: Callable[[ToolCall], Sequence[it.Item]]
 ) -> tuple[it.Item, ...]:
     """Return the items that calls add to the conversation: the calls themselves and their results.
-    ``output_items``: returns the items that show the model the result of a call."""
+    ``output_items``: for a call, it returns the items that contain the call's result for the
+    model."""
     new_calls = (call.call_item() for call in calls if not call.is_in_conversation)
     return (*new_calls, *(item for call in calls for item in output_items(call)))
 
@@ -370,8 +371,8 @@ class Turn:
     def new_items(
         self, output_items: Callable[[ToolCall], Sequence[it.Item]]
     ) -> tuple[it.Item, ...]:
-        """Return the items that the turn adds to the conversation. ``output_items`` returns the
-        items that show the model the result of a call."""
+        """Return the items that the turn adds to the conversation. ``output_items``: for a call, it
+        returns the items that contain the call's result for the model."""
         written = (
             item.call_item() if isinstance(item, ToolCall) else item.item() for item in self._items
         )
@@ -379,8 +380,8 @@ class Turn:
 
     def prompt_tokens(self, prompt: PromptTokens | None) -> PromptTokens | None:
         """Return ``prompt`` with the token ids sampled in this turn appended. Returns None if no
-        token ids are known. Also returns None if a call above the limit has ended the turn, because
-        the next prompt shows this call without its arguments."""
+        token ids are known. Also returns None if a call above the limit of calls has ended the
+        turn, because the next prompt shows this call without its arguments."""
         if prompt is None or not self._sampled or self.is_over:
             return None
         return replace(prompt, ids=(*prompt.ids, *self._sampled))
@@ -435,7 +436,8 @@ class Turn:
 
     def _end_current(self, *, is_cut: bool) -> Iterable[Delta]:
         """Return the last deltas of the item that is open when the reply ends. ``is_cut``: whether
-        the reply ended for another reason than ``stop``, so the item may be incomplete."""
+        the reply ended for a reason other than ``stop``. If so, the item is possibly incomplete.
+        """
         if isinstance(self._current, ToolCall):
             call = self._current
             return call.argument_progress(
@@ -462,8 +464,9 @@ class Turn:
         return self._add_call(function, item, is_ignored=False, caller=self._caller).open_deltas()
 
     def _end_at(self, function: ToolFunction, item: it.Item) -> tuple[Delta, ...]:
-        """End the turn at a call above the limit of calls. This call is not run. The rest of the
-        model's output is ignored, so the call has no arguments in the next prompt."""
+        """End the turn, because the model has begun a call above the limit of calls. This call is
+        not run. The rest of the model's output, which begins with the arguments of the call, is
+        ignored. So the next prompt contains the call without arguments."""
         call = self._add_call(function, item, is_ignored=True)
         if isinstance(item, it.FunctionCall):
             call.add_text("{}")

@@ -26,8 +26,12 @@ _RLIMIT_NICE = 13
 
 
 def lower_priority() -> None:
-    """Lower the priority of the calling process and of its future children. RLIMIT_NICE is set to
-    0, so they cannot raise their priority again and cannot leave the idle class (sched(7))."""
+    """Lower the priority of the calling process and of its future children.
+
+    RLIMIT_NICE is set to 0, so these processes cannot raise their priority again. If
+    ``ProcessorShare`` moves them to Linux's idle scheduling class later, they cannot leave this
+    class (sched(7)).
+    """
     resource.setrlimit(_RLIMIT_NICE, (0, 0))
     os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 

@@ -151,8 +151,8 @@ class Kernel:
 
     def print_traceback(self, error: BaseException, name: str) -> None:
         """Write the traceback of an exception to standard error. The stack frames of the kernel
-        itself are left out. ``name``: the file name under which the code that raised the exception
-        was compiled."""
+        itself are left out. ``name``: the file name of the cell's code, as it was passed to
+        ``compile``."""
         import traceback
 
         trace = error.__traceback__

@@ -70,8 +70,9 @@ class TenantTotals:
         self._bytes -= freed_bytes
 
     def _excess(self) -> tuple[int, int] | None:
-        """Return the column of the totals whose limit is exceeded, and the excess. Column 0 is the
-        number of responses, column 1 their bytes. Returns None if no limit is exceeded."""
+        """Return which limit of the store is exceeded, and by how much. Returns None if no limit is
+        exceeded. The limit is returned as a column of the totals: 0 for the limit on the number of
+        responses, 1 for the limit on their bytes."""
         retention = self._retention
         if retention.max_responses is not None and self._responses > retention.max_responses:
             return 0, self._responses - retention.max_responses

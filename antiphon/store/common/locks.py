@@ -152,8 +152,8 @@ class ConversationLocks:
         self._locks = {key: lock for key, lock in self._locks.items() if key[0] != tenant}
 
     def release_owner(self, owner: str) -> None:
-        """Release the locks of an owner that stops. But an unended run of this owner keeps its
-        lock, which passes to the next owner of the run."""
+        """Release the locks of an owner that stops, except for locks that belong to runs that have
+        not ended. The lock of such a run passes to the next owner of the run."""
         for (tenant, conversation_id), (holder, lock_owner) in list(self._locks.items()):
             if lock_owner == owner and not self.has_run(tenant, holder):
                 del self._locks[tenant, conversation_id]

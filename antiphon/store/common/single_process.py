@@ -1,5 +1,6 @@
-"""State of a run store that only one process uses. It is kept in memory: heartbeats, conversation
-locks, reservations, subscriptions, and the ``RunListener``, which is notified of changes."""
+"""The part of a run store's state that is kept in memory if only one process uses the store. This
+part consists of heartbeats, conversation locks, reservations, subscriptions, and the
+``RunListener``, which is notified of changes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Subscriptions, through which readers in this process get the new events of a run. When a batch of
-events is appended to the run, each subscription to the run delivers it to its reader.
+events is appended to the run, each reader gets the batch through its own subscription.
 
 A subscription buffers only a few batches. If a reader is slow, its subscription drops the batches,
 and the reader reads them from the store. So a slow reader needs little memory and blocks nobody.

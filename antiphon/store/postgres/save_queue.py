@@ -31,10 +31,10 @@ _MAX_ROWS, _MAX_BYTES = 64, 1 << 20
 
 class ResponseRow(Struct, frozen=True):
     """A response to save. ``columns``: the values of the response's columns in the tables of
-    responses and summaries, in the order of the query "save". ``items``: the ids of those items of
-    the response to which other requests can refer. ``usage``: a record to add to the usage log.
-    ``bytes``: the size of the response. ``blob``: the key of the blob that holds the large columns
-    of the response; None if there is no blob."""
+    responses and summaries. The values are the first arguments of the query "save", in the same
+    order. ``items``: the ids of those items of the response to which other requests can refer.
+    ``usage``: a record to add to the usage log. ``bytes``: the size of the response. ``blob``: the
+    key of the blob that holds the large columns of the response; None if there is no blob."""
 
     columns: tuple[Any, ...]
     items: Sequence[str]

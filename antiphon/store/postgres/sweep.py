@@ -120,8 +120,9 @@ class PostgresSweep:
     async def _repeat(self, step: _Step, *, frees: bool = False) -> int | None:
         """Repeat a step of the sweep, each time in a transaction of its own, until it changes no
         row. Return how many rows were changed in all. Returns None if another process is sweeping.
-        ``frees``: whether the step may delete ancestors of responses. Its transactions then take
-        the lock for deletions, so that only one transaction at a time deletes responses."""
+        ``frees``: whether the step deletes responses, and also their ancestors that no response
+        continues any more. If so, each transaction of the step takes the lock for deletions, so
+        that only one transaction at a time deletes responses."""
         total = 0
         while True:
             async with self._pool.transaction() as transaction:

@@ -85,8 +85,8 @@ class ImageRequest(Struct, frozen=True, kw_only=True):
 
 
 class ImageTask(Struct, frozen=True, kw_only=True):
-    """A task for an image generator: one image to make from a prompt or from a prompt and input
-    ``images``.
+    """A task for an image generator: it must make one image from the prompt. If there are input
+    ``images``, it must use them too.
 
     ``mask`` is a PNG with the size of the first image. The generator changes only the areas of this
     image where the mask is transparent.

@@ -223,9 +223,9 @@ def _check_code(tool: Any, path: str) -> None:
 
 
 def _code_field(tool: ListedTool) -> str | None:
-    """Return the name of the tool's parameter that takes the code. This is the parameter ``code``.
-    If a tool has no such parameter, but is named ``python`` and has only one parameter, it is this
-    parameter. Return None for all other tools."""
+    """Return the name of the tool's parameter that takes the code. If the tool has a parameter
+    ``code``, this parameter takes the code. Otherwise, if the tool is named ``python`` and has only
+    one parameter, its only parameter takes the code. Return None for all other tools."""
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     if not isinstance(properties, dict):
         return None

@@ -174,8 +174,8 @@ class ProgramProvider:
     def _verify(self, program: it.Program, tenant: str) -> _Fingerprint:
         """Decrypt and return the fingerprint of a JavaScript program.
 
-        Raises ``InvalidRequest`` if Antiphon did not make the fingerprint for the code of this
-        program.
+        Raises ``InvalidRequest`` if the fingerprint cannot be decrypted, or if it belongs to other
+        code than the code of this program.
         """
         try:
             sealed = self._encryptor.decrypt(program.fingerprint, purpose=_PURPOSE, tenant=tenant)
@@ -318,10 +318,12 @@ def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.It
     """Return the tool calls that a program made, in order. Each call is a tuple of one or two
     items.
 
-    - The first item is the call or, if the call needed approval, its approval request.
-    - The second item is the output of the call. For an approval request, it is the call that has
-      run or, if the call has not run yet, the client's approval response. If there is no such item,
-      the tuple has only the first item.
+    - If the call needed no approval, the first item is the call, and the second item is its output.
+    - If the call needed approval, the first item is the approval request. The second item is the
+      call if it has run. If the call has not run yet, the second item is the client's approval
+      response.
+
+    If ``items`` does not contain the second item, the tuple has only the first item.
     """
     outputs: dict[str, it.Item] = {}
     approval_request_ids = {item.id for item in items if isinstance(item, it.McpApprovalRequest)}

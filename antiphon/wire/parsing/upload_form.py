@@ -26,8 +26,9 @@ _EXPIRY_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
 
 
 class UploadForm(Struct, frozen=True, kw_only=True):
-    """The form fields of ``POST /files`` besides the file, under the names that the form uses. Only
-    the OpenAPI document uses this type; ``UploadFields`` holds the parsed fields."""
+    """The form fields of ``POST /files`` besides the file. The fields have the names that clients
+    send, such as ``expires_after[seconds]``. Only the OpenAPI document uses this type;
+    ``UploadFields`` holds the parsed fields."""
 
     purpose: Purpose
     anchor: Literal["created_at"] | UnsetType = field(name="expires_after[anchor]", default=UNSET)

@@ -30,8 +30,9 @@ STANDARD: Mapping[str, str] = {
 class ChatFlavour(Struct, frozen=True, kw_only=True):
     """One kind of upstream server, such as vLLM: the request fields and features that it supports.
 
-    Antiphon recognizes a server of this kind by its host name, which is one of ``hosts``, or by the
-    value of ``owned_by`` in its list of models, which is one of ``owners``.
+    Antiphon recognizes a server of this kind by its host name or by its list of models: ``hosts``
+    contains the host name, or ``owners`` contains the field ``owned_by`` of the first model in the
+    list.
     """
 
     #: Option → field of the body, for options beyond the standard.

@@ -388,9 +388,9 @@ class ChatStreamParser:
         """Emit the deltas of the first tool call that is not closed yet. If the call is complete,
         close it and continue with the next call.
 
-        ``final``: whether no more pieces of calls follow. If so, all calls are closed, also calls
-        with incomplete arguments. ``is_cut``: whether the reply was cut off. If so, the last call
-        is not closed if its arguments are incomplete.
+        ``final``: whether no more pieces of these calls follow. If so, all calls are closed, also
+        calls with incomplete arguments. ``is_cut``: whether the reply was cut off. If ``is_cut`` is
+        true and the arguments of the last call are incomplete, this last call stays open.
         """
         while self._ended_count < len(self._calls):
             pending = self._calls[self._ended_count]

@@ -207,8 +207,9 @@ def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
 
 
 def _set_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of ``value`` that are set. ``value``: the option ``reasoning`` or ``text``.
-    If only the text format is set, and it has the default value, return an empty dict."""
+    """Return the fields of ``value`` that are set and not null. ``value``: the option ``reasoning``
+    or ``text``. Returns an empty dict if the only such field is ``format`` with its default value,
+    ``{"type": "text"}``."""
     fields: dict[str, Any] = msgspec.to_builtins(value)
     values = {name: inner for name, inner in fields.items() if inner is not None}
     return {} if values == {"format": {"type": "text"}} else values
@@ -321,7 +322,8 @@ def _without_passage_files(item: it.Item) -> it.Item:
 
 
 def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item, it.Item]:
-    """Convert a call of a tool that ran in Antiphon to a function call and its output.
+    """Convert the item of a server-side tool call that Antiphon has run. Return a function call and
+    its output.
 
     The original item cannot be sent, because the upstream does not know its ids, containers and
     images.

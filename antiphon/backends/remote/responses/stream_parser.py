@@ -141,11 +141,11 @@ class ResponsesStreamParser:
     """Parses the stream of one reply.
 
     ``shapes``: function name shown to the upstream → the tool, for all tools that were sent as
-    functions, such as custom tools. ``origin``: the address of the upstream. It is stored with
-    encrypted reasoning, because only this upstream can read it. ``input_tokens``: estimated number
-    of tokens of the prompt, for upstreams that report no usage. ``max_output_tokens``: the
-    requested limit. Some upstreams do not report that they cut off the output at this limit, so the
-    parser compares the number of output tokens with the limit.
+    functions, such as custom tools. ``origin``: the address of the upstream. The address is stored
+    together with encrypted reasoning, because only the upstream that encrypted the reasoning can
+    read it. ``input_tokens``: estimated number of tokens of the prompt, for upstreams that report
+    no usage. ``max_output_tokens``: the requested limit. Some upstreams do not report that they cut
+    off the output at this limit, so the parser compares the number of output tokens with the limit.
     """
 
     def __init__(

@@ -91,8 +91,8 @@ _PARAMS = (
 
 class _Listing(Struct, frozen=True):
     """A parsed request for one page of usage sums. A page covers several buckets (time intervals).
-    ``query`` selects the usage of this page only. ``end``: the Unix time at which the last page
-    ends."""
+    ``query``: selects the usage in the time range of the requested page. ``end``: the Unix time at
+    which the whole listing, with all its pages, ends."""
 
     query: UsageQuery
     end: int

@@ -48,9 +48,9 @@ def _payload(heads: list[_Head], lines: list[bytes]) -> bytes:
 
 
 def decode_batches(payload: bytes) -> list[tuple[int, EventBatch | None]]:
-    """Decode a payload. Return pairs of the row number of a run and a batch of its events. The
-    batch is None if it was announced without its events, because they are too long. The caller must
-    then read them from the store. Raises ``MsgspecError`` if the payload is not from
+    """Decode a payload. Return pairs of the row number of a run and a batch of its events. If the
+    events of a batch were too long for the payload, None replaces the batch, and the caller must
+    read the events from the store. Raises ``MsgspecError`` if the payload is not from
     ``encode_batches``."""
     heads, _, lines = payload.partition(b"\n")
     batches: list[tuple[int, EventBatch | None]] = []

@@ -41,11 +41,15 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class _FollowedRun(Struct):
-    """A run that this process follows. ``row``: the row number of the run. ``last``: the sequence
-    number of the last event that was delivered to the readers. ``renewed_at``: the time after which
-    the run's mark in the store must be renewed. ``grew``: whether a batch was delivered since the
-    last call of ``FollowedRuns._look``. ``grew_here``: whether this process itself has appended a
-    batch since that call."""
+    """A run that this process follows.
+
+    - ``row``: the row number of the run.
+    - ``last``: the sequence number of the last event that was delivered to the readers.
+    - ``renewed_at``: the time after which the mark must be renewed. The mark is the entry in the
+      store that makes this process a follower of the run.
+    - ``grew``: whether a batch was delivered since the last call of ``FollowedRuns._look``.
+    - ``grew_here``: whether this process itself has appended a batch since that call.
+    """
 
     row: int
     last: int

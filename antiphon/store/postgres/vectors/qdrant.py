@@ -99,8 +99,9 @@ class Qdrant:
 
     @classmethod
     async def open(cls, pool: ConnectionPool, url: str, *, key: str | None) -> Qdrant:
-        """Connect, create the tables that are missing, and begin to apply recorded changes of
-        vectors to Qdrant. ``url``: as in the setting ``vectors``. Raises ``SetupError``."""
+        """Connect, create the tables that are missing, and start the task that copies changed
+        vectors from the database to Qdrant. ``url``: as in the setting ``vectors``. Raises
+        ``SetupError``."""
         await pool.rows("put_secret", _SECRET, secrets.token_bytes(4))
         ((database,),) = await pool.rows("secret", _SECRET)
         client = QdrantClient.connect(url, key=key, database=bytes(database).hex())
@@ -121,8 +122,8 @@ class Qdrant:
         copied to Qdrant later."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Apply the recorded changes of all vector stores to Qdrant. If Qdrant does not answer, the
-        changes are applied later."""
+        """Apply all recorded changes to Qdrant, also those of other vector stores than
+        ``store_id``. If Qdrant does not answer, the changes are applied later."""
         await self._apply_all()
 
     async def search(
@@ -175,7 +176,8 @@ class Qdrant:
 
     async def _set_up(self) -> None:
         """Create the tables if they are missing. If Qdrant has lost a collection, record a change
-        for each file that has vectors for this collection. So these vectors are copied again."""
+        for each file whose vectors were in this collection. When the changes are applied, the
+        vectors of these files are copied to Qdrant again."""
         async with self._transaction() as transaction:
             await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
             ((is_set_up,),) = await transaction.fetch(_IS_SET_UP)

@@ -255,9 +255,12 @@ class SharedSqliteRuns(SqliteEventLogs):
         lease_s: float,
         held: Collection[str] | None,
     ) -> Callable[[str, str | None], bool]:
-        """Return a function that tells whether ``owner`` may claim a run. Its arguments are the id
-        and the current owner of the run. An owner is alive if its last heartbeat is less than
-        ``lease_s`` seconds old. ``held``: as in ``RunStore.claim``."""
+        """Return a function that tells whether ``owner`` may claim a run. The arguments of the
+        function are the id and the current owner of the run.
+
+        ``owner`` may claim a run that has no owner, or whose owner has sent no heartbeat for
+        ``lease_s`` seconds. It may also claim a run of its own that is not in ``held``. ``held``:
+        as in ``RunStore.claim``."""
         return free_runs(owner, self._living_owners(connection, lease_s), held)
 
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
