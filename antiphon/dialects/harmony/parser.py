@@ -93,8 +93,8 @@ class HarmonyParser:
       ends after the model's role, so the reply starts with a header.
     - ``constrained``: whether the engine enforces a format. If so, the reply ends after the first
       answer or call.
-    - ``json_answer``: whether the answer must be JSON. If the engine enforces this, the parser reads
-      a control token inside a JSON string as text.
+    - ``json_answer``: whether the answer must be JSON. If the engine enforces this, the parser
+      reads a control token inside a JSON string as text.
     """
 
     def __init__(
