@@ -97,8 +97,11 @@ class MemoryBudget:
         self._changed.set()
 
     def _evict(self, missing: int) -> None:
-        """Retire models until ``missing`` bytes are free or will be free when the retired models
-        are unloaded. The memory of models that were retired earlier counts too."""
+        """Retire models until the retired models occupy at least ``missing`` bytes together. Models
+        that were retired earlier count too. The memory becomes free when the models are unloaded.
+
+        ``missing``: the number of bytes that must become free.
+        """
         missing -= sum(model.memory_bytes for model in self._models if model.is_retired)
         evictable = [model for model in self._models if model.is_evictable]
         for model in sorted(evictable, key=lambda model: (model.is_in_use, model.last_used)):

@@ -416,8 +416,8 @@ class OnDemandBackend(BackendWrapper):
             self._on_idle(instance)
 
     def _load_error(self, error: BaseException, *, is_logged: bool) -> Exception:
-        """Return the exception for the requests that wait for the model. Log why the model could
-        not be loaded. If ``is_logged`` is False, only unexpected errors are logged."""
+        """Return the exception for the requests that wait for the model, and log unexpected errors.
+        ``is_logged``: whether ``SetupError`` is logged too."""
         if isinstance(error, _Skipped):
             return error
         if isinstance(error, SetupError):

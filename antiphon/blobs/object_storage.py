@@ -42,8 +42,9 @@ class ObjectBlobs:
 
     - ``store``: obstore's object for the storage.
     - ``root``: prefix of the keys of all blobs; it identifies one Antiphon store.
-    - ``encryptor``: encrypts new blobs, and decrypts encrypted blobs even if ``encrypts`` is false.
     - ``encrypts``: whether new blobs are encrypted.
+    - ``encryptor``: encrypts and decrypts blobs. Blobs that were encrypted earlier are decrypted
+      even if ``encrypts`` is false.
     - ``new_id``: returns a new random name.
     - ``folder``: the folder of the objects, if the storage is a folder.
     - ``attributes``: attributes that each new object gets, such as its media type; None for a

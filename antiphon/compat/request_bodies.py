@@ -54,7 +54,7 @@ class ChatStreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class ChatPart(Struct, frozen=True, kw_only=True):
-    """A part of a message. Its content is in the field whose name equals ``type``."""
+    """A part of a message. ``type`` is the name of the field that contains the content."""
 
     type: Literal["text", "image_url", "input_audio", "file", "video_url", "refusal"]
     text: str | UnsetType = UNSET

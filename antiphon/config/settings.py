@@ -40,10 +40,13 @@ def _spare_cores() -> int:
 
 
 def _home(variable: str, otherwise: str) -> Path:
-    """Return Antiphon's folder in an XDG base directory. ``variable``: the environment variable
-    with the base directory. ``otherwise``: path of the base directory below the home folder, if the
-    variable is not set. A relative path in the variable is ignored, as the XDG specification
-    says."""
+    """Return Antiphon's folder in an XDG base directory.
+
+    ``variable``: the environment variable that contains the path of the base directory. If the
+    variable is not set or contains a relative path, the base directory is the subfolder
+    ``otherwise`` of the home folder. The XDG specification requires that relative paths are
+    ignored.
+    """
     value = os.environ.get(variable, "")  # noqa: TID251
     return (Path(value) if Path(value).is_absolute() else Path.home() / otherwise) / "antiphon"
 

@@ -50,8 +50,9 @@ class PromptTool(Struct, frozen=True, kw_only=True):
 
     - ``name``: its flat name in the prompt, which contains its namespace. ``shape``: the tool's
       name and schema in the API.
-    - ``path``: the path in the request, for error messages. It is the path of a function's
-      parameters, or of a custom tool.
+    - ``path``: the path in the request that error messages name. For a function, it is the path of
+      the function's parameters. For a custom tool, it is the path of the tool. For a tool that an
+      item of the conversation adds, it is ``input``.
     - ``strict``: True means that the arguments must match the schema. None means that the engine
       enforces the schema if it can. False means that the schema need not be enforced.
     - ``grammar``: the grammar for the input of a custom tool, or None.

@@ -58,7 +58,7 @@ async def load(
 
     - ``name``: the name of the model in Antiphon's configuration.
     - ``key``: the API key of the other server.
-    - ``model``: the name of the model on the other server. If None, the first model that this
+    - ``model``: the name of the model on the other server. If None, the first model that the other
       server lists is used.
     - ``options``: the engine options of the model in the configuration.
 

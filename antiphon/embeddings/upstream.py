@@ -35,8 +35,8 @@ async def load(
 
     - ``name``: the name of the model in Antiphon's configuration.
     - ``key``: the API key of the other server.
-    - ``model``: the name of the model on the other server. If None, the first model that this
-      server lists is used.
+    - ``model``: the name of the model on the other server. If None, the first model in the other
+      server's list of models is used.
     - ``prefixes``: texts that are put before queries and passages.
     - ``options``: the engine options of the model in the configuration.
 
@@ -61,7 +61,7 @@ async def load(
 class UpstreamEmbedder:
     """``Embedder`` that sends texts to the endpoint ``/embeddings`` of an upstream server.
 
-    ``upstream``: the HTTP client of this server; ``UpstreamEmbedder.close`` closes the client.
+    ``upstream``: the HTTP client for the upstream server. ``UpstreamEmbedder.close`` closes it.
     ``body``: extra fields for the body of every request. ``prefixes``: texts that are put before
     queries and passages.
     """

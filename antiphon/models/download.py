@@ -196,8 +196,9 @@ async def pull_folder(
 
 async def fetch_gguf(source: str, cache: Path, progress: Progress | None) -> Path:
     """Return the path of the model's GGUF file. ``source``: a GGUF file, a folder with one GGUF
-    model, or a model name that ``pull`` accepts as ``spec``. A model that is not in the folder
-    ``cache`` is downloaded. Raises ``SetupError``."""
+    model, or a model name that ``pull`` accepts as ``spec``. If ``source`` is a model name and the
+    model's file is not on this machine, the file is downloaded to the folder ``cache``. Raises
+    ``SetupError``."""
     path = Path(source).expanduser()
     if path.is_dir():
         return _single_gguf(path)

@@ -230,8 +230,9 @@ class ChunkedUploads:
         return record
 
     async def _save_pending(self, tenant: str, record: _Record) -> bool:
-        """Store the record of a pending upload. Its size is the announced size of the upload.
-        Returns False and stores nothing if the pending uploads would exceed the tenant's quota."""
+        """Store the record of a pending upload. For the tenant's quota, the record counts with the
+        announced size of the upload. Returns False and stores nothing if the pending uploads would
+        exceed the quota."""
         upload = record.upload
         return await self._store.put(
             _uploads_of(tenant),

@@ -93,7 +93,8 @@ class CompactionRun(Struct, frozen=True):
 
     @property
     def result(self) -> CompactedResponse:
-        """The items that the client sends from now on. Available once the run has completed."""
+        """The compacted conversation. In later requests, the client sends this conversation instead
+        of the original one. Available once the run has completed."""
         return compacted_response(self.context, self.run.response)
 
 

@@ -1,5 +1,5 @@
-"""Requests to the agent (the program inside a box, which is a sandbox environment), and its
-answers. This module is independent of the transport.
+"""Requests to the agent, and the agent's answers. The agent is the program inside a box. A box is a
+sandbox environment. This module is independent of the transport.
 
 A box is untrusted. So everything that it returns is validated like the body of a client's request.
 """

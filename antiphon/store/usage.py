@@ -31,9 +31,10 @@ class UsageRecord(Struct, frozen=True, kw_only=True):
     """The usage of one request.
 
     ``id``: the id of the response. If several records have the same id, only the first one counts.
-    ``start``: the Unix second in which the request ended. The usage counts for this second. In a
-    row with a sum, ``start`` is the first second of the sum's interval. ``api_key``: the name of
-    the key, or "" for a request without a key.
+    ``start``: the Unix second in which the request ended, not the second in which it started. A row
+    of the log can also hold the sum of the usage in a time interval. In such a row, ``start`` is
+    the first second of the interval. ``api_key``: the name of the key, or "" for a request without
+    a key.
 
     The fields have the same order as the columns of the table ``usage_rows``.
     """

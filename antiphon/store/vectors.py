@@ -47,8 +47,8 @@ class VectorFileQuery(Struct, frozen=True, kw_only=True):
     - ``newest_first``: whether the newest files come first.
     - ``after``: the id of the file before the page. None: the page begins with the first file.
     - ``until``: the id of the file before which the page stops. None: the page may go to the end.
-    - ``status``, ``batch``: select only files with this status, or of this batch of files. None
-      means no restriction.
+    - ``status``: select only files with this status. None: select files with any status.
+    - ``batch``: select only files of this batch. None: select files of any batch or of no batch.
     """
 
     limit: int

@@ -118,8 +118,8 @@ class SampledTokens(Struct, frozen=True):
 
 class NewPrompt(Struct, frozen=True):
     """Start the next model call of the reply, for example after tools have run. ``ids``: all token
-    ids of the prompt of this call. This prompt need not begin with the tokens of the previous call,
-    i.e. with its prompt and its sampled tokens."""
+    ids of the prompt of this call. The prompt need not begin with the prompt and the sampled
+    tokens of the previous call."""
 
     ids: tuple[int, ...]
 

@@ -141,8 +141,8 @@ class WebhookDeliveries:
     ) -> None:
         """Deliver due webhooks for a few more seconds, because runs may end during shutdown.
 
-        A delivery that is still running then is cancelled. Its webhook becomes due again when the
-        lease of the delivery ends.
+        After these seconds, deliveries that are still running are cancelled. The webhook of a
+        cancelled delivery becomes due again when the lease of the delivery ends.
         """
         self._stopping.set()
         await asyncio.wait((self._task,), timeout=_STOP_S)

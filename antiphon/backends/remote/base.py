@@ -1,9 +1,9 @@
 """Base classes of remote backends. A remote backend encodes a conversation as a request body, and
 parses the upstream's answer into deltas.
 
-Only the upstream can count tokens, so the token counts before the answer are estimates. There is
-one exception: if a prompt may exceed the context, and the upstream has an endpoint that counts
-tokens, Antiphon calls this endpoint.
+Only the upstream can count the tokens of a prompt exactly. If a prompt may exceed the context, and
+the upstream has an endpoint that counts tokens, Antiphon gets the number from this endpoint.
+Otherwise, Antiphon estimates the number until the upstream answers.
 """
 
 from __future__ import annotations

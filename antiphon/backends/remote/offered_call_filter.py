@@ -32,8 +32,9 @@ class OfferedCallFilter:
 
     - A call of a function that was not offered is converted to text, so the model's output is not
       lost. The parsers of local models do the same.
-    - All function calls pass unchanged in two cases. If ``Options.checks_calls`` is set, the caller
-      checks them. If a call is required, the validation checks them.
+    - All function calls pass unchanged if ``Options.checks_calls`` is set, because the tool loop
+      then checks the calls. They also pass unchanged if the request requires a call, because the
+      validation of the reply then checks the calls.
     - An item of a hosted tool is dropped if the request does not contain this tool.
     """
 

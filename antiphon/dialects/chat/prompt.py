@@ -69,9 +69,10 @@ class _Beginnings:
     """A cache of the beginnings of the latest prompts. A beginning is the first part of a prompt's
     token ids, with the text that these ids spell.
 
-    Before stored ids are reused, their text is compared with the text of the new prompt. With the
-    cache, only the ids after a cached beginning must be decoded for this comparison. The cache is
-    thread-safe, because several threads encode prompts.
+    A new prompt reuses the stored token ids of an earlier prompt and its reply. To check which of
+    these ids can be reused, the ids are decoded, and their text is compared with the text of the
+    new prompt. If a beginning of the stored ids is in the cache, only the ids after this beginning
+    must be decoded. The cache is thread-safe, because several threads encode prompts.
     """
 
     def __init__(self) -> None:
@@ -226,10 +227,12 @@ class ChatPromptEncoder:
         return ids + encode("".join(clear), special=True)
 
     def _runs(self, ids: Sequence[int], start: int) -> Iterator[tuple[int, int, str | None]]:
-        """Split ``ids`` from index ``start`` on into control tokens and the sequences of other ids
-        between them. Yields (start, end, masked text) for each control token and each sequence.
+        """Split ``ids`` from index ``start`` on into parts. A part is one control token, or a
+        sequence of other ids between control tokens.
 
-        The masked text is None if the bytes of a sequence are not valid UTF-8.
+        Yields (start, end, text) for each part. The text of a control token is the token itself.
+        The text of a sequence is masked: private-use characters replace the control tokens that a
+        user wrote. It is None if the bytes of the sequence are not valid UTF-8.
         """
         for at, id in enumerate((*ids[start:], None), start):
             if id is not None and id not in self._literal_of_id:

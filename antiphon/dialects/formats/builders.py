@@ -590,7 +590,8 @@ def _tagged_calls(
     - ``section``: the tags before the first call and after the last call.
     - ``call``: the texts before a call's name, after its name and at its end.
     - ``key``: the text before a parameter's name.
-    - ``values``: the text after a parameter's name → the kind of value that follows this text.
+    - ``values``: the texts that can follow a parameter's name. Each text is mapped to the kind of
+      the value after it.
     - ``value_end``: the text after a value.
     - ``written``: the syntax in which calls are written.
     - ``outer_tags``: another pair of tags around each call. A word without meaning may follow the

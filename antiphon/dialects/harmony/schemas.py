@@ -214,9 +214,10 @@ def _nullable(schema: Schema) -> Schema:
 def _tool_description(schema: Schema) -> Schema:
     """Return the schema's description and default value.
 
-    The description is extended with facts that TypeScript cannot express: values of ``enum`` that
-    are not strings, and objects with any keys. All text is on one line, because the library writes
-    the description of a property as a comment of one line.
+    The description is extended with facts that TypeScript cannot express. It lists the values of
+    an ``enum`` if some values are not strings. For an object without fixed properties, it says that
+    the object may have any keys. All text is on one line, because the library writes the
+    description of a property as a comment of one line.
     """
     plain = schema.get("description")
     words = [" ".join(plain.split())] if isinstance(plain, str) else []

@@ -41,7 +41,7 @@ __all__ = ["ChoiceStream", "CompletionsEndpoint", "CompletionsRequest"]
 
 
 class ChoiceStream(Protocol):
-    """Encodes the events of one choice (one of several answers to a request) for a stream."""
+    """Encodes the events of one choice for a stream. A choice is one answer to a request."""
 
     def frames(self, events: tuple[Event, ...]) -> bytes: ...
     def usage_frame(self, responses: Sequence[Response]) -> bytes: ...
@@ -71,8 +71,9 @@ class CompletionsEndpoint(Generic[_RequestT]):
     """An endpoint of an API other than the Responses API, such as Chat Completions, as an ASGI app.
 
     - ``read`` parses a body.
-    - ``start_run`` creates the run of one choice (one of several answers). Its arguments are the
-      context, the request and the index of the choice.
+    - ``start_run`` creates the run that produces one choice. A choice is one of the answers for
+      which the client has asked. The arguments of ``start_run`` are the context, the request and
+      the index of the choice.
     - ``operation`` describes the endpoint in the OpenAPI document.
     - ``end_mark``: the bytes that end a stream.
     - ``comment``: the bytes that keep an idle stream open.

@@ -43,7 +43,7 @@ _encode = msgspec.json.Encoder().encode
 
 def frame_lines(lines: Iterable[bytes]) -> bytes:
     """Return events as SSE frames. ``lines``: the events as JSON. ``type`` must be the first key of
-    each event, because this function reads the event type of the SSE frame from this position."""
+    each event, because this function reads the event's type at a fixed position in the JSON."""
     pieces: list[bytes] = []
     for line in lines:
         name = line[_TYPE : line.index(b'"', _TYPE)]

@@ -87,8 +87,12 @@ class _View:
 
     def is_in_use(self, now: float) -> bool:
         """Return whether the process must continue to report the requests of this scope to the
-        store: the scope has requests that run or are not reported yet, or its last request was a
-        short time ago."""
+        store. This is necessary in any of these cases:
+
+        - Requests of the scope run in this process, or did so at the last report.
+        - Admitted requests of the scope are not reported yet.
+        - The last request of the scope was at most ``_STALE_S`` seconds ago.
+        """
         is_counted = self.admitted_count or self.running or self.reported
         return bool(is_counted) or now - self.used_at <= _STALE_S
 
@@ -221,9 +225,9 @@ class RateLimits:
         self._exchange = asyncio.create_task(self._run_exchange(), name="rate limits")
 
     async def _run_exchange(self) -> None:
-        """Report to the store how many requests of each scope were admitted and how many run, for
-        all scopes in use. Read the new states of these scopes. If a request began to wait for a
-        report in the meantime, send the reports again."""
+        """For each scope in use, report to the store how many requests were admitted and how many
+        are running. Read the new states of these scopes from the store's answer. If ``_refresh`` is
+        called before the answer arrives, send new reports afterwards."""
         while names := self._wanted | self._in_use():
             self._wanted.clear()
             views = [self._view(name) for name in names]

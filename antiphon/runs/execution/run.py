@@ -190,12 +190,12 @@ class Run:
         """Produce the response and write its events to ``sink``. If ``sink`` is None, the events
         are dropped.
 
-        If the call is cancelled or the sink raises ``ReaderGone``, the model stops, the run ends
-        ``cancelled`` and nothing is stored. The exception is raised again.
+        If the caller cancels this method or the sink raises ``ReaderGone``, the model stops, the
+        run ends ``cancelled`` and nothing is stored. The exception is raised again.
 
-        If ``may_fail_early`` of the reply is true, the reply may fail before its first delta. If
-        the client has not received any event by then, ``RunError`` is raised and nothing is stored.
-        All other errors end the run ``failed``.
+        ``_start`` decides whether the run may fail early. If such a run fails before its first
+        delta, and no event was sent to the client before, the error is raised as ``RunError`` and
+        nothing is stored. All other errors end the run ``failed``.
         """
         self._driver = asyncio.current_task()
         self._writer.has_reader = sink is not None

@@ -473,8 +473,8 @@ class ToolLoop(ReplyWrapper):
         return replace(options, **changes)
 
     def _client_choice(self, choice: ToolChoice) -> ToolChoice:
-        """Restrict a tool choice to the functions that the client runs. The prompt still contains
-        all tools, because the engine can then reuse the beginning of the prompt."""
+        """Restrict a tool choice to the functions that the client runs. The tools in the prompt do
+        not change, so the engine can reuse the beginning of the previous prompt."""
         names = frozenset(
             name
             for name in self._known_functions()

@@ -114,9 +114,12 @@ class Connections:
 
 
 class _Use:
-    """Context manager that acquires a connection. At the end of the block, the next query can use
-    the connection. If the block raises an error, the connection goes back to asyncpg's pool,
-    because its state is not known."""
+    """Context manager that acquires a connection, and gives it back when the block ends.
+
+    If the block succeeds, the connection is given back with ``free``: the next query can use it
+    directly. If the block raises an error, the state of the connection is not known. So the
+    connection is given back to asyncpg's pool with ``release``.
+    """
 
     __slots__ = ("_connection", "_connections")
 

@@ -304,8 +304,8 @@ class _Operations:
 class Transaction:
     """A connection inside a transaction. ``queries``: name of a query → its SQL text, in which the
     table names contain the schema. ``is_pooled``: whether a connection pooler is between this
-    process and the database. In this case, the session has no search path, because other clients
-    may share the session."""
+    process and the database. If a pooler is used, no search path is set for the session, because
+    the pooler may share the session with other clients."""
 
     def __init__(self, connection: Any, queries: Mapping[str, str], *, is_pooled: bool) -> None:
         self._connection = connection

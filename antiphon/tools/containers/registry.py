@@ -107,8 +107,8 @@ class ContainerRegistry:
         raise container_expired(container_id)
 
     async def retrieve(self, tenant: str, container_id: str) -> wc.ContainerResource:
-        """Return a container in the form of the API. The container may be expired. Raises
-        ``NotFound``."""
+        """Return a container in the form of the API. Expired containers are returned too. Raises
+        ``NotFound`` for an unknown id."""
         if (container := self._maker.find(tenant, container_id)) is not None:
             return container.resource
         record = await self._record(tenant, container_id)
@@ -158,8 +158,9 @@ class ContainerRegistry:
         items: Iterable[Item],
         skills: Iterable[ContainerSkill] = (),
     ) -> ContainerHandle:
-        """Return a container for a tool whose container has the type ``auto``, and register that a
-        response uses the container. Add the requested files and skills to the container.
+        """Return a container for a tool that does not name a container but asks for one of the type
+        ``auto``. Register that a response uses the container. Add the requested files and skills to
+        the container.
 
         ``items``: the items of the conversation. The container that the conversation used last is
         reused if it is still active and has the requested network policy. Otherwise, a new

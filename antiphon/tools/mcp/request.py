@@ -164,9 +164,10 @@ def _invalid_value(path: str, expected: str) -> InvalidRequest:
 
 
 def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...] | None:
-    """Return the tools in the last ``mcp_list_tools`` item of a server that contains no error.
-    Return None if there is no such item. ``label``: the label of the MCP server. ``items``: the
-    items of the conversation."""
+    """Return the tools that an MCP server has listed in the conversation. They come from the
+    server's last ``mcp_list_tools`` item. Items that contain an error are skipped. Return None if
+    no item is left. ``label``: the label of the MCP server. ``items``: the items of the
+    conversation."""
     lists = [
         item
         for item in items

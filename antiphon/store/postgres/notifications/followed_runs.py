@@ -199,8 +199,9 @@ class FollowedRuns:
             await self._mark(sorted(old_marks))
 
     def _fetch(self, row: int) -> None:
-        """Fetch the new batches of a run from the store, in a background task. One query of this
-        task fetches the batches of many runs. ``row``: the row number of the run."""
+        """Make the background task fetch the new batches of one run from the store. ``row``: the
+        row number of the run. The task collects such runs, and fetches the batches of all collected
+        runs with one query."""
         self._rows_to_fetch.add(row)
         self._start("fetch", self._fetch_all)
 

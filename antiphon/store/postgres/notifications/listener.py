@@ -80,9 +80,11 @@ _decode = msgspec.json.Decoder(Notice).decode
 
 
 class RunNotifications:
-    """The notifications that one process sends and receives. ``process_id``: the id of this
-    process, by which it recognizes its own notices. It ignores its own notices, except for the runs
-    that they report as ended."""
+    """The notifications that one process sends and receives.
+
+    ``process_id``: the id of this process, by which it recognizes its own notices. From its own
+    notices, the process uses only the list of ended runs, and ignores everything else.
+    """
 
     def __init__(
         self,

@@ -35,8 +35,9 @@ class NearestVectors(Protocol):
         transaction has locked this row. ``model``: the model that computed the vectors."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Do the work for added vectors that would take too long in the transaction that added
-        them, such as creating an index. Called after this transaction has committed."""
+        """Do slow work for vectors that ``add`` has added, such as creating an index. Called after
+        the transaction of ``add`` has committed, because the work would keep the transaction open
+        for too long."""
 
     async def search(
         self,

@@ -39,8 +39,9 @@ class RunsChanged(Struct, frozen=True, array_like=True, tag=1):
     """A message about the runs that a transaction changed.
 
     ``queued``: new runs that can be claimed. ``claimed``: runs that were claimed. ``released``:
-    whether a process that stops has released its runs. ``lost``: runs that another owner has taken
-    over, each with its new epoch. ``ended``: runs that ended or were deleted.
+    True if the sending process is stopping and has released all its runs, so that other processes
+    can claim them. ``lost``: runs that another owner has taken over, each with its new epoch.
+    ``ended``: runs that ended or were deleted.
     """
 
     queued: tuple[str, ...] = ()
