@@ -72,9 +72,9 @@ async def load_past_items(
 async def _recent_items(
     store: Store, tenant: str, conversation_id: str, max_tokens: int
 ) -> PastItems | None:
-    """Return the newest items, with slightly more than ``max_tokens`` tokens. Returns None if these
-    items depend on older ones, for example because a compaction is among them. The caller then
-    loads all items."""
+    """Return the newest items. Together, these items have slightly more than ``max_tokens`` tokens.
+    Returns None if these items may depend on older ones, for example because a compaction is among
+    them. The caller then loads all items."""
     newest_first: list[it.Item] = []
     tokens, limit = 0, _FIRST_PAGE
     while tokens <= max_tokens or not _has_all_calls(newest_first):

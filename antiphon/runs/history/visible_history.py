@@ -52,8 +52,8 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
     - ``compaction``: the decrypted content of the compaction. If there is no compaction, it is None
       and ``before`` is empty.
     - ``after``: the later items.
-    - ``user_token_budget``: maximum number of tokens of the user's messages in ``before`` that the
-      model still sees.
+    - ``user_token_budget``: the model still sees the user's latest messages in ``before``. This is
+      the maximum number of tokens of all these messages together.
     - ``compaction_requested``: whether the input ends with a request to compact.
     - ``removed``: the items that could not be decrypted.
     """
@@ -120,7 +120,7 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
 
     def items_to_summarize(self, *, keep_tokens: int = 0) -> tuple[it.Item, ...]:
         """Return the items that a summary has to cover. These are all items that the model sees,
-        except for the newest items with ``keep_tokens`` tokens."""
+        except for the newest items that have at most ``keep_tokens`` tokens together."""
         summarized, _ = self._split(keep_tokens)
         if not summarized and (keep_tokens or self.compaction is None):
             return ()
@@ -132,7 +132,7 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
         """Split the items after the last summary into two groups: the items to summarize, and the
         items that stay. These items stay:
 
-        - the newest items with ``keep_tokens`` tokens,
+        - the newest items that have at most ``keep_tokens`` tokens together,
         - older calls without an output,
         - older calls of an open program. A program is code that the model wrote. It is open until
           its output is known.
@@ -167,8 +167,11 @@ def build_visible_history(
     cannot be decrypted raises ``InvalidRequest``. If false, such an item is left out.
     """
     items = (*past, *own)
+    #: The index of each item before the triggers were removed.
+    positions: Sequence[int] = range(len(items))
     if it.CompactionTrigger in map(type, items):
-        items = tuple(item for item in items if not isinstance(item, it.CompactionTrigger))
+        positions = [at for at in positions if not isinstance(items[at], it.CompactionTrigger)]
+        items = tuple(items[at] for at in positions)
     compaction_requested = bool(own) and isinstance(own[-1], it.CompactionTrigger)
     if _ENCRYPTED.isdisjoint(map(type, items)):
         return VisibleHistory(
@@ -182,7 +185,7 @@ def build_visible_history(
 
     def on_undecryptable(item: it.Reasoning | it.Compaction, index: int) -> None:
         if refuse:
-            raise _undecryptable(item, index - len(past))
+            raise _undecryptable(item, positions[index] - len(past))
         removed.append(InputTransformation(id=item.id, type=_REMOVED_TYPES[type(item)]))
 
     start, compaction = _newest_compaction(items, sealer, on_undecryptable)
@@ -259,7 +262,7 @@ def _decrypt_reasoning(
 
 def _undecryptable(item: it.Item, index: int) -> InvalidRequest:
     """Return the error for an item that cannot be decrypted. ``index``: the item's index in the
-    request's input. A negative index means an earlier item."""
+    request's input. It is negative if the item comes from the history before the input."""
     param = f"input[{index}].encrypted_content" if index >= 0 else "previous_response_id"
     return InvalidRequest(
         f"The encrypted content for item {item.id} could not be verified. It was not made by this "
@@ -382,10 +385,11 @@ def _message_key(item: it.Item) -> bytes | None:
 
 def _limit_user_messages(items: Iterable[it.Item], max_tokens: int) -> Iterator[it.Item]:
     """Return the items in order, without the oldest user messages. The returned user messages have
-    at most ``max_tokens`` tokens together. All other items are returned.
+    at most ``max_tokens`` tokens together. All items that are not user messages are returned.
 
-    There is one exception: the newest user message may have up to twice ``max_tokens`` tokens. If
-    it has more, it is truncated. If ``max_tokens`` is 0, no user message is returned.
+    The newest user message is returned even if it alone has more than ``max_tokens`` tokens. If it
+    has more than twice ``max_tokens`` tokens, it is truncated to this number. If ``max_tokens`` is
+    0, no user message is returned.
     """
     limited: list[it.Item] = []
     remaining: int | None = None
@@ -417,7 +421,7 @@ def estimate_tokens(item: it.Item) -> int:
 
 def _truncate(message: it.Message, max_tokens: int) -> it.Message:
     """Return the message, truncated if it has more than ``max_tokens``. A truncated message has
-    only its text parts, cut in the middle."""
+    only its text parts. If a text is too long, its middle is removed."""
     if estimate_tokens(message) <= max_tokens:
         return message
     parts: list[it.Part] = []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.errors import InvalidRequest
 from antiphon.input_items import check_call_outputs
 from antiphon.runs.history.encrypted_items import CompactedHistory, TenantSealer
 from antiphon.runs.history.visible_history import (
@@ -19,6 +21,7 @@ from antiphon.wire import items as it
 
 SEALED = TenantSealer(Encryptor([EncryptionKey(id="a", secret=b"a" * 32)]), "t")
 ROOM = 200
+TRIGGER = it.CompactionTrigger()
 
 
 def said(role: Any, text: str) -> it.Message:
@@ -185,3 +188,12 @@ def test_unanswered_program_is_not_visible_after_a_compaction() -> None:
     later = visible_items([sealed, said("user", "Never mind.")]).items
     assert all(isinstance(item, it.Message) for item in later)
     check_call_outputs(later)
+
+
+@pytest.mark.parametrize("past", [(), (TRIGGER,), (TRIGGER, TRIGGER)])
+def test_error_names_the_index_of_an_item_after_triggers(past: tuple[it.Item, ...]) -> None:
+    """Triggers are not part of the visible history."""
+    foreign = it.Reasoning(summary=(), encrypted_content="x")
+    with pytest.raises(InvalidRequest) as refusal:
+        build_visible_history(past, (TRIGGER, foreign), SEALED, user_token_budget=ROOM, refuse=True)
+    assert refusal.value.param == "input[1].encrypted_content"
