@@ -63,8 +63,8 @@ class LoopWatchdog:
       Then the stall is logged when it ends.
     - The loop's thread has to wait for a processor. The stall is logged when it ends.
     - The CPU quota of a container stops all threads. Linux does not count this time as waiting for
-      a processor. The watching thread recognizes such a stall because the loop's thread was not
-      inside a callback. The stall is logged when it ends.
+      a processor. If the loop's thread runs no callback after the pause, the watching thread
+      concludes that no code has blocked the loop. The stall is logged when it ends.
 
     Stalls of the last two kinds have a different log message and are logged at most every ten
     minutes.

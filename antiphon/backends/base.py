@@ -177,8 +177,9 @@ class Backend(Protocol):
         return Status(value="loaded")
 
     async def ready(self) -> bool:
-        """Start loading the model if it is not loaded, and wait a short time until it is loaded.
-        Return whether the model is loaded. Raises ``Overloaded`` if the model cannot be loaded."""
+        """Start loading the model if it is not loaded. Wait until the model is loaded or a short
+        time limit is reached. Return whether the model is loaded. Raises ``Overloaded`` if the
+        model cannot be loaded."""
         return True
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:

@@ -42,7 +42,8 @@ class EmbeddingBackend(_EmbeddingOnly):
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Embedder]:
-        """Async context manager that yields the embedder, which stays loaded until ``close``."""
+        """Async context manager that yields the embedder. The embedder stays loaded after the
+        ``async with`` block, until the method ``close`` is called."""
         yield self._embedder
 
     async def close(self) -> None:

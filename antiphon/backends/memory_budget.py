@@ -24,7 +24,8 @@ class BudgetedModel(Protocol):
     def memory_bytes(self) -> int: ...
     @property
     def is_evictable(self) -> bool:
-        """Whether the model is loaded and not retired, so it may be unloaded for another model."""
+        """Whether the model may be unloaded to make room for another model. This is the case if the
+        model is loaded and ``retire`` has not been called."""
 
     @property
     def is_retired(self) -> bool: ...

@@ -1,8 +1,8 @@
 """A backend that loads its model at the first request and unloads the model when it is idle.
 
-It can wrap any kind of backend. A request waits a short time until the model is loaded. If loading
-fails in this time, the request gets an HTTP error. If loading needs more time, the run starts, and
-the client gets keepalives until the model is loaded.
+It can wrap any kind of backend. A request waits at most ``ready_timeout_s`` seconds for the model.
+If loading fails in this time, the request gets an HTTP error. If loading needs more time, the run
+starts, and the client gets keepalives until the model is loaded.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ Prepare = Callable[[Backend], Awaitable[Reply]]
 
 
 class _Skipped(SetupError):
-    """Raised if the model does not fit into the free memory, and other models must not be unloaded
-    for it."""
+    """Raised if the model does not fit into the free memory, and the caller of ``load`` does not
+    allow other models to be unloaded (``evict=False``)."""
 
 
 class _Unloaded(Backend):

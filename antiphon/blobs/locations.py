@@ -30,7 +30,7 @@ class _Service(Struct, frozen=True, kw_only=True):
     - ``store``: the name of obstore's class.
     - ``credentials``: sets of option names. All options of one of the sets must be configured.
     - ``address``: names of options that say where the storage is. At least one of them must be
-      configured. The first name is that of the option for a URL.
+      configured. The first name in the tuple names the option that contains a URL.
     - ``default_address``: template of the URL that is used if the first option of ``address`` is
       not configured. Each option name in braces stands for the value of this option.
     """

@@ -208,8 +208,8 @@ async def _segments(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]
 
 
 async def _delete_file(store: Any, path: str) -> None:
-    """Delete an object of a storage that is a folder. Do nothing if another process has already
-    deleted it."""
+    """Delete a file. Only used if the object storage is a folder of the file system. Do nothing if
+    another process has already deleted the file."""
     import obstore
 
     try:

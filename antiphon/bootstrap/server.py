@@ -455,8 +455,9 @@ async def open_app(
     - ``log``: a structlog logger. The default logger writes to standard error.
     - ``origins``: name of a setting → origin of its value (a file, a variable, a flag …), as
       ``load`` returns it. The API shows the origins to operators.
-    - ``owns_process``: True if no other code runs in this process until the app is open. Then, when
-      the models are loaded, memory that contains only zeros is returned to the system.
+    - ``owns_process``: True if no other code runs in this process until the app is open. If it is
+      True, memory pages that contain only zeros are returned to the system as soon as the models
+      are loaded.
     - ``worker``: the connections of a worker process to the other processes of the server.
     - ``url``: the address at which other servers reach this process; "" if they cannot reach it.
       The setting ``replica_url`` overrides it.

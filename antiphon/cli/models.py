@@ -111,8 +111,9 @@ def _path(name: str, action: str | None = None) -> str:
 
 
 def _describe(model: Mapping[str, Any]) -> str:
-    """Return one line about a model: its name and state, and, where they apply, the memory that it
-    needs, that it is not downloaded yet, and the number of running requests."""
+    """Return one line about a model. It begins with the model's name and state. Then it states the
+    memory that the model needs, if this is known; "not downloaded yet", if that is so; and the
+    number of running requests, if there are any."""
     status = model["status"]
     state = status["value"] + (f" ({status['stage']})" if status.get("stage") else "")
     parts = [model["id"], state]

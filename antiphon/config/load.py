@@ -314,9 +314,9 @@ _URL_SCHEMES = ("http://", "https://", "dns+http://", "dns+https://")
 
 
 def _parse_models(texts: Iterable[str], declared: Mapping[str, Model]) -> dict[str, Model]:
-    """Parse the models from the command line or the environment. Each text is ``NAME=SOURCE``, the
-    name of a model in the settings file, or a source. ``declared``: the models in the settings
-    file. Raises ``SetupError``."""
+    """Parse the models from the command line or the environment. A text has one of three forms:
+    ``NAME=SOURCE``, only the name of a model in the settings file, or only a source. ``declared``:
+    the models in the settings file. Raises ``SetupError``."""
     found: dict[str, Model] = {}
     for text in texts:
         name, equals, source = text.partition("=")

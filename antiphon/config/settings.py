@@ -1055,8 +1055,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         _tools(
             (
                 "Maximum total time in seconds in which the server-side tool calls of a response "
-                "run. A call that still runs then is stopped. The time in which the model "
-                "generates does not count. 0: no limit."
+                "run. When this time is used up, running calls are stopped. The time in which the "
+                "model generates does not count. 0: no limit."
             ),
             ge=0,
         ),

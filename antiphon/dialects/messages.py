@@ -48,9 +48,11 @@ class _PartReader:
     """Converts the parts of an item, such as texts, files and images, to one text.
 
     ``path``: the position of the current item in the request, such as ``input[2]``, for error
-    messages. ``unreadable``: whether a note replaces a part that the model cannot read, or the
-    request is rejected. ``images``: collects the images for a model with vision, or None. In the
-    text, one special character (the mark) stands for each collected image.
+    messages. ``unreadable``: what happens to a part that the model cannot read. Either a note
+    replaces the part, or the request is rejected.
+
+    ``images``: collects the images. In the text, one special character (the mark) stands for each
+    collected image. If ``images`` is None, images are treated as parts that the model cannot read.
     """
 
     def __init__(self, unreadable: Unreadable, images: PromptImages | None) -> None:

@@ -57,8 +57,9 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     - ``gpu_layers``: number of layers computed on the GPU. The value -1 means as many layers as
       fit.
     - ``projector``: the GGUF file of the model's image encoder.
-    - ``adapters``: name of a LoRA adapter in Antiphon → its file or folder. For a model on a remote
-      server: → its name on that server.
+    - ``adapters``: the LoRA adapters. Each key is the name of an adapter in Antiphon. The value is
+      the file or folder of the adapter. For a model on a remote server, the value is the adapter's
+      name on that server.
     - ``separate_caches``: whether requests will have different values of ``Sampling.cache_scope``.
       If so, the engine uses no cache that it cannot divide among these scopes.
     - ``engine_options``: options of this engine, under the engine's own names. They override the

@@ -60,9 +60,11 @@ _NAMINGS: Mapping[MetricNames, _Naming] = {
 
 
 class OtherNames(Collector):
-    """Exports some metrics of ``collectors`` a second time, under alternative names. ``names``: the
-    set of alternative names, such as ``vllm``. A metric that has no name in this set is not
-    exported a second time."""
+    """Exports some metrics of ``collectors`` a second time, under alternative names.
+
+    ``names`` selects a set of alternative names. For example, ``vllm`` selects the metric names of
+    vLLM. A metric without an alternative name in the selected set is not exported a second time.
+    """
 
     def __init__(self, collectors: Iterable[Collector], names: MetricNames) -> None:
         self._collectors = tuple(collectors)

@@ -197,15 +197,15 @@ async def serve(
     max_frame_bytes: int = 64 * 2**20,
     limits: ConnectionLimits | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP. Then accept no new connections, call ``drain`` to wait
-    for the runs (responses in progress), close the sockets and return.
+    """Serve until SIGTERM, SIGINT or SIGHUP (but see ``on_hangup``). Then accept no new
+    connections, wait for the runs (responses in progress), close the sockets and return.
 
-    - ``drain`` waits for the runs to end.
+    - ``drain``: the function that waits for the runs to end.
     - ``grace_s``: the seconds that ``drain`` may take. A second signal ends this time early.
     - ``started`` is called when the server is ready to answer requests and to handle signals.
-    - ``on_hangup``: a function that is called at a SIGHUP. The server then does not stop, except if
-      the SIGHUP was sent because the terminal was closed. None means that every SIGHUP stops the
-      server.
+    - ``on_hangup``: a function that is called at a SIGHUP instead of stopping the server. A SIGHUP
+      that is sent because the terminal was closed still stops the server, and the function is not
+      called. If ``on_hangup`` is None, every SIGHUP stops the server.
     - ``max_frame_bytes``: maximum size of a WebSocket message.
     - ``limits``: limits of each client's connections.
     """

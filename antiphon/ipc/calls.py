@@ -25,7 +25,8 @@ class Calls(Protocol):
 
 class NoCalls:
     """``Calls`` to a process that this process cannot reach. Every call raises ``PeerLost``.
-    ``is_gone``: whether the other process has ended. The error tells this to the caller."""
+    ``is_gone``: whether the other process has ended. The error has the same value in its attribute
+    ``is_gone``."""
 
     def __init__(self, *, is_gone: bool = False) -> None:
         self._is_gone = is_gone

@@ -269,9 +269,8 @@ def _projector(model: Model) -> Path | None:
 
 
 def _reject_options(name: str, model: Model) -> None:
-    """Raise ``SetupError`` for settings of a model that the model's engine does not support.
-    Factories call this function first, so that the operator does not wait for a download in
-    vain."""
+    """Raise ``SetupError`` if the model has a setting that its engine does not support. Factories
+    call this function first, so that the operator does not wait for a download in vain."""
     for option in _UNSUPPORTED_OPTIONS.get(model.engine, ()):
         if getattr(model, option):
             raise SetupError(f"model {name}: the engine {model.engine!r} takes no {option}")

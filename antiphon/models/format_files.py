@@ -146,9 +146,9 @@ def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield the path of each unknown key in ``table`` and its inner tables. The fields of ``cls``
-    are the known keys of ``table``. ``where``: the path of ``table``, with which each result
-    begins."""
+    """Yield the path of each unknown key in ``table`` and in its inner tables. The fields of
+    ``cls`` are the known keys of ``table``. ``where``: the path of ``table``. Each yielded path
+    begins with ``where``."""
     hints = get_type_hints(cls)
     for key, value in table.items():
         if key not in hints or key in _RESERVED:

@@ -75,7 +75,8 @@ class Indexer:
         self._resuming = asyncio.create_task(self._resume())
 
     async def stop(self) -> None:
-        """Cancel all indexing tasks. After the next call of ``start``, their files are indexed."""
+        """Cancel all indexing tasks. The next call of ``start`` resumes the indexing of the files
+        that are not yet indexed."""
         tasks = [*self._tasks.values(), *([self._resuming] if self._resuming else [])]
         for task in tasks:
             task.cancel()

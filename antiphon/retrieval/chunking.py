@@ -53,12 +53,15 @@ def split_text(text: str, size: int, overlap: int) -> list[Passage]:
 
 def _find_boundary(text: str, starts: list[int], first: int, last_candidate: int) -> int:
     """Choose the token boundary at which a chunk begins or ends. ``starts``: the positions in
-    ``text`` where tokens start. Returns an index into ``starts``, from ``first`` to
+    ``text`` where tokens start. The result is an index into ``starts``, from ``first`` to
     ``last_candidate``.
 
-    The best choice is the last boundary directly before an empty line. If there is none, the best
-    choice is the last boundary directly before a line end, and then the last one directly before a
-    space. If there is none of these either, returns ``last_candidate``.
+    Returns the first of these that exists:
+
+    1. the last boundary directly before an empty line
+    2. the last boundary directly before a line end
+    3. the last boundary directly before a space
+    4. ``last_candidate``
     """
     for mark in ("\n\n", "\n", " "):
         for index in range(last_candidate, first - 1, -1):

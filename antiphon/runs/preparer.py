@@ -122,8 +122,8 @@ class Preparer:
     ) -> PreparedRequest:
         """Check a request and render its prompt.
 
-        - ``session_chains``: chains of responses that can be continued although they are not
-          stored.
+        - ``session_chains``: the chains of responses that this client connection can continue, even
+          if the responses are not stored.
         - ``prompt_items``: the items of the stored prompt that the request names.
         - ``claim``: whether the response will run the MCP calls that the request approves. If so,
           the store records that these approvals are used, so that no other response runs the calls
@@ -161,15 +161,16 @@ class Preparer:
     ) -> PreparedRequest:
         """Check a request and render its prompt.
 
-        ``max_past_tokens``: the number of tokens after which no older items of the conversation are
-        loaded; None loads all items.
+        ``max_past_tokens``: the newest items of a stored conversation are loaded until they have
+        this many tokens together. If it is None, all items are loaded.
 
-        If the limit left out items, ``context.is_partial`` is true. There are then two cases:
+        If older items were not loaded, ``context.is_partial`` of the result is true. There are then
+        two cases:
 
         - The loaded items fit the model's context. The context may hold more items, so the caller
-          has to call this method again with None.
-        - The loaded items alone are too long. The reply drops even more items, or the request is
-          rejected. A second call is not needed.
+          has to call this method again with ``max_past_tokens=None``.
+        - The loaded items are too long for the model's context. So some of them are dropped from
+          the prompt, or the request is rejected. A second call is not needed.
         """
         resolved, tools = self._select_tools(request, model)
         self._ignored_tools.report(tools.ignored_tools)

@@ -266,10 +266,10 @@ class Service:
     ) -> Run:
         """Prepare a foreground run. The caller starts it with ``Run.drive``.
 
-        ``client``: the client that is charged, and its permissions. ``session_chains``: chains of
-        responses that can be continued although they are not stored. If ``generate`` is False, the
-        model only caches the prompt. Raises ``RequestError`` if the request asks for something that
-        is not possible.
+        ``client``: the client that is charged, and its permissions. ``session_chains``: the chains
+        of responses that this client connection can continue, even if the responses are not stored.
+        If ``generate`` is False, the model only caches the prompt. Raises ``RequestError`` if the
+        request asks for something that is not possible.
         """
         if generate and request.store is not False:
             await self.store_health.require()

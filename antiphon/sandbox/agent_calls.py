@@ -76,8 +76,8 @@ class _RemoveFrame(msgspec.Struct, frozen=True):
 
 
 class NetworkFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The empty answer of the agent (the program inside the box) to the request to give code in the
-    box access to the network proxy."""
+    """An empty answer of the agent (the program inside the box). The agent sends it after it has
+    given code in the box access to the network proxy."""
 
 
 class WriteFrame(msgspec.Struct, frozen=True):

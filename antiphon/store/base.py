@@ -187,12 +187,13 @@ class Store(Protocol):
         max_bytes: int | None,
         lease_s: float,
     ) -> bool:
-        """Make a reservation: room for a response that will be saved later. A reservation counts
-        like a saved response. Returns True if there is room.
+        """Make a reservation: room for a response that will be saved later. A reservation counts as
+        one response without bytes. Returns True if there is room.
 
         Returns False and changes nothing if the tenant's responses and reservations together would
         be more than ``max_responses``, or if the tenant's stored bytes have reached ``max_bytes``.
-        Concurrent calls cannot together reserve more room than there is.
+        So concurrent calls cannot together exceed ``max_responses``, but the responses of
+        concurrent calls may together have more than ``max_bytes``.
 
         A reservation ends when it is released, when its response is saved, or when its owner is
         dead: the owner has sent no heartbeat for ``lease_s`` seconds. A response has at most one
@@ -200,9 +201,10 @@ class Store(Protocol):
         """
 
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
-        """Remove the reservation that ``reserve_response`` made for a response, if the reservation
-        belongs to ``owner``. It belongs to another owner if that owner has reserved room for a
-        later attempt at the same response."""
+        """Remove the reservation of a response, if the reservation belongs to ``owner``.
+
+        If another owner has called ``reserve_response`` for the same response later, the
+        reservation belongs to that owner. It is then kept."""
 
     async def check_writable(self) -> None:
         """Write a small value, as a test. Raises ``StoreError`` if the store does not answer or
@@ -230,17 +232,17 @@ class Store(Protocol):
 
         The sweep deletes:
 
-        - responses that ``retention`` does not allow to keep, by their age (``now - created_at``),
-          their number or their size,
+        - responses that exceed a limit of ``retention`` on their age (``now - created_at``), their
+          number or their size,
         - responses whose expiry time (``expires_at``) has passed,
         - deleted responses that no descendant needs any more,
         - events of runs that ended more than ``max_log_age_s`` seconds ago,
         - expired files, and the contents of expired vector stores,
-        - records of the audit log and of the usage log that are too old,
+        - records of the audit log, and sums of the usage log, that are too old,
         - claims of approvals (see ``claim_approval``) that are older than ``max_age_s`` seconds.
 
-        Old rows of the usage log are added up into sums. Responses of runs that have not ended
-        count towards the limits, but are not deleted.
+        The sweep also replaces old rows of the usage log by their sums. Responses of runs that have
+        not ended count towards the limits, but are not deleted.
         """
 
     async def save_conversation(
@@ -305,8 +307,9 @@ class Store(Protocol):
         """
 
     async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
-        """Undo ``claim_approval`` of this response, because the response did not run the tool
-        call."""
+        """Undo ``claim_approval`` for this approval and this response. The caller does this if the
+        response has not run the approved tool call. Another response can then claim the
+        approval."""
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         """Return the secret with this name. If there is no such secret, store and return

@@ -75,8 +75,8 @@ class StoreHealth(_Health):
         return await self.answers()
 
     async def require(self) -> None:
-        """Raise ``Overloaded`` (503) if the store cannot be written, because the response to a
-        request could then not be stored."""
+        """Raise ``Overloaded`` (503) if the store cannot be written. A request must then be
+        refused, because its response could not be stored."""
         if not await self.is_writable():
             raise Overloaded(
                 "The server cannot store responses at the moment.",

@@ -85,8 +85,8 @@ class RunStore(Protocol):
         - ``api_key``: the name of the API key that created the run. Limits of this key count the
           run.
 
-        The response can be loaded immediately. Requests can refer to its items by id after the end
-        of the run, and only if ``response.store`` is true.
+        The response can be loaded immediately. If ``response.store`` is true, requests can refer to
+        the response's items by id as soon as the run has ended. Otherwise, they never can.
         """
 
     async def claim(
@@ -130,9 +130,11 @@ class RunStore(Protocol):
         ``claim``."""
 
     async def release(self, owner: str) -> None:
-        """Release the runs and locks of an owner that stops. Other owners can claim its runs
-        immediately. Its conversation locks are released, except the locks that belong to unended
-        runs."""
+        """Release the runs of an owner that stops. Other owners can claim these runs immediately.
+
+        The owner's conversation locks are released too, with one exception: the lock of a run that
+        has not ended stays, and passes to the next owner of the run.
+        """
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         """Take a run away from its owner, if it has one. The caller can end the run with the claim
@@ -224,9 +226,10 @@ class RunStore(Protocol):
           will continue it under the same lock.
         - The run of ``holder`` has already ended, so nothing would release the new lock.
 
-        When an owner claims a run, the lock of the run passes to this owner. In a store that
-        only one process uses, a lock that was not passed to ``create`` with a run is lost when the
-        process ends.
+        When an owner claims a run, the lock of the run passes to this owner.
+
+        A store that only one process uses keeps the locks in memory. If the process ends before
+        ``create`` has stored the run of a response, the lock of this response is lost.
         """
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:

@@ -57,8 +57,9 @@ class UsageRecord(Struct, frozen=True, kw_only=True):
 
 
 class UsageQuery(Struct, frozen=True, kw_only=True):
-    """A query for usage sums of a time range. Each sum covers a bucket: a time interval of
-    ``width`` seconds, and one combination of the values of the properties in ``group_by``.
+    """A query for usage sums of a time range. The result has one sum per bucket. Each
+    pair of a time interval of ``width`` seconds and a combination of values of the properties in
+    ``group_by`` is one bucket.
 
     ``start``: the first second of the time range. ``end``: the first second after the time range.
     ``tenants``, ``api_keys``, ``models``: only usage of these tenants, keys and models counts. None
@@ -98,9 +99,13 @@ class UsageTotals(Struct, frozen=True, kw_only=True):
 
 
 class Rollup(Struct, frozen=True):
-    """A rule that replaces old sums of short intervals by sums of longer intervals. Sums over
-    ``width`` seconds that are older than ``age_s`` seconds are added up into sums over ``to``
-    seconds. If ``width`` is 0, the rule is for the rows of single requests."""
+    """A rule that replaces old sums of short intervals by sums of longer intervals.
+
+    - ``width``: the length of the short intervals, in seconds. If it is 0, the rule replaces the
+      rows of single requests.
+    - ``to``: the length of the longer intervals, in seconds.
+    - ``age_s``: the age in seconds from which sums or rows are replaced.
+    """
 
     width: int
     to: int

@@ -164,8 +164,8 @@ class VectorIndex(Protocol):
         nothing if the stored status of the file is no longer ``in_progress``."""
 
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
-        """Store new attributes of a file. ``indexed``: the file with the new attributes and the
-        status that the caller has read. Returns False if the file is unknown, or if its status has
+        """Store new attributes of a file. ``indexed``: the file as the caller read it, but with the
+        new attributes. Returns False if the file is unknown, or if the status of the file has
         changed since the caller read it."""
 
     async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:

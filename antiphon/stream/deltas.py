@@ -96,8 +96,9 @@ class Close(Struct, frozen=True):
     """Close an item.
 
     - ``key``: the key of a tool call whose tool has finished (see ``Open``). The item of this call
-      is closed. If ``key`` is empty, the open item is closed. But if the open item has a key, only
-      its arguments end.
+      is closed. If ``key`` is empty, the delta applies to the item that was opened last. If that
+      item was opened without a key, it is closed. If it was opened with a key, its arguments end,
+      but the item stays open until its tool has finished.
     - ``result``: fields of the item that the tool sets.
     - ``status``: the final status of the item, such as ``failed``.
     - ``tool_usage``: the usage of the tool, in the form of the response's ``tool_usage``.

@@ -82,10 +82,14 @@ RESPONSE: Machine = _machine(
 def _part(
     name: str, part: str, state: str, *more: tuple[str, str, str]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return the edges of an item's state machine for one content part, from ``content_part.added``
-    to ``content_part.done``. They lead from the state ``open`` back to ``open``. ``name``: the name
-    of the text events. ``part``: the type of the part. ``state``: the state while the text is
-    written. ``more``: further edges inside the part."""
+    """Return the edges of an item's state machine for one content part. The first edge, for the
+    event ``content_part.added``, leads from the state ``open`` to ``state``. The last edge, for the
+    event ``content_part.done``, leads back to ``open``.
+
+    ``name``: the name of the text events. ``part``: the type of the part. ``state``: the state
+    while the text is written. ``more``: edges for other events between the first and the last
+    edge, such as annotations.
+    """
     return (
         ("open", f"content_part.added/{part}", state),
         (state, f"{name}.delta", state),
@@ -112,8 +116,8 @@ def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
 
 def _summary(outer: str, state: str, *source: str) -> tuple[tuple[str, ...], ...]:
     """Return the edges for one part of a reasoning summary. The edges lead from the state ``outer``
-    back to ``outer``. ``state``: the state while the part is written. ``source``: a key of
-    ``SOURCES``, if the source of these edges differs from the source of the whole machine."""
+    back to ``outer``. ``state``: the state while the part is written. ``source``: the ``source`` of
+    these edges (see ``Edge``). Without it, the edges get the source of the whole machine."""
     return (
         (outer, "reasoning_summary_part.added", state, *source),
         (state, "reasoning_summary_text.delta", state, *source),

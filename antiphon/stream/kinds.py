@@ -163,9 +163,9 @@ def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> ItemKind:
 def _whole_text(
     delta: type[ev.Event], done: type[ev.Event], field: str
 ) -> Mapping[Channel, TextChannel]:
-    """Return the channels of an item type whose text is a field of the item and not in parts. There
-    is one channel, with the key ``text``, for the arguments, input or code of a call. ``field``:
-    the name of the item's field."""
+    """Return the channels of an item type that has one text and no parts. This text is the
+    arguments, the input or the code of a call. It has one channel, with the key ``text``.
+    ``field``: the name of the item's field that contains the text."""
     return {"text": TextChannel(delta=delta, done=done, field=field)}
 
 

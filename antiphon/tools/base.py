@@ -94,10 +94,11 @@ class ToolProgress(Struct, frozen=True):
 
 class FollowUpItem(Struct, frozen=True):
     """The handler of a call yields this object to put the output of the call into a separate item.
-    The item of the call gets the fields in ``fields`` and is closed, and ``item`` is opened.
+    The item of the call gets the fields in ``fields`` and is closed. Then ``item`` is opened.
 
-    Later progress events and the fields of the result apply to ``item``. The model is shown
-    ``item`` instead of the text of the result.
+    If the handler yields more ``ToolProgress`` objects, their events belong to ``item``. The fields
+    of the handler's ``ToolResult`` are set on ``item``. The model is shown ``item`` instead of the
+    text of the ``ToolResult``.
     """
 
     item: Item

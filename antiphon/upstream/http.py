@@ -83,10 +83,10 @@ class HttpResponse:
 class HttpClient:
     """HTTP client with its own connection pool.
 
-    ``headers``: headers that are sent with every request. ``connect_s``: time limit for a
-    connection, in seconds. ``silence_s``: maximum time in seconds without data. Raises
-    ``SetupError`` if aiohttp is not installed, and ``ValueError`` for a header with a control
-    character.
+    ``headers``: headers that are sent with every request. ``connect_s``: maximum time to open a
+    connection, in seconds. ``silence_s``: maximum time to wait for the next data from the server,
+    in seconds. Raises ``SetupError`` if aiohttp is not installed, and ``ValueError`` for a header
+    with a control character.
     """
 
     def __init__(self, headers: Mapping[str, str], *, connect_s: float, silence_s: float) -> None:

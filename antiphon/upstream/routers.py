@@ -25,14 +25,14 @@ _MAX_TOKENS = 10_000
 
 
 class Router(Struct, frozen=True, kw_only=True):
-    """The parts of a request from which one kind of router recognizes sessions.
+    """What one kind of router needs in requests, so that it recognizes their session.
 
-    - ``session_headers``: names of headers for the session's key.
-    - ``tenant_headers``: names of headers for the tenant's key, so that the router can be fair to
-      tenants.
+    - ``session_headers``: names of request headers that contain the session's key.
+    - ``tenant_headers``: names of request headers that contain the tenant's key, so that the router
+      can be fair to tenants.
     - ``fields``: function that returns additional fields for the request body.
-    - ``token_header``: name of a response header that identifies the engine. The next request of
-      the session must contain this header.
+    - ``token_header``: name of a header in the router's responses. It identifies the engine of the
+      session. The next request of the session must contain the same header.
     """
 
     session_headers: tuple[str, ...] = ()

@@ -223,8 +223,8 @@ class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
 class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpreter_call"):
     """A call of the code interpreter.
 
-    In this item and in MCP items, the field ``caller`` is an extension of OpenAI's API. The field
-    is present only if a program that the model wrote made the call.
+    In OpenAI's API, this item and MCP items have no field ``caller``. Antiphon adds the field if a
+    program that the model wrote made the call.
     """
 
     container_id: str

@@ -374,9 +374,13 @@ class LocalReply(Reply):
         yield (*deltas, *parser.finish(reason), finish)
 
     async def _generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Return an iterator over the chunks that continue the prompt. If the reply was interrupted
-        while a grammar constrained its output, the chunks match this grammar. Raises
-        ``CannotContinue`` if the grammar is needed and cannot be continued."""
+        """Return an iterator over the chunks that continue the prompt.
+
+        If a grammar constrained the reply before an interruption, the new chunks match the rest of
+        this grammar. A grammar cannot always be continued after an interruption. If it cannot, this
+        method raises ``CannotContinue`` for a constraint that is ``needed``, and ignores any other
+        constraint.
+        """
         constraint = None if self._reasoning_cut else self._interrupted_constraint
         if constraint is None:
             return self._engine.generate(prompt, sampling)

@@ -50,11 +50,11 @@ def build_sampling(options: Options, rendered: Rendered, max_tokens: int) -> Sam
 
 
 def _replace_boundary_values(options: Options) -> dict[str, Any]:
-    """Replace extreme values of options, which some engines reject. The new values have the same
-    effect.
+    """Replace extreme values of options by other values with the same effect, because some engines
+    reject the extreme values. Return the new values of the options that change, by option name.
 
-    Returns option name → new value, for the options that change. ``top_p=0`` and ``min_p=1`` allow
-    only the most likely token. ``top_k=-1`` allows all tokens, as in vLLM.
+    These values are replaced: ``top_p=0`` and ``min_p=1``, which allow only the most likely token,
+    and ``top_k=-1``, which allows all tokens, as in vLLM.
     """
     replaced: dict[str, Any] = {"top_k": 0} if options.top_k == -1 else {}
     if options.top_p == 0 or options.min_p == 1:

@@ -144,7 +144,7 @@ class DeltaBuilder:
     def close(self, upstream_state: str = "", **result: Any) -> None:
         """Close the open item, if there is one.
 
-        ``upstream_state``: data of the item that only the upstream can read, stored as
+        ``upstream_state``: data that only the upstream can read. It becomes the item's field
         ``encrypted_content``. ``result``: final values of the item's fields.
         """
         if self.open is not None:

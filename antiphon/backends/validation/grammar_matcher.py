@@ -111,9 +111,9 @@ class GrammarMatcher:
     def is_check_due(self) -> bool:
         """Whether ``check_prefix`` must be called now.
 
-        False while ``feed`` can match the text cheaply in this process. When that becomes too
-        expensive, ``feed`` stops matching, and a call of ``check_prefix`` is due. After each call,
-        the next one is due when the number of text pieces is 1.5 times as large.
+        False while ``feed`` can match the text cheaply in this process. When matching becomes too
+        expensive, ``feed`` stops matching, and a call of ``check_prefix`` is due. The next call is
+        due when the text has 1.5 times as many pieces as at the last call.
         """
         return self._is_expensive and len(self._texts) >= self._next_check
 

@@ -22,12 +22,13 @@ __all__ = ["StreamValidator", "is_answer", "is_call"]
 class StreamValidator:
     """Validates one reply while it streams.
 
-    ``answer_format``: the format that the answer must have; None allows any text. ``tool_calls``:
-    the rules for tool calls; None means no rules. ``allows_text_with_calls``: whether a reply
-    with tool calls may also have text that does not have the format. ``has_stop_strings``: True if
-    the request has stop strings, and the upstream does not report whether a stop string ended the
-    reply. Then any reply may have been cut off, so it is enough that the text is the beginning of a
-    valid text.
+    - ``answer_format``: the format that the answer must have. None allows any text.
+    - ``tool_calls``: the rules for tool calls. None means no rules.
+    - ``allows_text_with_calls``: True if the text of a reply with tool calls need not have the
+      format.
+    - ``has_stop_strings``: True if the request has stop strings, and the upstream does not report
+      whether a stop string ended the reply. In this case, every reply is treated as cut off: its
+      text is accepted if it is the beginning of a valid text.
     """
 
     def __init__(

@@ -251,8 +251,8 @@ class ChatPromptEncoder:
         return str(self.mask(text))
 
     def _possible_texts(self, text: str | None) -> Iterator[str]:
-        """Yield the texts that a sequence of token ids can stand for in a prompt. ``text``: the
-        text of the ids, or None.
+        """Yield the texts from which the tokenizer can have made a sequence of token ids.
+        ``text``: the decoded sequence. If it is None or empty, nothing is yielded.
 
         A SentencePiece tokenizer may have inserted a space at the start of ``text``. Therefore,
         ``text`` without this space is yielded as well.

@@ -42,8 +42,8 @@ class TemplateCapabilities(Struct, frozen=True, kw_only=True):
     - ``content_parts``: whether the content of a message must be a list of parts.
     - ``system``: whether there is a system role. ``system_anywhere``: whether a system message may
       also stand after the first message. ``developer``: whether there is a developer role.
-    - ``consecutive_roles``: whether two messages of the same role may follow each other, and the
-      first message may be an answer. False if one of the two is not possible.
+    - ``consecutive_roles``: whether the template accepts both of these conversations: one in which
+      two messages of the same role follow each other, and one that begins with an answer.
     - ``user_after_results``: whether a user message may directly follow tool results.
     - ``tools``: whether the prompt shows the tools. ``results``: whether the prompt shows calls and
       their results.

@@ -140,8 +140,10 @@ class CallSyntax(Struct, frozen=True, kw_only=True):
     ``last``. The part in parentheses is one call, and ``separator`` stands between two calls.
 
     If ``parameter`` is None, ARGUMENTS is a JSON object. Otherwise it is a list of arguments, and
-    ``parameter`` is the syntax of each. ``ids``: whether a call that is one JSON object may end
-    with an id.
+    ``parameter`` is the syntax of each.
+
+    ``ids``: for formats that write the whole call as one JSON object with keys for the name and the
+    arguments. Whether the object may have a further key ``id`` after the arguments.
 
     Placeholders: ``{line}`` is an optional line end and may stand in any of the texts. In
     ``before`` and ``between``, ``{n}`` is the call's number from 0, ``{n+1}`` is its number from 1,

@@ -379,10 +379,12 @@ class GrammarBuilder:
     ) -> str:
         """Return a rule that matches either an answer with optional calls after it, or only calls.
 
-        This rule is for formats in which an answer may contain the text that opens calls. So only
-        the whole text before a call's arguments, which contains the tool's name, identifies the
-        call. In some formats, the prompt already contains the text that opens the first call. The
-        rule for this call then starts after that text.
+        This rule is for formats in which an answer may contain the text that opens calls. So
+        this text alone is no sign of a call. A call is recognized by its whole text before the
+        arguments. This longer text includes the tool's name.
+
+        In some formats, the prompt already contains the text that opens the first call. The rule
+        for this call then starts after that text.
         """
         syntax, opened = self._form.written, self._opening
         sign = pattern(opened or syntax.separator)

@@ -242,9 +242,9 @@ def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
     """Return whether a grammar enforces the whole schema. ``path``: the schema's path in the
     request.
 
-    - If the grammar enforces all of it, returns True.
-    - If the grammar enforces only a part, ``strict`` is False and a validator can check the rest,
-      returns False.
+    - Returns True if the grammar enforces the whole schema.
+    - Returns False if the grammar enforces only a part of the schema, a validator can check the
+      rest, and ``strict`` is False.
     - Otherwise, raises ``InvalidRequest``.
     """
     try:
@@ -339,9 +339,9 @@ def keywords_of(schema: Any) -> set[str]:
 
 
 def require_all_properties(schema: Schema) -> dict[str, Any]:
-    """Return a copy of a strict function's schema, as the grammar enforces it. In this copy, each
-    object with properties requires all of its properties. Such an object also excludes additional
-    properties, unless its schema states ``additionalProperties``."""
+    """Return the schema that the grammar enforces for a strict function. It is a copy of
+    ``schema`` in which each object with properties requires all of its properties. Such an object
+    also excludes additional properties, unless its schema states ``additionalProperties``."""
     return _closed(schema, required=True)
 
 

@@ -69,8 +69,8 @@ class _Writer:
     such as ``any_text`` or ``json_schema``.
 
     Several methods have these parameters. ``path``: the path of the format in the request.
-    ``ends``: one of these texts must follow the format. The returned rule also matches this text.
-    ``depth``: the nesting depth of the format.
+    ``ends``: the texts of which one must follow the format. The rule that the method returns
+    matches the format and then one of these texts. ``depth``: the nesting depth of the format.
     """
 
     def __init__(self, prefix: str) -> None:

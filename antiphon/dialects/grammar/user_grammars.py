@@ -1,5 +1,6 @@
-"""Convert users' grammars to rules of the grammar of a reply. Users can give a grammar for the
-input of a custom tool, and a guide, which is a grammar for the answer."""
+"""Convert the grammars that users write. The result is a set of rules that is added to Antiphon's
+own grammar for the reply. Users can write a grammar for the input of a custom tool, and a grammar
+for the answer (a guide)."""
 
 from __future__ import annotations
 

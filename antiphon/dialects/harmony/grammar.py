@@ -57,9 +57,9 @@ class HarmonyGrammar(Base):
         - ``open_kind``: the kind of message inside which the prompt ends. None means that the
           prompt ends with the model's role (``<|start|>assistant``).
         - ``reasoning_done``: whether the backend has ended the reasoning because its budget was
-          used up. If so, the backend has also written the beginning of the next message: only the
-          model's role if a call is required, otherwise the whole header of the answer. The
-          constraint applies to the text after it.
+          used up. If so, the backend has also written the beginning of the next message, and the
+          constraint applies to the text after this beginning. If a call is required, the beginning
+          is only the model's role. Otherwise, it is the whole header of the answer.
         """
         schema = self._format_schema(options)
         has_format = schema is not None or options.guide is not None

@@ -67,8 +67,8 @@ class HarmonyConversation(Struct, frozen=True, kw_only=True):
 
 
 def native_tools(prompt_tools: PromptTools) -> Mapping[str, str]:
-    """Return the tools in the prompt that gpt-oss was trained to call: name in the prompt →
-    recipient of the tool's calls.
+    """Return those tools of the prompt with which gpt-oss was trained. The result maps the name of
+    a tool in the prompt to the name that gpt-oss writes as the recipient of a call of this tool.
 
     These tools are a custom tool ``python``, the functions of a namespace ``browser``, and
     Antiphon's shell function.

@@ -86,8 +86,9 @@ class HarmonyParser:
 
     - ``shapes``: name of a tool in the prompt → the tool's name and schema in the API. If empty,
       the parser recognizes no calls.
-    - ``native_tools``: for the tools with which gpt-oss was trained: recipient of a tool call, for
-      example ``python`` → name of the tool in the prompt.
+    - ``native_tools``: the tools with which gpt-oss was trained. Each key is the name that gpt-oss
+      writes as the recipient of a call of the tool, for example ``python``. The value is the name
+      of this tool in the prompt.
     - ``parallel``: whether the reply may have more than one call.
     - ``open_kind``: the kind of message inside which the prompt ends. None means that the prompt
       ends after the model's role, so the reply starts with a header.
@@ -224,10 +225,13 @@ class HarmonyParser:
     # --- headers ----------------------------------------------------------------------------------
 
     def _add_to_header(self, text: str, tokens: int = 1) -> None:
-        """Append ``text`` to the header. If the result cannot be the beginning of a header, or is
-        too long, start a message. The message gets the valid header at the beginning of the result,
-        if any, and the rest as its content. ``tokens``: the number of tokens from which ``text``
-        comes."""
+        """Append ``text`` to the header. Start a message if the header is then too long, or if it
+        contains text that cannot belong to a header.
+
+        If the whole text begins with a valid header, this becomes the message's header, and the
+        text after it becomes the message's content. Otherwise, the whole text becomes the content.
+        ``tokens``: the number of tokens from which ``text`` comes.
+        """
         self._header_tokens += tokens
         if text in (CHANNEL, CONSTRAIN):
             self._header += self._detokenizer.finish()
@@ -317,8 +321,9 @@ class HarmonyParser:
         """Return the name that the tool ``recipient`` has in the prompt. Returns None if
         ``recipient`` is no tool, or if there are no tools.
 
-        ``is_header``: whether the recipient certainly stands in a header. If so, the name of an
-        unknown tool is returned as well, so that the client can report the unknown tool.
+        An unknown name counts as the name of a tool if it begins with ``functions.`` or if
+        ``is_header`` is true. It is then returned, so that the client can report the unknown tool.
+        ``is_header``: false if ``recipient`` was read from a text that may not be a header.
         """
         if recipient is None or not self._shapes:
             return None

@@ -122,8 +122,8 @@ class _Simplifier:
 
     def _resolved(self, schema: Any, within: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
         """Follow the ``$ref`` of a schema, and the ``$ref`` of the schema found there, until a
-        schema has none. ``within``: the references followed so far. Returns the last schema, and
-        all references followed so far.
+        schema has none. ``within``: the references that were followed before this call. Returns the
+        last schema, and ``within`` extended by the references that this call has followed.
 
         If a reference is circular or leads to no schema, the returned schema has only a description
         with the reference's name.
@@ -145,9 +145,10 @@ class _Simplifier:
     def _merged(
         self, schema: Schema, parts: Iterable[Any], within: tuple[str, ...]
     ) -> tuple[Schema, tuple[str, ...]]:
-        """Merge all schemas in ``parts``, the value of ``allOf``, with the other keywords of
-        ``schema``. ``within``: the references followed so far. Returns the merged schema, and all
-        references followed until now."""
+        """Merge all schemas in ``parts`` with the keywords of ``schema`` other than ``allOf``.
+        ``parts``: the value of ``allOf``. ``within``: the references that were followed before this
+        call. Returns the merged schema, and ``within`` extended by the references that this call
+        has followed."""
         out: Schema = {}
         own = {key: value for key, value in schema.items() if key != "allOf"}
         for part in (*parts, own):

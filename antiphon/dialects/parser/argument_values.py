@@ -1,6 +1,6 @@
 """Convert the values of arguments to JSON. Models write a value as JSON, as a Python literal, as a
-literal of the form ``{key:value}``, or as plain text. The schema decides whether a text that could
-also be a literal is a string.
+literal of the form ``{key:value}``, or as plain text. A text such as ``5`` can be plain text or a
+literal. The schema decides which of them it is.
 
 The JSON text is streamed, so text that was emitted once never changes. A string is emitted piece by
 piece. Any other value is emitted once it is complete. The functions here accept any text and never

@@ -2,8 +2,9 @@
 content.
 
 White space is kept where it is text. It is dropped where it only separates text from tags and
-special tokens: at the start and end of reasoning, and before a call. If white space before an
-answer contains line ends, it is dropped up to the last of them.
+special tokens: at the start and end of reasoning, and before a call. White space before an answer
+is kept at the start of a reply. Elsewhere, the part of this white space up to and including its
+last line end is dropped.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ class ParserDeltaBuilder:
     # --- calls ------------------------------------------------------------------------------------
 
     def open_call(self, shape: ToolShape, call_id: str) -> None:
-        """Open the item of a call. If ``call_id`` is empty or another call has the same id, the
-        item has no id, and the run assigns one."""
+        """Open the item of a call. If ``call_id`` is empty, or if an earlier call of the reply has
+        the same ``call_id``, the item gets an empty ``call_id``. The run then assigns a new one."""
         self._pending = []
         call_id = "" if call_id in self._call_ids else call_id
         self._call_ids.add(call_id)

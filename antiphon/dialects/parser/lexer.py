@@ -66,8 +66,8 @@ class StateTerminals:
         self._longest = max(map(len, transitions), default=1)
 
     def find(self, text: str, final: bool) -> tuple[int, str | None]:
-        """Search ``text`` for the first terminal, a text or special token that leads to another
-        state of the parser.
+        """Search ``text`` for the first terminal. (A terminal is a text or special token that leads
+        to another state of the parser.)
 
         Returns the length of the plain text before the terminal, and the terminal. If there is no
         terminal, returns the length of the plain text and None.
@@ -220,10 +220,9 @@ def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) ->
 def _transitions(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
 ) -> dict[str, dict[str, Transition]]:
-    """Return a mapping: parser state → terminal → next state. A terminal is a text or special token
-    with a meaning in the reasoning format or the tool format.
-
-    A special token in a terminal is written as its text.
+    """Return a mapping: parser state → terminal → next state. A terminal is a text that has a
+    meaning in the reasoning format or the tool format. If a special token has such a meaning, the
+    terminal is the text of this token.
     """
     if reasoning is not None and reasoning.kept:
         reasoning = None

@@ -268,7 +268,7 @@ class FormatParser:
     @property
     def _max_steps(self) -> int:
         """The maximum number of consecutive state changes that read no text. After more changes,
-        the parser emits the text that may be a call as plain text."""
+        the parser no longer treats the text as a possible call and emits it as plain text."""
         return len(self._states) + 4
 
     def _abandon_markup(self) -> None:
@@ -372,8 +372,8 @@ class FormatParser:
             self._enter(to)
 
     def _end_before_result(self) -> None:
-        """Process a tag for tool results that the model wrote. Only Antiphon may write tool
-        results.
+        """Process a tag for tool results. The model wrote this tag, although only Antiphon is
+        allowed to write tool results.
 
         - If text or a call precedes the tag, the reply ends.
         - If the tag comes first, the model's answer follows inside the tag. So only the tag is

@@ -1,7 +1,7 @@
-"""Find stop strings in a stream of tokens, also across token boundaries. Sans-IO.
+"""Find stop strings in a stream of tokens. A stop string may span several tokens. Sans-IO.
 
-The search gets the bytes of each token. It returns how many tokens can be sent, because they
-contain no part of a stop string.
+The search gets the bytes of each token. It returns how many tokens can be sent. A token can be sent
+as soon as it is certain that the token contains no part of a stop string.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class StopStrings:
         self.tail = ""
 
     def feed(self, piece: bytes) -> int:
-        """Add the next piece, which is the bytes of one token. Return how many of the pieces held
-        back so far are now released, oldest first.
+        """Add the next piece, which is the bytes of one token. Return how many pieces this call
+        releases. The oldest pieces are released first. The other pieces stay held back.
 
         A released piece contains no part of a stop string, so the caller can send its token. When
         this method sets ``matched_stop``, the pieces that are still held back contain the stop

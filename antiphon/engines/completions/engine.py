@@ -188,8 +188,8 @@ class CompletionsEngine:
     ) -> AsyncGenerator[Chunk, None]:
         """Send one request to the server and yield its chunks.
 
-        In most cases, the chunks end with the last chunk of the generation. In two cases, they end
-        earlier, and the caller must send another request:
+        In most cases, the last of these chunks ends the generation. In two cases, the generation
+        is not over after this request, and the caller must send another request:
 
         - The server continues an interrupted reply, and the grammar rejects a sampled token.
         - The request was for one token only, to replace a rejected token.

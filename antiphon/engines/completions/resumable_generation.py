@@ -32,9 +32,10 @@ class ResumableGeneration:
     A server can apply a grammar only from the first token of a request. So only the first request
     has a constraint. This class matches the tokens of later requests to the grammar.
 
-    ``context_left``: number of tokens that still fit into the context. ``constraints``: the encoder
-    that knows which grammar the server enforces for a constraint. ``tracker``: creates the state
-    that this grammar has after the tokens that were already sampled.
+    - ``context_left``: number of tokens that still fit into the context.
+    - ``constraints``: returns the grammar that the server enforces for a constraint.
+    - ``tracker``: returns the state of this grammar after the tokens that were sampled before
+      the first failure. The matching of later tokens begins at this state.
     """
 
     def __init__(

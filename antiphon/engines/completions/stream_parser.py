@@ -1,6 +1,7 @@
-"""Parsers for the response streams of the kinds of server in the module ``servers``. Sans-IO.
+"""Parsers for the response streams of upstream servers. Sans-IO.
 
-A parser extracts tokens, finish reasons and token counts.
+Each kind of server, such as vLLM, has its own parser. The module ``servers`` lists the kinds of
+server. A parser extracts tokens, finish reasons and token counts.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 llama.cpp tokenizes the text again and parses control tokens in the text. User text may look like a
 control token or a marker. An invisible separator is inserted into such user text, so it stays plain
-text. Very long words are separated too, because they would crash llama.cpp (``long_words``).
-Sans-IO.
+text. A very long word would crash llama.cpp, so separators also split very long words into shorter
+ones (``long_words``). Sans-IO.
 """
 
 from __future__ import annotations

@@ -79,8 +79,10 @@ class Slots:
         """Free the slot.
 
         ``ids``: the ids computed in the slot. ``is_started``: whether the generation has replaced
-        the slot's earlier state. If it has not, and if the earlier state is from another scope (see
-        ``Slots``), no later generation may reuse this state. The slot then remembers no ids.
+        the slot's earlier state.
+
+        If the slot still contains a state from another scope (see ``Slots``), later generations
+        must not reuse this state. In this case, the slot remembers no ids.
         """
         if not (is_started or slot.is_reusable):
             self._scopes[slot.number] = _FOREIGN

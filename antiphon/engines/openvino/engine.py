@@ -63,10 +63,15 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
     """Load a GGUF file, or a folder with ``openvino_model.xml`` and ``tokenizer.json``.
 
     ``options.context_size``: maximum tokens of each of the ``parallel`` generations. The default is
-    8192; the limit is the size that the model was trained for. ``options.engine_options``:
-    ``device`` (default ``CPU``), ``scheduler`` (attributes of ``SchedulerConfig``),
-    ``prompt_lookup`` (speculative decoding with tokens that are copied from the context: true, or a
-    table with the keys of ``PROMPT_LOOKUP_DEFAULTS``), and properties of the device.
+    8192; the limit is the size that the model was trained for.
+
+    ``options.engine_options`` may contain these keys:
+
+    - ``device``: the default is ``CPU``.
+    - ``scheduler``: attributes of ``SchedulerConfig``.
+    - ``prompt_lookup``: true, or a table with the keys of ``PROMPT_LOOKUP_DEFAULTS``. Either of
+      them enables speculative decoding with tokens that are copied from the context.
+    - Any other key is a property of the device.
 
     Raises ``SetupError`` if OpenVINO GenAI is not installed, an option is invalid, or the model
     cannot be loaded.

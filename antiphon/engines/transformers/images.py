@@ -27,8 +27,8 @@ _MAX_PLACEHOLDER_TOKENS = 8
 class _ProcessedImage:
     """The tokens that replace the placeholder of one image.
 
-    ``ids``: the ids of these tokens. ``type_ids``: name of a type tensor, such as
-    ``token_type_ids`` → one type id for each token.
+    ``ids``: the ids of these tokens. ``type_ids``: name of a type tensor → one type id for each
+    token. A name is, for example, ``token_type_ids``.
     """
 
     def __init__(self, processed: Mapping[str, Any]) -> None:

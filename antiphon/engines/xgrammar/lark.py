@@ -66,13 +66,16 @@ def parse_lark(lark: str) -> dict[str, Node]:
 
 
 def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
-    """Yield the names of the rules that are repeated without limit directly before a control token.
+    """Yield the names of the rules that are repeated without limit directly before a control token,
+    such as the rule ``line`` in ``line* <token>``.
 
-    An example is the rule ``line`` in ``line* <token>``. If a rule has a suffix, it matches any
-    text that does not contain the suffix, and then the suffix itself. In ``line*``, this text may
-    as well contain the suffix, because ``line*`` then matches the same outputs. So ``parse_lark``
-    removes the suffix from ``terminators`` of the rule's ``AnyText`` node. Otherwise, no
-    ``AnyText`` node of the grammar could contain the suffix.
+    A rule with a suffix matches a text that does not contain the suffix, and then the suffix. This
+    text is an ``AnyText`` node with the suffix as its terminator. No ``AnyText`` node of the whole
+    grammar can match a text that contains a terminator of any node (see ``ebnf``).
+
+    The rules that this function yields need no terminator: ``line*`` matches the same outputs if
+    the text of one ``line`` may contain the suffix. So ``parse_lark`` removes the suffix from
+    ``terminators`` of these rules. Other ``AnyText`` nodes can then match texts with the suffix.
     """
     for rule in rules.values():
         for row in walk(rule):

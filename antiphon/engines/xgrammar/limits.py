@@ -82,8 +82,8 @@ class _EmptyLoopCheck:
 
 
 class _EndTokenCheck:
-    """Rejects grammars in which something may follow an end token. The generation stops at the end
-    token, so the model could not write what follows."""
+    """Rejects grammars that allow more output after an end token. The generation stops at the end
+    token, so the model could not write this output."""
 
     def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
         self._rules = rules
@@ -91,7 +91,8 @@ class _EndTokenCheck:
         self._checked: set[tuple[str, bool]] = set()
 
     def check(self, node: Node, *, is_last: bool) -> None:
-        """Check one node. Raises ``UnsupportedGrammar`` if something may follow an end token.
+        """Check one node. Raises ``UnsupportedGrammar`` if the grammar allows more output after an
+        end token.
 
         ``is_last``: True if nothing can follow the text of this node in the output.
         """

@@ -409,8 +409,9 @@ class _Types:
 
 
 def _with_treatments(components: Mapping[str, Json]) -> dict[str, Json]:
-    """Add a description to each request field that the server only returns unchanged, uses as a
-    hint or refuses. Fields that have their full effect get no description."""
+    """Add a description to each request field that does not have its full effect. There are three
+    kinds of these fields: the server returns the field unchanged and does not use it, it uses the
+    field as a hint, or it refuses the field."""
     name = CreateResponse.__name__
     request = components[name]
     properties = {

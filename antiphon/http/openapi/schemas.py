@@ -41,7 +41,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 class Schemas(Struct, frozen=True):
     """The schemas of several types. ``roots``: one schema for each type, in the order of the types.
-    ``components``: the named schemas that the roots refer to, by name."""
+    ``components``: name → schema. The roots refer to these schemas by name."""
 
     roots: tuple[Json, ...]
     components: Mapping[str, Json]

@@ -134,7 +134,7 @@ class CreateEndpoint:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Start a run that continues if the client disconnects, and answer the request.
+        """Start a run, and answer the request. The run continues even if the client disconnects.
         ``response_id``: the id from the Idempotency-Key, or None.
 
         A streamed request gets the event stream. A background request gets the response as it is

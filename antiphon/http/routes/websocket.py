@@ -105,7 +105,8 @@ class _Connection:
             await asyncio.wait((expiry, *workers))
 
     async def _enqueue_frame(self, text: str | None) -> None:
-        """Put a frame into the queue of its lane, i.e. of the frames with the same ``stream_id``.
+        """Put a frame into the queue of its lane. All frames with the same ``stream_id`` are in one
+        lane.
 
         A frame of type ``response.steer`` is processed immediately instead. An invalid frame is
         immediately answered with an error event.
@@ -143,7 +144,8 @@ class _Connection:
         return self._lanes[name]
 
     async def _work(self, lane: _Lane) -> None:
-        """Process the frames in the queue of a lane, in order."""
+        """Process the waiting frames of a lane, in order. A lane is the WebSocket frames with one
+        ``stream_id``."""
         try:
             while lane.queue:
                 async with self._run_slots:

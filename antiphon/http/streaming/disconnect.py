@@ -1,8 +1,9 @@
 """Cancel a block of code when the client disconnects.
 
-The task that runs the block is cancelled, as ``asyncio.timeout`` does it. Antiphon's own server
-reports a lost connection through an ASGI extension (``DISCONNECT_EXTENSION``). On any other ASGI
-server, a task waits for ``http.disconnect``.
+The task that runs the block is cancelled in the same way as ``asyncio.timeout`` cancels a task.
+Antiphon's own server reports a lost connection through an ASGI extension
+(``DISCONNECT_EXTENSION``). On any other ASGI server, a second task waits for the message
+``http.disconnect``.
 """
 
 from __future__ import annotations

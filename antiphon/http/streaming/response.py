@@ -58,8 +58,8 @@ class EventStream:
         return self._send_message({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def end(self, piece: bytes = b"", mark: bytes = sse.DONE) -> None:
-        """End the response: write the last chunk, then ``mark``, the bytes that mark the end of the
-        stream."""
+        """Write ``piece`` and ``mark``, and end the response. ``piece``: the last chunk. ``mark``:
+        the bytes that tell the client that the stream is complete."""
         await self._send_message({"type": "http.response.body", "body": piece + mark})
 
     async def _send_message(self, message: Message) -> None:

@@ -201,9 +201,9 @@ class RateLimits:
         return {name for name, view in self._views.items() if view.is_in_use(now)}
 
     async def _refresh(self, name: str) -> None:
-        """Send the store a report about the scope ``name`` now, and wait until the state of the
-        scope is read. If the store does not answer in time, keep using the local copy of the
-        scope's token bucket."""
+        """Send the store a report about the scope ``name`` now, and wait for the store's answer,
+        which contains the state of the scope. If the store does not answer in time, keep using the
+        local copy of the scope's token bucket."""
         self._wanted.add(name)
         if self._exchange is None or self._exchange.done():
             self._start_exchange()

@@ -238,8 +238,9 @@ async def retry_until_available(
     run. ``limit_s``: seconds after which the ``StoreError`` is raised instead of a new attempt;
     None means no limit.
 
-    During a long outage, another server may take over the run. The store then rejects the
-    operation. The rejection is no error: the returned result contains it.
+    During a long outage, another server can take over the run. The store then rejects the
+    operation. It does not raise an error: the result of the operation says that the operation was
+    rejected.
     """
     pause_s = _RETRY_S
     loop = asyncio.get_running_loop()

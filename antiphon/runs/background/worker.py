@@ -36,8 +36,11 @@ class LeaseConfig(Struct, frozen=True, kw_only=True):
     ``lease_s``: if the server sends no heartbeat for this many seconds, it loses its runs.
     ``max_runs``: maximum number of runs that the server executes at a time.
     ``max_runs_per_tenant``: how many of these runs may belong to one tenant; None means no limit
-    per tenant. ``flush_s``: the longest time in seconds between the starts of two appends of events
-    to the store.
+    per tenant.
+
+    The server appends new events to the store at intervals. ``flush_s``: the longest interval in
+    seconds, from the start of an append to the start of the next. If an append takes longer, the
+    next append starts right after it.
     """
 
     lease_s: float = 5.0

@@ -478,11 +478,12 @@ class Run:
 
     @property
     def _is_refused(self) -> bool:
-        """Whether to hold back the first events, because an upstream refuses the request. If the
-        upstream still refuses the request after the retries, the client can then get an HTTP error.
+        """Whether the first events must be held back because an upstream has refused the request
+        and the request is being retried. As long as no event was sent, the client gets an HTTP
+        error if all retries fail.
 
-        False if something was already sent, or if the time limit for holding back the events has
-        passed.
+        False if the run has ended, if something was already sent, or if the time limit for holding
+        back the events has passed.
         """
         return (
             self._retry_state.is_retrying

@@ -27,15 +27,16 @@ _MARKER = 0xFFFFFFFF
 
 def append_prompt(log: array[int], first_prompt: Sequence[int], prompt: Sequence[int]) -> None:
     """Append the prompt of a new turn to ``log``, the token log of a run. ``first_prompt``: the
-    prompt of the run's first turn, which must be passed because the log does not contain it."""
+    prompt of the run's first turn. This function needs it to compute the prompt of the previous
+    turn, and the log does not contain it."""
     before, sampled = last_turn(first_prompt, log)
     base = common_prefix_length((*before, *sampled), prompt)
     log.extend((_MARKER, base, len(prompt) - base, *prompt[base:]))
 
 
 def last_turn(first_prompt: Sequence[int], log: array[int]) -> tuple[Sequence[int], array[int]]:
-    """Return the prompt of the last turn in the token log ``log``, and the token ids sampled after
-    it."""
+    """Return the prompt of the last turn in the token log ``log``, and the token ids that were
+    sampled after this prompt. ``first_prompt``: the prompt of the run's first turn."""
     *_, last = _turns(first_prompt, log)
     return last
 
@@ -55,8 +56,8 @@ def total_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[int, int
 
 
 def _turns(prompt: Sequence[int], log: array[int]) -> Iterator[tuple[Sequence[int], array[int]]]:
-    """Yield, for each turn in the token log ``log``, its prompt and the token ids sampled after it.
-    ``prompt``: the prompt of the first turn."""
+    """Yield the prompt of each turn in the token log ``log``, together with the token ids that were
+    sampled after this prompt. ``prompt``: the prompt of the first turn."""
     start = 0
     while True:
         try:

@@ -1,2 +1,3 @@
-"""Replies that do more than return the model's answer: they compact the conversation, add a summary
-of the reasoning or the raw messages, or only fill the prefix cache (prompt warm-up)."""
+"""Replies that change what a request returns. Some replies compact the conversation, or add a
+summary of the reasoning or the raw messages to the answer. Prompt warm-up fills the prefix cache
+and returns no answer."""

@@ -87,10 +87,11 @@ class RawMessagesReply(ReplyWrapper):
         self._times.append(self._clock())
 
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
-        """Return the raw messages and the metrics as fields of the response. The raw messages are
-        the prompt and the output in the form that the model reads and writes. A client can send
-        them back as ``previous_input_messages``. Raises ``RunError`` if raw messages were requested
-        and the token ids are unknown."""
+        """Return the fields that the request asked for: the raw messages, the metrics, or both. The
+        raw messages are the prompt and the output in the form that the model reads and writes. A
+        client can send the raw messages back as ``previous_input_messages``. The metrics are times
+        and token counts. Raises ``RunError`` if raw messages were requested and the token ids are
+        unknown."""
         fields: dict[str, Any] = {}
         if self._detokenizer is not None:
             prompt_tokens = self.prompt_tokens

@@ -147,8 +147,8 @@ class ExcerptedReply(ReplyWrapper):
     """``Reply`` with excerpts of its reasoning as summaries.
 
     ``level``: how detailed the summaries are (``concise``, ``auto`` or ``detailed``). ``waits``:
-    whether the backend may summarize its reasoning itself. If true, excerpts are held back until
-    the reasoning ends. If the backend has sent a summary by then, the excerpts are dropped.
+    True if the backend can send its own summaries of the reasoning. Excerpts are then held back
+    until the reasoning ends. If the backend has sent a summary by then, the excerpts are dropped.
     """
 
     def __init__(self, reply: Reply, level: str, *, waits: bool = False) -> None:
@@ -181,9 +181,10 @@ class ExcerptedReply(ReplyWrapper):
 
     def _with_parts(self, batch: tuple[Delta, ...]) -> Iterator[Delta]:
         """Yield the deltas of ``batch``, and between them the new parts of the reasoning summary. A
-        part follows the delta that completes it. If ``_waits`` is true, the parts are held back,
-        because a summary from the backend replaces them. If the backend sends no summary, the parts
-        come before the delta that ends the reasoning."""
+        part comes after the text that completes it and before the delta that ends the reasoning.
+
+        If ``_waits`` is true, all parts are held back until the reasoning ends, because the backend
+        may still send its own summary. If the backend sends a summary, the parts are dropped."""
         for delta in batch:
             if self._is_reasoning and is_summary(delta):
                 self._is_reasoning = False

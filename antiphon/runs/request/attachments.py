@@ -127,8 +127,9 @@ class _ResolvingBackend(BackendWrapper):
                     yield _Location(item=index, number=number, part=part, path=path)
 
     def _path(self, input_index: int, index: int, part_path: str) -> str | None:
-        """Return the path of a part in the request, for error messages. Returns None if the part
-        belongs to an earlier item. All parts of a stored prompt have the same path.
+        """Return the path of a part in the request, for error messages. Returns None if the part is
+        in an item of an earlier turn. If the part is in a stored prompt, the path is always
+        ``_PROMPT_PATH``.
 
         ``input_index``: the index of the part's item in the request's input; negative if the item
         is not in the input. ``index``: the index of the item in the conversation. ``part_path``:

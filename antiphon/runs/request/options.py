@@ -35,9 +35,10 @@ DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 def apply_defaults(
     request: CreateResponse, defaults: Mapping[str, Any], budgets: Mapping[str, int] = {}
 ) -> CreateResponse:
-    """Fill the fields that the request leaves out with the model's defaults. The response then
-    contains the values in effect. ``budgets``: reasoning effort → maximum number of reasoning
-    tokens."""
+    """Return the request with default values in the fields that the client has not set. The values
+    come from ``defaults``, the model's defaults, or else from ``DEFAULT_SAMPLING``. So the response
+    shows the values that are actually used. ``budgets``: reasoning effort → maximum number of
+    reasoning tokens."""
     effort = request.reasoning.effort if request.reasoning is not None else None
     if effort is not None and effort in budgets:
         defaults = {**defaults, "thinking_token_budget": budgets[effort]}

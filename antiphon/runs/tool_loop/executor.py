@@ -100,8 +100,9 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     """The settings that the calls of one turn share.
 
     - ``max_result_bytes``: the space in the prompt for the result of each call.
-    - ``held_result_bytes``: a result with more bytes may have to be shortened for the next prompt,
-      so the item of its call stays open; None means that no result is shortened.
+    - ``held_result_bytes``: if the item of a call contains a result of more bytes than this, the
+      item stays open after the call, because the result may still be shortened to fit into the next
+      prompt. None means that no result is shortened.
     - ``timeout_s``: the time limit of each call.
     - ``budget``: how many server-side calls the response may still make. The server-side calls of
       programs count too.
@@ -211,9 +212,12 @@ class _CallRunner:
         return result
 
     def _may_be_shortened(self, result: ToolResult) -> bool:
-        """Whether the result's text may have to be shortened later in the item of the call. This is
-        the case if the item contains the text that the model sees, and if the text may be too long
-        for the next prompt."""
+        """Whether the item of the call must stay open, because the result's text in the item may
+        have to be shortened later. This is the case if both conditions are true:
+
+        - The item contains the text that the model sees.
+        - The text may be too long for the next prompt.
+        """
         limit = self._environment.held_result_bytes
         if limit is None or result.failed or result.items:
             return False

@@ -403,8 +403,8 @@ class ToolLoop(ReplyWrapper):
         for the answer and for later responses.
 
         ``new_items``: returns the items that the last turn adds to the conversation. ``turn``: the
-        turn that has just ended; None if no model call preceded. ``is_first``: whether the options
-        of the first turn still apply.
+        turn that has just ended; None if no model call preceded. ``is_first``: whether to keep the
+        present options. If it is false, the options are those that ``_next_options`` returns.
         """
         tokens = (
             turn.prompt_tokens(self._turn_reply.prompt_tokens)

@@ -163,9 +163,11 @@ def _assign_program_functions(
     """Assign each function to the callers that its tool allows: the model, programs, or both. A
     program is code that the model writes.
 
-    ``client_functions``: the client's functions that programs may call. If the client has approved
-    a call that a program made, the call is passed to the tool that runs programs, so that the
-    program can continue.
+    ``client_functions``: the client's functions that programs may call.
+
+    Some pending calls of the toolsets are calls that a program made and that the client has
+    approved. This function passes these calls to the tool that runs programs, so that the program
+    can continue.
     """
     pairs = list(zip(server_tools, toolsets, strict=True))
     callable_by_programs = [

@@ -137,8 +137,12 @@ class ToolCall:
     def argument_progress(
         self, observe: Callable[[ArgumentObserver], Iterable[ToolProgress]]
     ) -> tuple[Delta, ...]:
-        """Return the progress events for the arguments. ``observe``: gets the ``ArgumentObserver``
-        of the call, passes arguments to it, and returns the events that the observer returns."""
+        """Return the progress events for the arguments. There are none if the call is ignored
+        or has no ``ArgumentObserver``.
+
+        ``observe``: a function that is called with the call's ``ArgumentObserver``. The function
+        calls one method of the observer, such as ``feed``, and returns the method's result.
+        """
         if self._observer is None or self.is_ignored:
             return ()
         return tuple(Progress(step.name, self.key, step.fields) for step in observe(self._observer))
@@ -183,8 +187,12 @@ class ToolCall:
         self._text.append(text)
 
     def with_caller(self, item: it.Item) -> it.Item:
-        """Return a copy of ``item`` whose field ``caller`` is set to the caller of this call. If
-        items of this type do not show this caller, return ``item`` unchanged."""
+        """Return a copy of ``item`` whose field ``caller`` is set to the caller of this call.
+
+        Return ``item`` unchanged if the caller is not known, or if the item has no field
+        ``caller``. If the model itself made the call, also return items of some types unchanged,
+        because these types show only a program as the caller.
+        """
         if self.caller is None or "caller" not in item.__struct_fields__:
             return item
         if isinstance(self.caller, it.DirectCaller) and KINDS[type(item)].omits_direct_caller:
@@ -405,8 +413,8 @@ class Turn:
         return tuple(out)
 
     def _read_end(self, delta: Delta) -> None:
-        """Process a delta that comes after a call above the limit of calls. Such a call is not run,
-        and the rest of the model's reply is ignored, except for the ``Finish`` delta."""
+        """Process a delta of a turn that ``_end_at`` has ended because the limit of calls was
+        reached. All such deltas are ignored, except for the ``Finish`` delta."""
         if isinstance(delta, Finish):
             self.finish = replace(delta, reason="stop", stop_text=None)
 

@@ -570,11 +570,12 @@ class Agent:
                 interrupt()
 
     def wait_for_activity(self, outputs: Any, end_fds: Any, exchange: Any) -> Any:
-        """Wait until a file descriptor is readable, but at most ``POLL_S`` seconds. Then read the
-        new output. Return the readable file descriptors.
+        """Wait until a file descriptor is readable or ``exchange`` can send data, but at most
+        ``POLL_S`` seconds. Then read the new output, and let ``exchange`` send and receive data.
+        Return the readable file descriptors.
 
-        ``exchange``: a request to the Python kernel and the kernel's answer; this method also sends
-        and receives more of it. None for a shell command.
+        ``exchange``: a request to the Python kernel, and the kernel's answer. None for a shell
+        command.
         """
         watched = {self.input_fd, *end_fds, *(output.read_fd for output in outputs)}
         if exchange is not None:

@@ -44,11 +44,15 @@ class TenantTotals:
         """Select which of the oldest responses of a tenant to delete in one step. Return their row
         numbers.
 
-        The method selects only as many responses as must be deleted to reach the limit of the store
-        or the total of the next largest tenant, whichever comes first. It selects at least one
-        response if ``oldest`` is not empty. ``tenant``: the tenant that ``largest`` returned.
-        ``oldest``: the row number and the bytes of each of its oldest responses. After the
-        deletion, the caller calls ``remove_responses``.
+        The method selects just enough responses, oldest first, that one of these conditions is
+        true after their deletion:
+
+        - The store no longer exceeds its limit.
+        - The total of another tenant is at least as large as the total of this tenant.
+
+        It selects at least one response if ``oldest`` is not empty. ``tenant``: the tenant that
+        ``largest`` returned. ``oldest``: the row number and the bytes of each of the tenant's
+        oldest responses. After the deletion, the caller calls ``remove_responses``.
         """
         column, surplus = self._excess() or (0, 0)
         others = (self._totals[name][column] for name in self._candidates if name != tenant)

@@ -216,7 +216,8 @@ def file_of(row: Row) -> File:
 
 
 def blob_of(row: Row) -> BlobRef:
-    """Return the reference to a blob in the columns ``key``, ``sha256`` and ``bytes``."""
+    """Return a reference to a blob. The columns of the row are ``key``, ``sha256`` and
+    ``bytes``."""
     return BlobRef(key=row[0], sha256=row[1], bytes=row[2])
 
 

@@ -46,9 +46,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _ResponseRow(Struct):
-    """A stored response. ``order``: a number that is higher for a response that was first saved
-    later. ``listed``: whether other requests can refer to the items of the response by id.
-    ``live``: False if the response was deleted and is kept only because its descendants need it."""
+    """A stored response.
+
+    ``order``: a number that shows when the response was first saved. Responses that were saved
+    later have higher numbers. ``listed``: whether other requests can refer to the items of the
+    response by id. ``live``: False if the response was deleted and is kept only because its
+    descendants need it.
+    """
 
     stored: StoredResponse
     bytes: int

@@ -251,7 +251,8 @@ class MemoryVectorIndex:
         return len(keys)
 
     def expire(self, now: int) -> None:
-        """Remove the files from all vector stores that have expired by ``now``, in unix seconds."""
+        """Empty each expired vector store: remove all its files. ``now``: the current time in unix
+        seconds."""
         for store_row in self._stores.values():
             if store_row.store.expires_at is not None and store_row.store.expires_at <= now:
                 store_row.files.clear()

@@ -324,17 +324,18 @@ class Transaction:
         return found
 
     async def execute(self, statement: str, *, timeout_s: float | None = None) -> None:
-        """Execute an SQL text, which may contain several statements. It need not be one of the
-        named queries. ``timeout_s``: time limit in seconds; None means the usual limit."""
+        """Execute an SQL text, which may contain several statements. The text need not be one of
+        the named queries. ``timeout_s``: time limit in seconds; None means the usual limit."""
         await self._connection.execute(statement, timeout=timeout_s)
 
     async def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Execute an SQL statement once for each row of arguments. It need not be one of the named
-        queries."""
+        """Execute an SQL statement once for each row of arguments. The statement need not be one of
+        the named queries."""
         await self._connection.executemany(statement, rows)
 
     async def fetch(self, statement: str, *arguments: Any) -> list[Any]:
-        """Run an SQL statement, and return its rows. It need not be one of the named queries."""
+        """Run an SQL statement, and return its rows. The statement need not be one of the named
+        queries."""
         found: list[Any] = await self._connection.fetch(statement, *arguments)
         return found
 

@@ -172,8 +172,8 @@ async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int
     """Delete responses and their runs. Return how many bytes became free. ``rows``: the row numbers
     of the responses.
 
-    If a later response continues a deleted response, the row of the deleted response is kept. So
-    this function also removes the kept rows of ancestors that no response continues any more.
+    The row of a deleted response is kept for as long as a later response continues it. When this
+    function removes the row of the last response that continues it, it also removes the kept row.
     """
     freed = 0
     while rows:

@@ -77,8 +77,9 @@ class ContainerHandle(Protocol):
     async def acquire(
         self, file_ids: Iterable[str] = (), skills: Iterable[ContainerSkill] = ()
     ) -> None:
-        """Register that one more response uses the container, until the response calls ``release``.
-        Add the given files and skills to the container."""
+        """Register that one more response uses the container, and add the given files and skills to
+        the container. When the response no longer needs the container, the caller must call
+        ``release``."""
 
     async def release(self) -> None:
         """Register that one response no longer uses the container."""

@@ -76,8 +76,10 @@ class ContainerRelay:
         return NoCalls(is_gone=has_ended)
 
     def find(self, owner: str) -> AnswerCall | None:
-        """Return the function that answers RPC calls to the process with the id ``owner``. Return
-        None if this server has no such process."""
+        """Return a function for an RPC call that is addressed to the process with the id
+        ``owner``. If this is that process, the function answers the call. If another process of
+        this server has this id, the function forwards the call to it. Return None if no process of
+        this server can answer the call."""
         if owner == self._id and self._methods is not None:
             return self._methods.answers
         client = self._client(owner)

@@ -58,8 +58,8 @@ class RemoteContainer:
         return self._view.network_key
 
     async def load(self) -> wc.ContainerResource:
-        """Fetch the state of the container and its skills from the process that owns the container.
-        Return the state in the form of the API."""
+        """Fetch the container's state and the list of its skills from the process that owns the
+        container. Return the state as the API shows it."""
         self._view = await self._call("view", returns=ContainerView)
         return self._view.resource
 

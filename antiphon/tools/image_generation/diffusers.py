@@ -322,9 +322,9 @@ def _best_device(torch: Any) -> str:
 
 
 def _derive_pipeline(pipeline: Any, argument: str, auto: str) -> Any:
-    """Return a pipeline that accepts ``argument`` and uses the same model as ``pipeline``. Return
-    None if diffusers has no such pipeline. ``auto``: the name of the diffusers class that makes the
-    pipeline."""
+    """Return a pipeline that has the parameter with the name ``argument`` and uses the same model
+    as ``pipeline``. Return None if diffusers has no such pipeline. ``auto``: the name of the
+    diffusers class that makes the pipeline."""
     if _has_argument(pipeline, argument):
         return pipeline
     import diffusers

@@ -99,7 +99,7 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
 
 
 def unsupported_value(path: str, reason: str) -> InvalidRequest:
-    """Return the error for a value that is not supported, in general or together with the other
+    """Return the error for a value that is never supported here, or that does not fit the other
     fields of the tool. ``reason``: the end of the error message."""
     return InvalidRequest(f"Invalid '{path}': {reason}.", param=path, code="unsupported_value")
 

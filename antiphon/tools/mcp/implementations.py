@@ -68,8 +68,9 @@ class _ToolKind(Struct, frozen=True, kw_only=True):
     - ``arguments``: translates the arguments that the model wrote into the arguments of the MCP
       server's tool.
     - ``result_fields``: returns the fields of the output item. Its arguments are the tool, the
-      arguments that the model wrote, the text of the result, and whether the request asks for the
-      outputs of code in the item.
+      arguments that the model wrote, the text of the result, and a boolean. The boolean is true if
+      the item must contain the outputs of the code, because the request asks for them with
+      ``include``.
     - ``step``: name of the progress event of a running call, for example ``searching``.
     """
 

@@ -290,8 +290,9 @@ class _ProgramSession:
 
 
 class _RecordedCalls:
-    """The tool calls in the conversation that one program (JavaScript code of the model) made. They
-    are grouped by called function, and each group is in the order of the calls."""
+    """The tool calls of one program that are in the conversation. A program is JavaScript code that
+    the model wrote. The calls are grouped by the function that they call. In each group, the calls
+    are in the order in which the program made them."""
 
     def __init__(self, calls: Sequence[tuple[it.Item, ...]]) -> None:
         self._calls: dict[tuple[str, ...], deque[tuple[it.Item, ...]]] = {}

@@ -104,9 +104,10 @@ class WebPage(Struct, frozen=True, kw_only=True):
 
     def find_lines(self, pattern: str) -> tuple[int, ...]:
         """Return the numbers of the lines in which a match of ``pattern`` begins. The markup of
-        links is ignored.
+        links is ignored. At most ``_MAX_HITS`` numbers are returned.
 
-        A match is left out if the lines shown for an earlier match already contain it.
+        For each match, ``view_hits`` shows ``_LINES_PER_HIT`` lines. If one of these lines contains
+        the beginning of a later match, the later match is left out.
         """
         lines = self._plain_lines()
         wanted = " ".join(pattern.casefold().split())

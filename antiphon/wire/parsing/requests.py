@@ -2,9 +2,14 @@
 
 An invalid body raises an error with status 400 and the path of the faulty field.
 
-Null means "not given". Unknown fields are ignored, with two exceptions. A field of the Chat
-Completions API causes an error that names the field that replaces it. A field of another API that
-would change the answer is refused. ``wire.request`` decides which features Antiphon supports.
+Null means "not given". Unknown fields are ignored, with two exceptions:
+
+- A field of the Chat Completions API that has another name in the Responses API, such as
+  ``messages``, causes an error. The error names the field that replaces it.
+- A field that would change the answer in another server or API, such as ``min_tokens``, causes an
+  error; see ``refuse_unsupported_fields``.
+
+``wire.request`` decides which features Antiphon supports.
 """
 
 from __future__ import annotations
@@ -215,8 +220,8 @@ def _read_request(raw: Json, cls: type[_R], limits: BodyLimits) -> _R:
 
 
 def _moved_field(raw: Json) -> InvalidRequest:
-    """Return the error for the first field of the Chat Completions API in a request. The message
-    names the field that replaces it in the Responses API."""
+    """Return the error for a request with fields that exist only in the Chat Completions API. The
+    message names one of these fields, and the field that replaces it in the Responses API."""
     old = next(name for name in _MOVED_FIELDS if name in raw)
     return InvalidRequest(
         f"Unsupported parameter: '{old}'. In the Responses API, this parameter has moved "

@@ -268,8 +268,9 @@ def _tool_reference(tool: PromptTool, prompt_tools: PromptTools) -> dict[str, st
 
 
 def _function_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
-    """Return ``tool_choice`` for an upstream that supports only functions, so that all tools are
-    sent as functions. Return None if the field must be left out."""
+    """Return ``tool_choice`` for an upstream that supports neither custom tools nor namespaces. All
+    client tools are sent to such an upstream as functions. Return None if the field must be left
+    out."""
     if choice.mode == "one" and choice.hosted:
         return msgspec.to_builtins(choice.hosted[0])
     names = [

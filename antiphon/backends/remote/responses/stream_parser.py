@@ -109,10 +109,11 @@ class _UpstreamItem:
 
     ``tag``: the type of the item. ``raw``: the item's JSON so far. ``text_lengths``: channel (kind
     of text) → number of characters so far. ``steps``: names of the hosted tool's progress events
-    that were already reported. ``summary``: index of the summary part that has begun but has no
-    text yet. It is 0 for the first part, and if there is no such part. The first text of a later
-    part gets a blank line before it. ``waiting_events``: events that arrived while another item was
-    open.
+    that were already reported. ``waiting_events``: events that arrived while another item was open.
+
+    ``summary``: the index of a summary part that has begun but has no text yet. When the first text
+    of this part arrives, the parser puts a blank line before the text and sets ``summary`` to 0.
+    The first part has the index 0, so its text gets no blank line.
     """
 
     def __init__(self, tag: str) -> None:
@@ -248,10 +249,13 @@ class ResponsesStreamParser:
     def _must_wait(self, item_state: _UpstreamItem) -> bool:
         """Return whether the item's events must wait until the current item is complete.
 
-        If both items are tool calls or items of hosted tools, the events must wait, because the
-        upstream may stream such items in parallel. If one of the two items is a message or
-        reasoning, the events need not wait, because messages and reasoning are not streamed in
-        parallel with other items.
+        An upstream may stream several tool calls and items of hosted tools in parallel, but in
+        deltas, only one item is open at a time. So if both items are of these types, the events
+        must wait.
+
+        An upstream does not stream a message or reasoning in parallel with other items. So if one
+        of the two items is a message or reasoning, the current item is already complete, even if
+        the upstream sent no end of it. The events need not wait.
         """
         assert self._current is not None
         return item_state.tag not in _TEXT_ITEMS and self._current.tag not in _TEXT_ITEMS

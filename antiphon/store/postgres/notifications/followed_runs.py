@@ -93,8 +93,8 @@ class FollowedRuns:
 
     def on_batches(self, payload: bytes) -> None:
         """Take the batches of events from a notification, and deliver them to the readers of their
-        runs. A large batch is announced without its events. If a batch has no events, or if earlier
-        batches of the run are missing, fetch the batches from the store.
+        runs. The notification of a large batch does not contain the events of the batch. If these
+        events or earlier batches of the run are missing, fetch the batches from the store.
 
         ``payload``: the payload of the notification, made by ``encode_batches``. An invalid payload
         is ignored."""
@@ -182,9 +182,15 @@ class FollowedRuns:
             await self._look()
 
     async def _look(self) -> None:
-        """Forget the followed runs that have no readers. Fetch batches of runs that got no batch
-        since the last call, because notifications may have been lost. Renew the old marks
-        before they expire. (A mark in the store records this process as a follower of a run.)"""
+        """Do the regular work for the followed runs:
+
+        - Forget the runs that have no readers.
+        - If a run got no batch since the last call, fetch its new batches from the store, because
+          notifications may have been lost.
+        - Renew the marks that are more than ``_RENEWED_S`` seconds old, so that they do not expire.
+          A mark is an entry in the store that makes this process a follower of a run. The mark is
+          not renewed if this process itself has appended a batch to the run since the last call.
+        """
         for key in self._runs.keys() - set(self._subscriptions.subscribed_runs()):
             del self._keys[self._runs.pop(key).row]
         now = asyncio.get_running_loop().time()

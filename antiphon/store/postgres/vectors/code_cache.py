@@ -75,9 +75,10 @@ class CodeCache:
         return codes
 
     def load(self, id: int, store: int) -> None:
-        """Start a task that loads those codes of a large vector store that are not in the cache
-        yet. ``id``: the number in the name of its table ``large_vectors_{id}``. ``store``: its row
-        number in the table ``vector_stores``."""
+        """Start a task that loads the codes of a large vector store, except those that are already
+        in the cache. ``id``: the id of the large vector store, whose table of vectors is named
+        ``large_vectors_{id}``. ``store``: the row number of the vector store in the table
+        ``vector_stores``."""
         if id not in self._loads and id not in self._too_large and can_use_codes():
             self._loads[id] = asyncio.create_task(self._load(id, store), name="vector codes")
 

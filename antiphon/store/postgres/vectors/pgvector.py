@@ -274,17 +274,18 @@ class Pgvector:
     ) -> list[Any]:
         """Search a large vector store, or only ``files`` in it. There are three ways:
 
-        - Exact: the query is compared with every vector. This is done if there are at most
-          ``EXACT_ROWS`` vectors to search.
+        - Exact: the query is compared with every vector.
         - Codes: a code is a short approximation of a vector. The query is compared with the codes
-          in memory, and then with the vectors of the nearest codes. This is done if the codes are
-          loaded, and if there are at most ``CODED_ROWS`` vectors or the files have less than
-          ``INDEX_SHARE`` of the vectors in the vector store.
-        - Index: the index is searched. This is done in all other cases in which the files have at
-          least ``INDEX_SHARE`` of the vectors in the vector store.
+          in memory, and then with the vectors of the nearest codes. Vectors without a code are all
+          compared. This way is possible if the codes are loaded, and if at most ``EXACT_ROWS``
+          vectors have no code.
+        - Index: the index is searched. This way is possible if the search covers at least the share
+          ``INDEX_SHARE`` of the vector store.
 
-        The exact way is also used if neither of the others is possible, or if the index finds too
-        few results.
+        The exact way is used if there are at most ``EXACT_ROWS`` vectors to search. It is also used
+        if neither of the other ways is possible, or if the index finds too few results. If both
+        other ways are possible, the codes are used for up to ``CODED_ROWS`` codes, and the index
+        for more.
         """
         if files is None:
             found = await transaction.fetch(FINISHED_FILES, store)
@@ -457,7 +458,8 @@ class Pgvector:
 
 async def _count_rows(transaction: Transaction, id: int, files: list[int]) -> int:
     """Return the number of chunks of these files. If it is larger than ``EXACT_ROWS``, return
-    ``EXACT_ROWS + 1``. ``id``: the id of the large vector store."""
+    ``EXACT_ROWS + 1``. The files belong to one large vector store. ``id``: its id in the table
+    ``large_vector_stores``."""
     if not files:
         return 0
     found = await transaction.fetch(_COUNT_FILES.format(id=id), files, EXACT_ROWS + 1)

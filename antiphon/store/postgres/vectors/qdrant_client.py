@@ -28,11 +28,12 @@ from .nearest_vectors import VectorRow
 
 __all__ = ["QdrantClient", "SearchScope", "VectorHit", "search_depth"]
 
-#: If a search covers at most this many points, they are compared one by one. More points are
-#: searched by the index.
+#: If a search covers at most this many points, Qdrant compares the query's vector with each point.
+#: If a search covers more points, Qdrant searches its index.
 EXACT_POINTS = 50_000
-#: Number of candidates of a search in the index (hnsw_ef). A search of only some files needs more
-#: candidates, because the index finds their points less reliably.
+#: Number of candidates of a search in the index (hnsw_ef). The first number is for a search in all
+#: files of the vector store. The second number is for a search in only some files. Such a search
+#: needs more candidates, because it misses near points more often.
 _CANDIDATES, _PART_CANDIDATES = 256, 1_024
 #: Number of links of a point in the graph of its vector store.
 LINKS = 16

@@ -80,9 +80,11 @@ class PeerNotifications:
         self._peers.broadcast(RunsChanged(queued=(response_id,)))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
-        """Tell the other processes which runs this process has claimed. ``lost``: those of the
-        claimed runs that another process owned and lost to this process, each with its id and its
-        new epoch (the number of its claim)."""
+        """Tell the other processes which runs this process has claimed.
+
+        ``lost``: the claimed runs that had an owner before. This owner has lost the run. Each entry
+        is the id of the run and its new epoch, which is the number of its claim.
+        """
         ids = tuple(claim.job.id for claim in claims)
         if ids:
             self._queue.remove(ids)

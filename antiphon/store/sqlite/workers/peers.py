@@ -59,10 +59,11 @@ class FollowRequest(Struct, frozen=True, array_like=True, tag=2):
 
 
 class FollowReply(Struct, frozen=True, array_like=True, tag=3):
-    """The answer to a ``FollowRequest``. The sender of the answer has recorded the receiver as a
-    follower of the run. From now on, the sender sends the receiver each batch of events that it
-    appends to the run. The receiver then reads the earlier batches from the database. A follower
-    repeats its request regularly, but gets no further answer while it is recorded."""
+    """The answer to a ``FollowRequest``. The process that answers has recorded the process that
+    asked as a follower of the run. From now on, each batch of events that the answering process
+    appends to the run is also sent to the follower. The follower reads the earlier batches from the
+    database. The follower repeats its request regularly, but gets no further answer while it is
+    recorded."""
 
     key: _Key
 
