@@ -376,10 +376,10 @@ class LocalReply(Reply):
     async def _generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Return an iterator over the chunks that continue the prompt.
 
-        If a grammar constrained the reply before an interruption, the new chunks match the rest of
-        this grammar. A grammar cannot always be continued after an interruption. If it cannot, this
-        method raises ``CannotContinue`` for a constraint that is ``needed``, and ignores any other
-        constraint.
+        If a constraint applied to the reply before an interruption, the new chunks match the rest
+        of its grammar. Some grammars cannot be continued after an interruption. In this case, the
+        constraint is ignored, or the method raises ``CannotContinue`` if the constraint is
+        ``needed``.
         """
         constraint = None if self._reasoning_cut else self._interrupted_constraint
         if constraint is None:

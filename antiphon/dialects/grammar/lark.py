@@ -22,7 +22,8 @@ _OPEN: Mapping[str, str] = {
 
 def pattern(text: str, name: str = "") -> str:
     """Return a regex for ``text``, a text from a tool format with placeholders such as ``{id}``.
-    Each placeholder matches any valid value, but ``{name}`` matches only ``name``."""
+    The placeholder ``{name}`` is replaced by the argument ``name``. Every other placeholder matches
+    any valid value."""
     parts = (
         _OPEN[piece][1:-1] if piece in _OPEN else _escaped(name if piece == "{name}" else piece)
         for piece in _BLANK.split(text)

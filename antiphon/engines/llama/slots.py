@@ -81,8 +81,9 @@ class Slots:
         ``ids``: the ids computed in the slot. ``is_started``: whether the generation has replaced
         the slot's earlier state.
 
-        If the slot still contains a state from another scope (see ``Slots``), later generations
-        must not reuse this state. In this case, the slot remembers no ids.
+        If the generation has not started, the slot still contains the earlier state. If this state
+        is from another scope (see ``Slots``), later generations must not reuse it, so the slot
+        forgets its ids.
         """
         if not (is_started or slot.is_reusable):
             self._scopes[slot.number] = _FOREIGN

@@ -51,8 +51,8 @@ class ServerTool(Struct, frozen=True):
 class ToolSelection(Struct, frozen=True, kw_only=True):
     """The tools of a request, grouped by who runs them.
 
-    - ``visible_tools``: the tools that the model sees. The model also sees the functions of
-      ``server_tools``, but ``visible_tools`` does not contain them.
+    - ``visible_tools``: the tools that the model sees, apart from the functions of
+      ``server_tools``. The model also sees these functions.
     - ``request_tools``: all tools of the request that the model may call. They include deferred
       tools, which the model finds with ``tool_search``.
     - ``choice``: the request's ``tool_choice``.
