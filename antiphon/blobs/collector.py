@@ -23,8 +23,8 @@ _BATCH = 500
 
 
 class BlobCollector:
-    """Deletes unused blobs every minute, and blobs of abandoned uploads every day. An async context
-    manager: the deletion runs in the background until the block ends.
+    """Deletes unused blobs every minute, and blobs of abandoned uploads every day. Use it as an
+    async context manager. The deletion then runs in the background until the block ends.
 
     Several servers that use the same store may run collectors, because deleting a blob twice does
     no harm. ``clock`` returns Unix seconds. It is used if the store has no clock.

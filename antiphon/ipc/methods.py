@@ -1,4 +1,4 @@
-"""The receiving side of RPC: runs methods of an object when other processes call them."""
+"""The receiving side of RPC. When other processes call methods of an object, this side runs them."""
 
 from __future__ import annotations
 

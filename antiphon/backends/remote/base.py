@@ -205,8 +205,8 @@ class RemoteBackend(Backend, ABC):
 
     @property
     def token_endpoint(self) -> TokenEndpoint | None:
-        """The kind of the upstream's endpoint that counts tokens, or None if there is no such
-        endpoint."""
+        """Which kind of endpoint the upstream has for counting tokens. None if the upstream has no
+        such endpoint."""
         return None
 
     @property

@@ -68,8 +68,8 @@ class _Pipeline:
 
     @property
     def idle(self) -> bool:
-        """Whether the pipeline has no request, so no step is needed. A cancelled request stays in
-        the pipeline until the next step removes the request."""
+        """Whether the pipeline has no request. If this is true, the worker need not execute a step.
+        A cancelled request stays in the pipeline until the next step removes the request."""
         return not self._running and not self._pipeline.has_non_finished_requests()
 
     def handle(self, message: ToWorker) -> list[ToParent]:

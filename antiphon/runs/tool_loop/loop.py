@@ -501,8 +501,8 @@ class ToolLoop(ReplyWrapper):
     # --- calls -----------------------------------------------------------------------------------
 
     def _call_environment(self, calls: Sequence[ToolCall]) -> CallEnvironment:
-        """Return the settings for the calls of one turn. The context space that is left for tool
-        results is divided equally among the calls."""
+        """Return the settings for the tool calls of one turn. The space that is left for tool
+        results in the model's context is divided equally among these calls."""
         spec = self._spec
         self._used_tokens = used_tokens = self._turn_reply.input_tokens + sum(
             usage.output_tokens for usage in self._turn_usages[-1:]
