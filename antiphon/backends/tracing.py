@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint
-from antiphon.stream.deltas import Delta, Finish, NewPrompt
+from antiphon.stream.deltas import Delta, Finish, NewPrompt, finish_of
 from antiphon.tracing.base import Span, Tracer
 
 from .base import Backend, Reply
@@ -64,8 +64,8 @@ class _TracedReply(ReplyWrapper):
                     if not has_tokens and not all(isinstance(delta, NewPrompt) for delta in batch):
                         has_tokens = True
                         span.event("first token")
-                    if batch and isinstance(last := batch[-1], Finish):
-                        _record_finish(span, last)
+                    if (finish := finish_of(batch)) is not None:
+                        _record_finish(span, finish)
                     yield batch
 
 

@@ -1,4 +1,4 @@
-"""The receiving side of RPC. When other processes call methods of an object, this side runs them."""
+"""The receiving side of RPC. It runs the methods of an object that other processes call."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ once. Deltas carry no event names, item ids or indexes, because ``ResponseWriter
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -29,6 +29,7 @@ __all__ = [
     "SampledTokens",
     "Summary",
     "Text",
+    "finish_of",
 ]
 
 #: The text of the open item that a delta extends: the answer (or reasoning, arguments, input), a
@@ -155,3 +156,10 @@ Delta = (
     | Checkpoint
     | Finish
 )
+
+
+def finish_of(batch: Sequence[Delta]) -> Finish | None:
+    """Return the ``Finish`` at the end of a batch of deltas, or None if the batch does not end with
+    one. A batch may be empty."""
+    last = batch[-1] if batch else None
+    return last if isinstance(last, Finish) else None

@@ -40,7 +40,7 @@ from antiphon.errors import (
     InvalidRequest,
     context_length_exceeded,
 )
-from antiphon.stream.deltas import Delta, Finish, FinishReason, Open, Text
+from antiphon.stream.deltas import Delta, Finish, FinishReason, Open, Text, finish_of
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES
 from antiphon.wire.items import CustomToolCall, FunctionCall
@@ -304,7 +304,7 @@ class UpstreamReply(Reply):
                         batch = offered_call_filter.filter(self._without_shared_cache(batch))
                         yield calls.filter(batch)
                         if self._is_stopped or calls.discarded_bytes > _MAX_DISCARDED_BYTES:
-                            if not (batch and isinstance(batch[-1], Finish)):
+                            if finish_of(batch) is None:
                                 yield (self._cut_off("length" if self._is_stopped else "stop"),)
                             return
                 return

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
+from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text, finish_of
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message, OutputText, Reasoning
 
 from .answer_format import AnswerFormat, FormatMatcher
@@ -102,10 +102,9 @@ class StreamValidator:
         If a stop string cut off the text, the text is also accepted if it is a prefix of a valid
         text.
         """
-        last = deltas[-1] if deltas else None
-        if isinstance(last, Finish):
-            self._is_truncated = self._is_truncated or last.stop_text is not None
-            if last.reason != "stop":
+        if (finish := finish_of(deltas)) is not None:
+            self._is_truncated = self._is_truncated or finish.stop_text is not None
+            if finish.reason != "stop":
                 self.is_waiting = False
                 return None
         for delta in deltas:

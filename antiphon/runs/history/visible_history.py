@@ -167,11 +167,8 @@ def build_visible_history(
     cannot be decrypted raises ``InvalidRequest``. If false, such an item is left out.
     """
     items = (*past, *own)
-    #: The index of each item before the triggers were removed.
-    positions: Sequence[int] = range(len(items))
     if it.CompactionTrigger in map(type, items):
-        positions = [at for at in positions if not isinstance(items[at], it.CompactionTrigger)]
-        items = tuple(items[at] for at in positions)
+        items = tuple(item for item in items if not isinstance(item, it.CompactionTrigger))
     compaction_requested = bool(own) and isinstance(own[-1], it.CompactionTrigger)
     if _ENCRYPTED.isdisjoint(map(type, items)):
         return VisibleHistory(
@@ -183,9 +180,9 @@ def build_visible_history(
         )
     removed: list[InputTransformation] = []
 
-    def on_undecryptable(item: it.Reasoning | it.Compaction, index: int) -> None:
+    def on_undecryptable(item: it.Reasoning | it.Compaction) -> None:
         if refuse:
-            raise _undecryptable(item, positions[index] - len(past))
+            raise _undecryptable(item, own)
         removed.append(InputTransformation(id=item.id, type=_REMOVED_TYPES[type(item)]))
 
     start, compaction = _newest_compaction(items, sealer, on_undecryptable)
@@ -207,8 +204,8 @@ _REMOVED_TYPES: Mapping[type[it.ItemBase], Literal["reasoning", "compaction"]] =
     it.Compaction: "compaction",
 }
 
-#: Called with an item that cannot be decrypted, and its index.
-_OnUndecryptable = Callable[[it.Reasoning | it.Compaction, int], None]
+#: Called with an item that cannot be decrypted.
+_OnUndecryptable = Callable[[it.Reasoning | it.Compaction], None]
 
 
 def _newest_compaction(
@@ -217,8 +214,7 @@ def _newest_compaction(
     """Return the index of the item after the newest compaction that can be decrypted, and the
     content of this compaction. If there is no such compaction, return 0 and None.
 
-    ``on_undecryptable``: called for each newer compaction that cannot be decrypted, with the item
-    and its index.
+    ``on_undecryptable``: called with each newer compaction that cannot be decrypted.
     """
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
@@ -226,7 +222,7 @@ def _newest_compaction(
             try:
                 return index + 1, sealer.decrypt_compaction(item.encrypted_content)
             except DecryptionError:
-                on_undecryptable(item, index)
+                on_undecryptable(item)
     return 0, None
 
 
@@ -245,8 +241,7 @@ def _decrypt_reasoning(
     - If it has no readable content, ``on_undecryptable`` is called. The item is then yielded if it
       has a summary, and is left out if it has none.
     """
-    for index in range(start, len(items)):
-        item = items[index]
+    for item in items[start:]:
         if isinstance(item, it.Compaction):
             continue
         if isinstance(item, it.Reasoning) and item.encrypted_content:
@@ -254,16 +249,17 @@ def _decrypt_reasoning(
                 item = sealer.decrypt_reasoning(item)
             except DecryptionError:
                 if not item.content:
-                    on_undecryptable(item, index)
+                    on_undecryptable(item)
                     if not item.summary:
                         continue
         yield item
 
 
-def _undecryptable(item: it.Item, index: int) -> InvalidRequest:
-    """Return the error for an item that cannot be decrypted. ``index``: the item's index in the
-    request's input. It is negative if the item comes from the history before the input."""
-    param = f"input[{index}].encrypted_content" if index >= 0 else "previous_response_id"
+def _undecryptable(item: it.Item, own: Sequence[it.Item]) -> InvalidRequest:
+    """Return the error for an item that cannot be decrypted. ``own``: the items of the request's
+    input. The item may also come from the history before the input."""
+    index = next((at for at, each in enumerate(own) if each is item), None)
+    param = "previous_response_id" if index is None else f"input[{index}].encrypted_content"
     return InvalidRequest(
         f"The encrypted content for item {item.id} could not be verified. It was not made by this "
         "server for you, or it was damaged.",

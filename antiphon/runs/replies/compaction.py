@@ -31,7 +31,7 @@ from antiphon.runs.history.visible_history import (
     is_persistent,
     is_user_message,
 )
-from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, Text
+from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, Text, finish_of
 from antiphon.wire import items as it
 from antiphon.wire.response import (
     CompactedResponse,
@@ -376,8 +376,8 @@ class CompactingReply(Reply):
             yield (NewPrompt(prompt.ids),)
         async with aclosing(self._answer.deltas()) as deltas:
             async for batch in deltas:
-                if batch and isinstance(last := batch[-1], Finish):
-                    batch = (*batch[:-1], replace(last, usage=add_usage(usage, last.usage)))
+                if (finish := finish_of(batch)) is not None:
+                    batch = (*batch[:-1], replace(finish, usage=add_usage(usage, finish.usage)))
                 yield batch
 
     async def _prepare_answer(self, visible: VisibleHistory) -> Reply:

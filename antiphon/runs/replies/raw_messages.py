@@ -18,7 +18,7 @@ from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import ResumePoint
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.runs.execution.token_log import last_turn
-from antiphon.stream.deltas import Delta, Finish
+from antiphon.stream.deltas import Delta, finish_of
 from antiphon.wire.items import Item
 from antiphon.wire.response import RAW_MESSAGE_TYPE, Usage
 
@@ -80,9 +80,9 @@ class RawMessagesReply(ReplyWrapper):
                 if self._detokenizer is not None and not self._reply.reports_tokens:
                     # The model was being loaded when the request was checked, or retries began.
                     raise RunError(_UNSUPPORTED, param=_FIELD, code="unsupported_parameter")
-                if self._with_metrics and batch and isinstance(last := batch[-1], Finish):
-                    usage = _with_turns(last.usage, self._turn_usages or (last.usage,))
-                    batch = (*batch[:-1], replace(last, usage=usage))
+                if self._with_metrics and (finish := finish_of(batch)) is not None:
+                    usage = _with_turns(finish.usage, self._turn_usages or (finish.usage,))
+                    batch = (*batch[:-1], replace(finish, usage=usage))
                 yield batch
         self._times.append(self._clock())
 
