@@ -277,11 +277,11 @@ class LlamaEngine:
         try:
             async for chunk in stream:
                 yield chunk
-            # The conversation's next turn often follows at once and should find this slot free.
-            if (running := self._running.get(stream)) is not None:
-                await asyncio.wait([running])
         finally:
             stream.abort()
+            # The conversation's next turn often follows at once, before the thread has ended.
+            if stream.started and stream in self._running:
+                self._slots.expect_release(slot, self._computed_ids(prompt, sampling, stream))
 
     def _start(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> LlamaStream:
         """Start the generation on a thread. The slot is released when the thread ends."""
@@ -296,11 +296,17 @@ class LlamaEngine:
 
         def done(_: asyncio.Future[None]) -> None:
             del self._running[stream]
-            ids = (*self._slot_contents(prompt, sampling), *stream.sampled)
+            ids = self._computed_ids(prompt, sampling, stream)
             self._slots.release(slot, ids, is_started=stream.started)
 
         running.add_done_callback(done)
         return stream
+
+    def _computed_ids(
+        self, prompt: Prompt, sampling: Sampling, stream: LlamaStream
+    ) -> tuple[int, ...]:
+        """Return the ids by which ``Slots`` recognizes the state that the generation leaves."""
+        return (*self._slot_contents(prompt, sampling), *stream.sampled)
 
     def _slot_contents(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
         """Return the ids by which ``Slots`` recognizes the state of this prompt in a slot. They are

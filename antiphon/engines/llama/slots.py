@@ -7,7 +7,10 @@ for a free slot here and not in llama.cpp, because here waiting can be cancelled
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -39,6 +42,13 @@ class Slot(Struct, frozen=True):
     tenant: str = ""
 
 
+class _Ending(NamedTuple):
+    """A slot that will be free soon. ``ids``: the ids computed in it."""
+
+    ids: Sequence[int]
+    released: asyncio.Event
+
+
 class Slots:
     """The slots of one llama.cpp server. Each slot remembers the ids of its last generation.
 
@@ -48,6 +58,9 @@ class Slots:
     the longest common prefix. With that rule, conversations with the same beginning would overwrite
     each other in one slot.
 
+    A prompt can arrive while the generation that it continues is still ending. If the engine has
+    announced this with ``expect_release``, the prompt waits for that slot.
+
     A scope is a group of requests that may share cached states, such as the requests of one tenant.
     A prompt never continues the ids of a slot whose last generation had another scope.
     """
@@ -56,6 +69,7 @@ class Slots:
         self._free = FairLimiter(count)
         #: Free slot → ids computed in it; idle longest first.
         self._idle: dict[int, Sequence[int]] = dict.fromkeys(range(count), ())
+        self._ending: dict[int, _Ending] = {}
         #: Slot → scope of its last generation.
         self._scopes: dict[int, object] = {}
 
@@ -69,11 +83,21 @@ class Slots:
         of one tenant are served in order.
         """
         await self._free.acquire(tenant)
-        number = self._choose(prompt, scope)
+        try:
+            while (ending := self._ending.get(number := self._choose(prompt, scope))) is not None:
+                await ending.released.wait()
+        except asyncio.CancelledError:
+            self._free.release(tenant)
+            raise
         del self._idle[number]
         is_reusable = self._scopes.get(number, scope) == scope
         self._scopes[number] = scope
         return Slot(number, is_reusable, tenant)
+
+    def expect_release(self, slot: Slot, ids: Sequence[int]) -> None:
+        """Announce that the slot's generation is ending and that ``release`` follows soon. ``ids``:
+        the ids computed in the slot."""
+        self._ending[slot.number] = _Ending(ids, asyncio.Event())
 
     def release(self, slot: Slot, ids: Sequence[int], *, is_started: bool = True) -> None:
         """Free the slot.
@@ -89,11 +113,15 @@ class Slots:
             self._scopes[slot.number] = _FOREIGN
             ids = ()
         self._idle[slot.number] = ids
+        if (ending := self._ending.pop(slot.number, None)) is not None:
+            ending.released.set()
         self._free.release(slot.tenant)
 
     def _choose(self, prompt: Sequence[int], scope: str | None) -> int:
+        """Return the best slot for the prompt. It is idle, or its generation is ending."""
         best, longest = next(iter(self._idle)), 0
-        for slot, ids in self._idle.items():
+        ending = ((slot, each.ids) for slot, each in self._ending.items())
+        for slot, ids in chain(self._idle.items(), ending):
             if self._scopes.get(slot, scope) != scope:
                 continue
             common = common_prefix_length(ids, prompt)

@@ -169,6 +169,26 @@ async def test_prompt_processing_can_be_aborted(llama: LlamaEngine) -> None:
     assert stream.sampled == []
 
 
+@pytest.mark.parametrize("max_tokens", [6, 900], ids=["finished", "interrupted"])
+async def test_continuation_finds_the_state_of_a_generation_that_was_just_closed(
+    llama: LlamaEngine, max_tokens: int
+) -> None:
+    ids = list(prompt(llama, f"Of {max_tokens} tokens, this text repeats a word. " * 12).ids)
+    async with asyncio.timeout(TIMEOUT_S):
+        for _ in range(4):
+            chunks = llama.generate(Prompt(tuple(ids)), greedy(max_tokens, ignore_eos=True))
+            before = len(ids)
+            async for chunk in chunks:
+                ids += chunk.ids
+                if chunk.finish or len(ids) >= before + 4:
+                    break
+            await chunks.aclose()
+            outcome = await collect(llama, Prompt(tuple(ids)), greedy(1))
+            assert outcome.cached_tokens is not None
+            assert outcome.cached_tokens >= before
+            ids += outcome.ids
+
+
 async def test_alternating_conversations_keep_their_cached_prefix(llama: LlamaEngine) -> None:
     system = prompt(llama, "You answer like a pirate would. " * 12).ids
     talks = [[*system, *prompt(llama, f"Question {number}: ").ids] for number in range(6)]

@@ -42,6 +42,24 @@ async def test_a_template_may_write_the_last_tokens_differently() -> None:
     assert await slots.acquire((*range(48), 7, 7, 7)) == mine
 
 
+async def test_prompt_waits_for_the_ending_generation_that_it_continues() -> None:
+    slots, ids = Slots(2), tuple(range(20))
+    ending = await slots.acquire(ids)
+    slots.expect_release(ending, ids)
+    stranger = await slots.acquire((99,))
+    assert stranger != ending
+    slots.release(stranger, (99,))
+    waiting, cancelled = (asyncio.create_task(slots.acquire((*ids, n))) for n in (20, 21))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert not waiting.done()
+    slots.release(ending, ids)
+    assert await waiting == ending
+    # The cancelled wait holds nothing: the other slot can be acquired.
+    assert await slots.acquire((*ids, 22)) == stranger
+
+
 async def test_waits_its_turn_and_can_stop_waiting() -> None:
     slots = Slots(1)
     place = await slots.acquire((1,))
