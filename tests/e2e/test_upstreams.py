@@ -223,7 +223,8 @@ async def test_turns_reuse_the_prefix_cache(client: openai.AsyncOpenAI, engine: 
     events = [event async for event in stream]
     last = events[-1].response
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-    assert len(deltas) > 1 and "".join(deltas) == last.output_text
+    # On a busy machine, the server may send all tokens in one delta.
+    assert deltas and "".join(deltas) == last.output_text
     assert last.usage.input_tokens_details.cached_tokens > first.usage.input_tokens // 2
     assert last.usage.output_tokens == 40
 
