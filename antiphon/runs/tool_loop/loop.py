@@ -48,7 +48,13 @@ from .executor import (
     output_budget,
     run_calls,
 )
-from .recovery import count_calls, fail_open_items, finished_turn_usages, interrupted_in_tools
+from .recovery import (
+    conversation_with_found_tools,
+    count_calls,
+    fail_open_items,
+    finished_turn_usages,
+    interrupted_in_tools,
+)
 from .toolsets import citation_reader_factory, combine_toolsets, with_functions
 from .turn import ToolCall, Turn, conversation_items
 
@@ -129,6 +135,8 @@ class ToolLoop(ReplyWrapper):
         self._stop_text: str | None = None
         #: Why the loop ends; None while it continues.
         self._end_reason: FinishReason | None = None
+        #: The error with which the loop ends, because a later prompt was refused.
+        self._refusal: InvalidRequest | None = None
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
@@ -186,6 +194,8 @@ class ToolLoop(ReplyWrapper):
                 turn, batch = await self._next_turn(turn)
                 if batch:
                     yield batch
+            if self._refusal is not None:
+                raise self._refusal
             yield (self._finish(self._end_reason),)
 
     # --- turns -----------------------------------------------------------------------------------
@@ -344,9 +354,7 @@ class ToolLoop(ReplyWrapper):
         rendered = self._options
         self._use_toolsets(toolsets)
         if point is not None and is_in_turn:
-            if self._options != rendered:
-                self._turn_reply = await self._spec.prepare(self._spec.conversation, self._options)
-            self._turn_reply = self._turn_reply.resume(point)
+            await self._resume_turn(point, rendered)
             return
         pending = [call for toolset in toolsets for call in toolset.pending_calls]
         continued = [call for call in pending if call.call_id is not None]
@@ -370,6 +378,16 @@ class ToolLoop(ReplyWrapper):
             self._end_reason = "length" if prompt is None else None
             if deltas := (*_end_held(calls), *(prompt or ())):
                 yield deltas
+
+    async def _resume_turn(self, point: ResumePoint, rendered: Options) -> None:
+        """Prepare the reply that was interrupted while the model was writing. ``rendered``: the
+        options with which the present reply was prepared."""
+        if self._turn_usages:  # a later turn was interrupted
+            self._options = self._next_options()
+        conversation = conversation_with_found_tools(self._spec.conversation, point)
+        if self._options != rendered or conversation is not self._spec.conversation:
+            self._turn_reply = await self._spec.prepare(conversation, self._options)
+        self._turn_reply = self._turn_reply.resume(point)
 
     def _use_toolsets(self, toolsets: Sequence[Toolset]) -> None:
         """From now on, offer the functions of these toolsets to the model, and read citations in
@@ -398,6 +416,7 @@ class ToolLoop(ReplyWrapper):
     ) -> tuple[Delta, ...] | None:
         """Prepare the next model call. Returns the deltas to emit before it. Returns None if no
         further model call is possible, for example because the context has no space for an answer.
+        If the prompt is refused for a reason other than its length, ``_refusal`` is set.
 
         Tool results are truncated further if the prompt is too long, or if it leaves little space
         for the answer and for later responses.
@@ -432,6 +451,7 @@ class ToolLoop(ReplyWrapper):
             except InvalidRequest as error:
                 fault = error
                 if error.code != CONTEXT_LENGTH_EXCEEDED:
+                    self._refusal = error
                     break
             else:
                 fault = None

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from antiphon.conversation import ResumePoint, caller_program_id, open_programs
+from antiphon.conversation import Conversation, ResumePoint, caller_program_id, open_programs
 from antiphon.stream.deltas import Close, Delta
 from antiphon.stream.kinds import KINDS, error_fields
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 
-__all__ = ["count_calls", "fail_open_items", "finished_turn_usages", "interrupted_in_tools"]
+__all__ = [
+    "conversation_with_found_tools",
+    "count_calls",
+    "fail_open_items",
+    "finished_turn_usages",
+    "interrupted_in_tools",
+]
 
 _INTERRUPTED = "The server was interrupted while this ran. It may or may not have been done."
 
@@ -34,6 +40,17 @@ def finished_turn_usages(point: ResumePoint) -> list[Usage]:
         )
         for input_tokens, output_tokens in finished
     ]
+
+
+def conversation_with_found_tools(conversation: Conversation, point: ResumePoint) -> Conversation:
+    """Return the request's conversation together with the tool searches that the response has made.
+    With it, the output of the model is parsed with the tools that these searches have found."""
+    searches = [
+        item for item in point.items if isinstance(item, it.ToolSearchCall | it.ToolSearchOutput)
+    ]
+    if not searches:
+        return conversation
+    return replace(conversation, items=(*conversation.items, *searches), stored_tokens=None)
 
 
 def interrupted_in_tools(point: ResumePoint) -> bool:

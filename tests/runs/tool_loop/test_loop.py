@@ -12,14 +12,17 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply, flatten
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.runs.request.tool_selection import ToolSelection
 from antiphon.runs.tool_loop import loop as module
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Finish, Open, Progress, Text
+from antiphon.testing.engine import ScriptedEngine
 from antiphon.tools.base import CallContext, ToolFunction, ToolProgress, ToolResult
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function
@@ -359,6 +362,15 @@ async def test_response_is_cut_if_the_next_prompt_does_not_fit() -> None:
     assert len(loop.backend.requests) == 2  # nothing is left to shorten
 
 
+async def test_loop_fails_if_the_next_prompt_is_refused_for_another_reason() -> None:
+    refused = InvalidRequest("The chat template does not accept this conversation.", param="input")
+    loop = LoopRun(look(), refused)
+    with pytest.raises(InvalidRequest, match="does not accept"):
+        async for delta in flatten((await loop.tool_loop()).deltas()):
+            loop.deltas.append(delta)
+    assert len(loop.closed_calls) == 1  # the result of the call is not lost
+
+
 async def _prints(
     arguments: str, context: CallContext
 ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
@@ -582,6 +594,52 @@ async def test_resume_within_a_turn_continues_from_its_tokens() -> None:
     message = it.Message(id="msg_1", role="assistant", content=(it.OutputText(text="one "),))
     loop = await _resume(loop, ResumePoint((), (0, 1), (), (message,)))
     assert [d.text for d in loop.deltas if isinstance(d, Text)] == ["two"]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [ToolChoice(), ToolChoice("required"), ToolChoice("one", frozenset({("look", None)}))],
+    ids=lambda choice: choice.mode,
+)
+async def test_resume_within_a_later_turn_continues_with_the_options_of_that_turn(
+    choice: ToolChoice,
+) -> None:
+    call_text = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+    options = Options(tools=(LOOK, ASK), tool_choice=choice, max_output_tokens=150)
+    engine = ScriptedEngine([call_text, "The answer is forty-two."])
+    await _on_engine(engine, options).all()
+    (first, _), (second, undisturbed) = engine.requests
+    done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen {}")
+    message = it.Message(id="msg_1", role="assistant", content=(it.OutputText(text="The ans"),))
+    written = tuple(b"The ans")
+    turns = ((len(first.ids), len(engine.sampled[0])), (len(second.ids), len(written)))
+    point = ResumePoint(second.ids, written, (done,), (message,), turns)
+    engine = ScriptedEngine(["wer is forty-two."])
+    loop = await _resume(_on_engine(engine, options), point)
+    assert "".join(d.text for d in loop.deltas if isinstance(d, Text)) == "wer is forty-two."
+    ((_, sampling),) = engine.requests
+    assert sampling.max_tokens == undisturbed.max_tokens - len(written)
+
+
+async def test_resume_within_a_call_of_a_found_tool() -> None:
+    search = it.ToolSearchCall(id="tsc_1", call_id="c1", arguments={"query": "q"})
+    output = it.ToolSearchOutput(id="tso_1", call_id="c1", tools=(Custom(name="note"),))
+    written = b'<tool_call>\n{"name": "note", "arguments": {"input": "Remember'
+    call_item = it.CustomToolCall(id="ctc_1", call_id="c2", name="note", input="Remember")
+    turns = ((1, 3), (1, len(written)))
+    point = ResumePoint((1,), tuple(written), (search, output), (call_item,), turns)
+    engine = ScriptedEngine([' me"}}\n</tool_call>'])
+    loop = await _resume(_on_engine(engine, Options(tools=(LOOK, ASK))), point)
+    assert "".join(d.text for d in loop.deltas if isinstance(d, Text)) == " me"
+    assert loop.finish.reason == "stop"
+
+
+def _on_engine(engine: ScriptedEngine, options: Options) -> LoopRun:
+    backend = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
+    loop = LoopRun(options=options)
+    loop.backend = backend  # type: ignore[assignment]
+    loop.spec = _with_prepare(loop.spec, backend.prepare)
+    return loop
 
 
 def _with_prepare(spec: ToolLoopSpec, prepare: Callable[..., Any]) -> ToolLoopSpec:
