@@ -159,7 +159,7 @@ def test_settings_hides_webhook_secrets(invoke: Invoke, monkeypatch: pytest.Monk
         (["--nothing"], "unknown argument --nothing"),
         (["srve"], "invalid choice: 'srve'"),
         (["serve", "--config", "absent.toml"], "absent.toml cannot be read: No such file"),
-        (["serve", "absent.gguf"], "There is no model 'absent.gguf'"),
+        (["serve", "--port", "0", "absent.gguf"], "There is no model 'absent.gguf'"),
         (["serve", "a=x", "a=y"], "two models are named 'a'"),
         (["serve", "--default-model", "x"], 'default_model "x" is not served'),
         (["serve", "--host", "0.0.0.0"], "there are no API keys"),
