@@ -301,8 +301,11 @@ def _key_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         dest="in_store",
-        action="store_true",
-        help="manage the keys in the store; without it, new prints a key for the settings file",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="manage the keys in the store (default: the store of the settings); without it, new"
+        " prints a key for the settings file",
     )
     for limit in (*_KEY_LIMITS, *_KEY_LISTS):
         is_list = limit in _KEY_LISTS
@@ -655,8 +658,8 @@ def _key(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     for name in (*_KEY_LIMITS, *_KEY_LISTS):
         if (text := getattr(arguments, f"key_{name}")) is not None:
             limits[name] = split_list(text) if name in _KEY_LISTS else _whole_number(name, text)
-    if arguments.in_store:
-        return _stored_key(loaded, arguments, limits)
+    if arguments.in_store is not None:
+        return _stored_key(*_named_store(loaded, arguments), arguments, limits)
     if arguments.action != "new":
         raise SetupError("antiphon key: only keys in the store can be managed: add --store")
     secret = f"sk-{secrets.token_urlsafe(32)}"
@@ -669,8 +672,24 @@ def _key(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     _print_line("\n".join(["[[keys]]", *lines]))
 
 
+def _named_store(
+    loaded: LoadedSettings, arguments: argparse.Namespace
+) -> tuple[LoadedSettings, str | None]:
+    """Return the settings with the store that ``--store`` names, and the name of the key. A word
+    after ``--store`` that is no URL is the name of the key, because the URL is optional."""
+    store = arguments.in_store
+    if store and ":" not in store and arguments.name is None:
+        return loaded, store
+    if store:
+        loaded = replace(loaded, settings=replace(loaded.settings, store=store))
+    return loaded, arguments.name
+
+
 def _stored_key(
-    loaded: LoadedSettings, arguments: argparse.Namespace, limits: Mapping[str, Any]
+    loaded: LoadedSettings,
+    name: str | None,
+    arguments: argparse.Namespace,
+    limits: Mapping[str, Any],
 ) -> None:
     from . import keys
 
@@ -681,17 +700,15 @@ def _stored_key(
             parts = (key["name"], key["tenant"], key["redacted_value"], *shown)
             _print_line("  ".join(parts))
         return
-    if arguments.name is None:
+    if name is None:
         raise SetupError(f"antiphon key {arguments.action} --store: name a key")
     if arguments.action == "revoke":
-        keys.revoke_key(loaded, arguments.name)
-        return _print_line(f"{arguments.name}  revoked")
+        keys.revoke_key(loaded, name)
+        return _print_line(f"{name}  revoked")
     if arguments.action == "rotate":
-        secret = keys.rotate_key(loaded, arguments.name)
+        secret = keys.rotate_key(loaded, name)
     else:
-        secret = keys.new_key(
-            loaded, {"name": arguments.name, "tenant": arguments.tenant, **limits}
-        )
+        secret = keys.new_key(loaded, {"name": name, "tenant": arguments.tenant, **limits})
     _print_line(secret)
     sys.stderr.write("The key is shown only once.\n")
     if not loaded.settings.stored_keys:

@@ -65,6 +65,17 @@ def test_keys_are_created_rotated_and_revoked(
     assert "'ci' not found" in run(capsys, "revoke", "ci", "--store", code=2)
 
 
+def test_store_can_be_named_by_its_url(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = f"sqlite:{tmp_path}/other.db"
+    run(capsys, "new", "ci", "--store", other)
+    run(capsys, "new", "--store", "local")  # the name of a key may follow the flag
+    assert run(capsys, "list", "--store", other).startswith("ci ")
+    assert run(capsys, "list", f"--store={store}").startswith("local ")
+    assert "'mysql' is unknown" in run(capsys, "list", "--store", "mysql://x", code=2)
+
+
 @pytest.mark.parametrize(
     "words",
     [
