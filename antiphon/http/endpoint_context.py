@@ -70,9 +70,8 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
     async def _limited_slot(
         self, slot: AbstractAsyncContextManager[None], client: Client
     ) -> AsyncIterator[None]:
-        with self.rates.running(client.scopes):
-            async with slot:
-                yield
+        async with self.rates.running(client.scopes), slot:
+            yield
 
     @asynccontextmanager
     async def _traced_slot(

@@ -11,14 +11,17 @@ request for some time.
 Between two reports, all processes together may admit more requests than the bucket holds. The level
 of the bucket is then negative, and no request is admitted until the bucket has refilled. So the
 limit is exact over several minutes.
+
+Requests of other processes that have just ended may still count as concurrent requests. So before a
+request is refused because of the other processes, it waits for their next reports.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import structlog
 from msgspec import Struct
@@ -33,6 +36,9 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two reports about a scope in use.
 _EXCHANGE_S = 0.25
+#: How often a request waits for the reports of other processes before it is refused because of
+#: their concurrent requests.
+_RECHECKS = 2
 #: Age in seconds from which a local copy is too old: the process then reads the store before it
 #: admits a request.
 _STALE_S = 2.0
@@ -102,7 +108,11 @@ class _View:
         is_new = self.per_minute is None
         self.level = per_minute if is_new else min(per_minute, self.level + elapsed * rate)
         self.per_minute = per_minute
-        self.counted_at = self.used_at = now
+        self.counted_at = now
+
+    def is_stale(self, now: float) -> bool:
+        """Return whether the copy is too old to admit a request."""
+        return now - self.read_at > _STALE_S
 
     def update(self, report: RateReport, state: RateState, now: float) -> None:
         """Replace the local copy by ``state``, which the store returned for ``report``. ``state``
@@ -144,8 +154,9 @@ class RateLimits:
         ]
         for name, per_minute in limited:
             view = self._view(name)
-            view.fill(per_minute, self._timer())
-            if self._timer() - view.read_at > _STALE_S:
+            view.used_at = self._timer()
+            view.fill(per_minute, view.used_at)
+            if view.is_stale(view.used_at):
                 await self._refresh(name)
         now = self._timer()
         views = [self._view(name) for name, _ in limited]
@@ -159,23 +170,26 @@ class RateLimits:
             self._schedule()
         return tuple(_permit(view, is_admitted=is_admitted) for view in views)
 
-    @contextmanager
-    def running(self, scopes: Sequence[LimitScope]) -> Iterator[None]:
+    @asynccontextmanager
+    async def running(self, scopes: Sequence[LimitScope]) -> AsyncGenerator[None, None]:
         """Count a request as running for the duration of the block. Raises ``Overloaded`` if a
         scope already has its maximum number of running requests."""
-        views: list[_View] = []
-        for scope in scopes:
-            limit = scope.limits.concurrent_requests
-            if limit is None:
-                continue
-            view = self._view(scope.id)
+        limited = [
+            (scope, scope.limits.concurrent_requests)
+            for scope in scopes
+            if scope.limits.concurrent_requests is not None
+        ]
+        for scope, limit in limited:
+            await self._read_running(scope.id, limit)
+        # Nothing is awaited from here on, so no other request takes the place.
+        views = [self._view(scope.id) for scope, _ in limited]
+        for view, (scope, limit) in zip(views, limited, strict=True):
             if view.running + view.state.remote_running_count >= limit:
                 raise Overloaded(
                     f"Rate limit reached: {scope.owner} has {limit} requests in progress, as many"
                     f" as it may have (concurrent_requests). Please try again in {_RETRY_S}s.",
                     retry_after_s=_RETRY_S,
                 )
-            views.append(view)
         for view in views:
             view.running += 1
         try:
@@ -185,6 +199,21 @@ class RateLimits:
         finally:
             for view in views:
                 view.running -= 1
+
+    async def _read_running(self, name: str, limit: int) -> None:
+        """Read how many requests of the scope ``name`` run in other processes, if the local copy is
+        too old. If the scope has no room for one more request only because of the other processes,
+        wait for their next reports, because their requests may have ended since the last ones."""
+        view = self._view(name)
+        view.used_at = self._timer()
+        if view.is_stale(view.used_at):
+            await self._refresh(name)
+        for _ in range(_RECHECKS):
+            view = self._view(name)
+            if view.running >= limit or view.running + view.state.remote_running_count < limit:
+                return
+            await asyncio.sleep(_EXCHANGE_S)
+            await self._refresh(name)
 
     # --- the exchange ----------------------------------------------------------------------------
 
@@ -248,6 +277,8 @@ class RateLimits:
                     error=error.message,
                 )
                 self._wanted.clear()
+                for view in views:  # the old counts of other processes would count forever
+                    view.state = RateState()
             else:
                 now = self._timer()
                 for view, report, state in zip(views, reports, states, strict=True):

@@ -118,12 +118,59 @@ async def test_running_requests_of_all_processes_count() -> None:
     rates = Rates(clock)
     one, two = process(rates, clock, "1"), process(rates, clock, "2")
     limited = scope(concurrent_requests=2)
-    with one.running([limited]):
+    async with one.running([limited]):
+        await one._run_exchange()
+        async with two.running([limited]):
+            with pytest.raises(Overloaded, match="concurrent_requests"):
+                async with two.running([limited]):
+                    raise AssertionError
+    async with one.running([limited]), one.running([limited]):
+        with pytest.raises(Overloaded):
+            async with one.running([scope("o"), limited]):
+                raise AssertionError
+
+
+async def test_requests_that_have_ended_in_other_processes_do_not_count() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    one, two = process(rates, clock, "1"), process(rates, clock, "2")
+    limited = scope(concurrent_requests=1)
+    for _ in range(2):
+        async with one.running([limited]):
+            await one._run_exchange()
+            with pytest.raises(Overloaded):
+                async with two.running([limited]):
+                    raise AssertionError
+        await one._run_exchange()
+        async with two.running([limited]):  # it reads the counts again before it refuses
+            await two._run_exchange()
+        await two._run_exchange()
+        clock.now += 5
+
+
+async def test_old_counts_of_other_processes_are_read_again() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    one, two = process(rates, clock, "1"), process(rates, clock, "2")
+    limited = scope(concurrent_requests=1)
+    async with two.running([limited]):
+        pass
+    clock.now += 5
+    async with one.running([limited]):
+        await one._run_exchange()
+        with pytest.raises(Overloaded):
+            async with two.running([limited]):
+                raise AssertionError
+
+
+async def test_without_a_store_requests_of_other_processes_do_not_count() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    one, two = process(rates, clock, "1"), process(rates, clock, "2")
+    limited = scope(concurrent_requests=1)
+    async with one.running([limited]):
         await one._run_exchange()
         await two._refresh(limited.id)
-        with two.running([limited]), pytest.raises(Overloaded, match="concurrent_requests"):
-            with two.running([limited]):
-                raise AssertionError
-    with one.running([limited]), one.running([limited]):
-        with pytest.raises(Overloaded), one.running([scope("o"), limited]):
-            raise AssertionError
+        rates.is_down = True
+        async with two.running([limited]):
+            pass
