@@ -165,6 +165,43 @@ async def test_tokens_are_limited_over_all_processes(serve: Serve, period: str) 
 
 
 @pytest.mark.requirement("API-KEY-LIMITS")
+async def test_refusal_reports_the_token_limit_with_the_fewest_tokens_left(serve: Serve) -> None:
+    server = serve(["Hello!"] * 2)
+    process = Process(server)
+    secret = await process.create(tokens_per_minute=1000, tokens_per_day=2)
+    await process.ask(secret)
+    process.time += 3
+    refused = await process.ask(secret)
+    check(refused, 429)
+    assert refused.headers["x-ratelimit-limit-tokens"] == "2"
+    assert refused.headers["x-ratelimit-remaining-tokens"] == "0"
+    midnight_s = 86_400 - int(server.now) % 86_400
+    assert refused.headers["retry-after"] == str(midnight_s)
+
+
+@pytest.mark.requirement("API-KEY-LIMITS")
+async def test_refusal_says_when_enough_tokens_no_longer_count(serve: Serve) -> None:
+    server = serve(["Hello!"] * 3)
+    process = Process(server)
+    secret = await process.create(name="first", tokens_per_minute=1000)
+    used = (await process.ask(secret)).json()["usage"]["total_tokens"]
+    secret = await process.create(tokens_per_minute=used + 1)
+    for _ in range(2):
+        await process.ask(secret)
+        server.now += 25
+        process.time += 3
+    refused = await process.ask(secret)
+    check(refused, 429)
+    assert refused.headers["retry-after"] == "10"  # the first answer then no longer counts
+    assert refused.headers["x-ratelimit-reset-tokens"] == "10s"
+    server.now += 10
+    process.time += 3
+    admitted = await process.ask(secret)
+    assert admitted.status_code == 200
+    assert admitted.headers["x-ratelimit-reset-tokens"] == "25s"
+
+
+@pytest.mark.requirement("API-KEY-LIMITS")
 async def test_keys_of_the_settings_have_limits_too(store: Store, serve: Serve) -> None:
     process = Process(serve(["Hello!"] * 2, on=store), limits=ClientLimits(tokens_per_day=1))
     assert (await process.ask("root")).status_code == 200

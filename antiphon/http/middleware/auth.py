@@ -372,26 +372,27 @@ def _token_headers(
     headers describe the limit with the fewest remaining tokens.
 
     ``scopes``: up to two pairs of limits and used tokens, one for the API key and one for its
-    tenant. A pair is present only if it has token limits. If a pair has limits per minute and per
-    day, only the limit per minute is considered.
+    tenant. A pair is present only if it has token limits.
     """
-    found = [
-        (limits.tokens_per_minute, used.minute, 60)
-        if limits.tokens_per_minute is not None
-        else (limits.tokens_per_day or 0, used.day, used.day_ends_s)
-        for limits, used in scopes
-    ]
+    found: list[tuple[int, int, int]] = []
+    for limits, used in scopes:
+        if (limit := limits.tokens_per_minute) is not None:
+            reset_s = used.minute_wait_s(limit) or used.minute_ends_s
+            found.append((limit, used.minute, reset_s))
+        if (limit := limits.tokens_per_day) is not None:
+            found.append((limit, used.day, used.day_ends_s))
     if not found:
         return []
-    limit, tokens, seconds = min(found, key=lambda each: each[0] - each[1])
-    return _limit_headers("tokens", limit, max(0, limit - tokens), seconds)
+    limit, tokens, reset_s = min(found, key=lambda each: each[0] - each[1])
+    return _limit_headers("tokens", limit, max(0, limit - tokens), reset_s)
 
 
 def _check_tokens(limits: ClientLimits, used: TokensUsed) -> None:
     """Raise ``Overloaded`` if the used tokens have reached the limit per day or per minute."""
+    per_minute = limits.tokens_per_minute
     for period, limit, tokens, seconds in (
         ("day", limits.tokens_per_day, used.day, used.day_ends_s),
-        ("minute", limits.tokens_per_minute, used.minute, 60),
+        ("minute", per_minute, used.minute, used.minute_wait_s(per_minute or 0)),
     ):
         if limit is not None and tokens >= limit:
             raise Overloaded(

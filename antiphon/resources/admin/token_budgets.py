@@ -8,6 +8,7 @@ The numbers include the tokens that were used on all servers with the same store
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
@@ -26,13 +27,38 @@ _KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
 
 
 class TokensUsed(Struct, frozen=True):
-    """The tokens that a scope (an API key or a tenant) has used. ``minute``: in the last 60
-    seconds. ``day``: since midnight (UTC). ``day_ends_s``: seconds until the next midnight
-    (UTC)."""
+    """The tokens that a scope (an API key or a tenant) has used.
 
-    minute: int
+    - ``recent``: tokens of the last 60 seconds, the oldest first. Each pair contains the seconds
+      after which the tokens no longer count, and the number of tokens.
+    - ``day``: tokens since midnight (UTC). ``day_ends_s``: seconds until the next midnight (UTC).
+    """
+
+    recent: tuple[tuple[int, int], ...]
     day: int
     day_ends_s: int
+
+    @property
+    def minute(self) -> int:
+        """The number of tokens of the last 60 seconds."""
+        return sum(tokens for _, tokens in self.recent)
+
+    @property
+    def minute_ends_s(self) -> int:
+        """The number of seconds after which none of the tokens of the last 60 seconds counts."""
+        return self.recent[-1][0] if self.recent else 0
+
+    def minute_wait_s(self, limit: int) -> int:
+        """Return the seconds until fewer than ``limit`` tokens count as used in the last minute, if
+        no further tokens are used."""
+        tokens = self.minute
+        for wait_s, ending in self.recent:
+            if tokens < limit:
+                break
+            tokens -= ending
+            if tokens < limit:
+                return wait_s
+        return 0
 
 
 class TokenBudgets:
@@ -66,9 +92,11 @@ class TokenBudgets:
             return used
         read_at, now = self._timer(), int(self._clock())
         midnight = now - now % _DAY
+        recent = await self._sums(scope, now - _MINUTE + 1, now + 1, width=1)
+        today = await self._sums(scope, midnight, now + 1, width=_DAY)
         used = TokensUsed(
-            minute=await self._sum(scope, now - _MINUTE + 1, now + 1),
-            day=await self._sum(scope, midnight, now + 1),
+            recent=tuple((start + _MINUTE - now, recent[start]) for start in sorted(recent)),
+            day=sum(today.values()),
             day_ends_s=midnight + _DAY - now,
         )
         if len(self._used) >= _MAX_SCOPES:
@@ -76,19 +104,21 @@ class TokenBudgets:
         self._used[scope.id] = (read_at, used)
         return used
 
-    async def _sum(self, scope: LimitScope, start: int, end: int) -> int:
-        total = 0
+    async def _sums(self, scope: LimitScope, start: int, end: int, *, width: int) -> Counter[int]:
+        """Return the tokens that a scope used from ``start`` up to, but not including, ``end`` (in
+        Unix seconds): for each interval of ``width`` seconds, the start of the interval and its
+        tokens. Intervals without usage are left out."""
+        sums: Counter[int] = Counter()
         is_key = scope.kind == "key"
         for kind in _KINDS:
             query = UsageQuery(
                 start=start,
                 end=end,
-                width=_DAY,
+                width=width,
                 kind=kind,
                 api_keys=(scope.name,) if is_key else None,
                 tenants=None if is_key else (scope.name,),
             )
-            total += sum(
-                each.input_tokens + each.output_tokens for each in await self._totals(query)
-            )
-        return total
+            for each in await self._totals(query):
+                sums[each.start] += each.input_tokens + each.output_tokens
+        return sums
