@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from antiphon.tools.mcp.sessions import SessionPool
 
 __all__ = [
+    "IMAGE_GENERATORS",
     "PROVIDERS",
     "ContainerDependencies",
     "ContainerSetup",
@@ -526,9 +527,7 @@ async def _image_generation(
     from antiphon.tools.image_generation import provider
     from antiphon.tools.image_generation.conversation_images import ImageSources
 
-    generator = await (_diffusers if settings.image_generation == "diffusers" else _images_api)(
-        dependencies
-    )
+    generator = await IMAGE_GENERATORS[settings.image_generation](dependencies)
     try:
         model = settings.image_generation_model
         policy = provider.ImagePolicy(
@@ -576,6 +575,14 @@ async def _diffusers(dependencies: ToolDependencies) -> ImageGenerator:
     if others := sorted(set(settings.image_generation_models.values()) - {model}):
         raise SetupError(f"image_generation_models: {others[0]!r} is not image_generation_model")
     return await asyncio.to_thread(Diffusers.load, model, settings.image_generation_options)
+
+
+#: Value of the setting ``image_generation`` → function that creates the generator. The functions
+#: raise ``SetupError``.
+IMAGE_GENERATORS: Mapping[str, Callable[[ToolDependencies], Awaitable[ImageGenerator]]] = {
+    "diffusers": _diffusers,
+    "images_api": _images_api,
+}
 
 
 @asynccontextmanager
@@ -646,12 +653,16 @@ async def open_tools(dependencies: ToolDependencies) -> AsyncIterator[Mapping[st
     ``UnavailableTool`` as its provider. Raises ``SetupError``."""
     async with AsyncExitStack() as stack:
         providers: dict[str, ToolProvider] = {}
+        owners: dict[str, str] = {}  # tool type → name of the tool or plug-in that provides it
         for name, opener in (*PROVIDERS.items(), *load_plugins(_TOOL_GROUP)):
             new = await stack.enter_async_context(opener(dependencies))
-            works = {
-                each for each, one in providers.items() if not isinstance(one, UnavailableTool)
-            }
-            if duplicates := sorted(works & new.keys()):
-                raise SetupError(f"tool {name}: another tool already provides {duplicates[0]!r}")
+            if duplicates := sorted(owners.keys() & new.keys()):
+                raise SetupError(
+                    f"tool {name}: the tool {owners[duplicates[0]]} already provides"
+                    f" {duplicates[0]!r}; turn one of them off"
+                )
             providers.update(new)
+            owners |= {
+                type: name for type, one in new.items() if not isinstance(one, UnavailableTool)
+            }
         yield providers

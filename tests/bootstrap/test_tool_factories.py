@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from antiphon import plugins
 from antiphon.bootstrap.tool_factories import (
+    IMAGE_GENERATORS,
     ContainerDependencies,
     ToolDependencies,
     open_containers,
@@ -110,6 +111,16 @@ async def test_tool_plugin_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found == {"image_generation"}
 
 
+@pytest.mark.parametrize(("type", "owner"), [("mcp", "mcp"), ("shell", "client")])
+async def test_second_provider_of_a_tool_type_is_refused_with_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str, owner: str
+) -> None:
+    install(monkeypatch, lambda: open_example_tool)
+    message = f"tool example: the tool {owner} already provides '{type}'; turn one of them off"
+    with pytest.raises(SetupError, match=message):
+        await types(web_index=tmp_path / "no.db", tool_options={"example": {"type": type}})
+
+
 async def test_tool_plugin_that_cannot_be_loaded_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +208,11 @@ async def test_settings_select_the_image_generator(tmp_path: Path) -> None:
     url = "http://127.0.0.1:9/v1"
     found = await types(image_generation="images_api", image_generation_url=url, **more)
     assert found == {"image_generation"}
+
+
+def test_each_value_of_image_generation_has_a_generator() -> None:
+    hint = get_type_hints(Settings)["image_generation"]
+    assert {"off", *IMAGE_GENERATORS} == set(get_args(hint))
 
 
 @pytest.mark.parametrize(
