@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -18,16 +18,28 @@ def plugin_names(group: str) -> tuple[str, ...]:
     return tuple(sorted(entry_points(group=group).names))
 
 
-def load_plugin(group: str, name: str, *, setting: str, built_in: Iterable[str] = ()) -> Any:
+def load_plugin(
+    group: str,
+    name: str,
+    *,
+    setting: str,
+    built_in: Iterable[str] = (),
+    is_valid: Callable[[Any], bool] | None = None,
+) -> Any:
     """Import and return the plug-in with this name.
 
     ``setting``: the setting whose value is ``name``. ``built_in``: the other valid values of this
-    setting, which name built-in implementations. Raises ``SetupError`` if no plug-in has this name
-    or the import fails. For an unknown name, the message contains ``setting`` and all valid names.
+    setting, which name built-in implementations. ``is_valid``: function that returns whether
+    ``setting`` may name a plug-in of the group; None if it may name all of them.
+
+    Raises ``SetupError`` if no plug-in has this name or the import fails. For an unknown name, the
+    message contains ``setting`` and all valid names.
     """
     found = entry_points(group=group)
     if name not in found.names:
-        valid = ", ".join(dict.fromkeys((*built_in, *sorted(found.names))))
+        points = [point for point in found if is_valid is None or is_valid(_load(point))]
+        names = sorted(point.name for point in points)
+        valid = ", ".join(dict.fromkeys((*built_in, *names)))
         raise SetupError(
             f"{setting}: {name!r} is unknown: use {valid}, or install a package that registers it"
             f" as an entry point of {group}"

@@ -32,23 +32,27 @@ _GPT_OSS = ("gpt-oss", "gpt_oss")
 _TEMPLATE_OPTIONS = ("template", "reasoning_format", "tool_format")
 
 
-def create_dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
-    """Build the dialect of a local model.
+def create_dialect(engine: Engine, name: str, model: Model, settings: Settings) -> Dialect:
+    """Build the dialect of the local model ``[models.NAME]``. ``name`` is the model's ``NAME``.
 
     The setting ``dialect`` is ``chat``, ``harmony`` or the name of an entry point of the group
     ``antiphon.dialects``. If it is not set, gpt-oss models without the setting ``template`` get
     ``harmony``. All other models get ``chat``. Raises ``SetupError``.
     """
     is_gpt_oss = engine.card.architecture in _GPT_OSS and not model.template
-    name = model.dialect or ("harmony" if is_gpt_oss else "chat")
-    if name in DIALECTS:
-        return DIALECTS[name](engine, model, settings)
+    dialect = model.dialect or ("harmony" if is_gpt_oss else "chat")
+    if dialect in DIALECTS:
+        return DIALECTS[dialect](engine, name, model, settings)
     plugin: DialectPlugin = load_plugin(
-        _ENTRY_POINT_GROUP, name, setting=f"{engine.card.name}: dialect", built_in=DIALECTS
+        _ENTRY_POINT_GROUP,
+        dialect,
+        setting=f"model {name}: dialect",
+        built_in=DIALECTS,
+        is_valid=lambda plugin: not isinstance(plugin, Formats),
     )
     if isinstance(plugin, Formats):
         raise SetupError(
-            f"{engine.card.name}: the entry point {name!r} provides formats, not a dialect;"
+            f"model {name}: the entry point {dialect!r} provides formats, not a dialect;"
             " set reasoning_format or tool_format"
         )
     return plugin(engine.card, engine.tokenizer, _options(engine, model, settings))
@@ -92,7 +96,7 @@ def _options(engine: Engine, model: Model, settings: Settings) -> DialectOptions
     )
 
 
-def _chat(engine: Engine, model: Model, settings: Settings) -> Dialect:
+def _chat(engine: Engine, name: str, model: Model, settings: Settings) -> Dialect:
     from antiphon.dialects.chat.dialect import ChatDialect
 
     options = _options(engine, model, settings)
@@ -109,7 +113,7 @@ def _chat(engine: Engine, model: Model, settings: Settings) -> Dialect:
     )
 
 
-def _harmony(engine: Engine, model: Model, settings: Settings) -> Dialect:
+def _harmony(engine: Engine, name: str, model: Model, settings: Settings) -> Dialect:
     from antiphon.dialects.formats.registry import HARMONY_NAMES
     from antiphon.dialects.harmony.dialect import HarmonyDialect
     from antiphon.dialects.harmony.vocabulary import load as load_vocabulary
@@ -117,7 +121,7 @@ def _harmony(engine: Engine, model: Model, settings: Settings) -> Dialect:
     for option in _TEMPLATE_OPTIONS:
         value = getattr(model, option)
         if value and (option == "template" or value.replace("-", "_") not in HARMONY_NAMES):
-            raise SetupError(f"{engine.card.name}: the dialect harmony does not use {option}")
+            raise SetupError(f"model {name}: the dialect harmony does not use {option}")
     cache = settings.cache_dir / "vocabulary"
     return HarmonyDialect(
         engine.card,
@@ -128,9 +132,10 @@ def _harmony(engine: Engine, model: Model, settings: Settings) -> Dialect:
     )
 
 
-#: Value of the setting ``dialect`` → function that builds the dialect. Other packages add dialects
-#: as entry points of the group ``antiphon.dialects``.
-DIALECTS: Mapping[str, Callable[[Engine, Model, Settings], Dialect]] = {
+#: Value of the setting ``dialect`` → function that builds the dialect. Its arguments are those of
+#: ``create_dialect``. Other packages add dialects as entry points of the group
+#: ``antiphon.dialects``.
+DIALECTS: Mapping[str, Callable[[Engine, str, Model, Settings], Dialect]] = {
     "chat": _chat,
     "harmony": _harmony,
 }

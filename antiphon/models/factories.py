@@ -47,7 +47,7 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
         projector=_projector(model),
         engine_options={**samplers, **model.engine_options},
     )
-    return await local_backend(await load(path, options), model, settings)
+    return await local_backend(await load(path, options), name, model, settings)
 
 
 async def _openvino(
@@ -61,7 +61,7 @@ async def _openvino(
     if not path.is_dir():
         path = await fetch_gguf(model.source, settings.cache_dir, progress)
     engine = await load(path, _load_options(name, model, settings))
-    return await local_backend(engine, model, settings)
+    return await local_backend(engine, name, model, settings)
 
 
 async def _auto(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
@@ -85,7 +85,7 @@ async def _transformers(
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     options = replace(_load_options(name, model, settings), progress=progress)
-    return await local_backend(await load(folder, options), model, settings)
+    return await local_backend(await load(folder, options), name, model, settings)
 
 
 async def _vllm(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
@@ -96,7 +96,7 @@ async def _vllm(name: str, model: Model, settings: Settings, progress: Progress 
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     engine = await load(folder, _load_options(name, model, settings))
-    return await local_backend(engine, model, settings)
+    return await local_backend(engine, name, model, settings)
 
 
 async def _tensorrt_llm(
@@ -110,7 +110,7 @@ async def _tensorrt_llm(
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     engine = await load(folder, _load_options(name, model, settings))
-    return await local_backend(engine, model, settings)
+    return await local_backend(engine, name, model, settings)
 
 
 async def _scripted(
@@ -175,7 +175,7 @@ async def _completions(
 
     options = replace(_load_options(name, model, settings), engine_options=upstream_options(model))
     engine = await load(model.source, options, key=model.api_key, model=model.upstream_model)
-    return await local_backend(engine, model, settings)
+    return await local_backend(engine, name, model, settings)
 
 
 #: Name of an engine → function that builds the backend of a model. Other packages add engines as
@@ -244,14 +244,18 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
     )
 
 
-async def local_backend(engine: Engine, model: Model, settings: Settings) -> Backend:
+async def local_backend(engine: Engine, name: str, model: Model, settings: Settings) -> Backend:
     """Build the backend that consists of an engine and the dialect of its model (the code that
-    renders prompts and parses outputs). If the dialect cannot be built, close the engine and raise
-    the error."""
+    renders prompts and parses outputs).
+
+    ``name`` and ``model``: the model's ``NAME`` and settings, from the table ``[models.NAME]``.
+    The model's settings choose the dialect and its formats. If the dialect cannot be built, close
+    the engine and raise the error.
+    """
     from antiphon.backends.local.backend import LocalBackend
 
     try:
-        dialect = await asyncio.to_thread(create_dialect, engine, model, settings)
+        dialect = await asyncio.to_thread(create_dialect, engine, name, model, settings)
         return LocalBackend(engine, dialect)
     except BaseException:
         await engine.close()

@@ -92,7 +92,7 @@ class HostedModels:
     ) -> Backend:
         description = await self.calls.call("describe_engine", name, returns=EngineDescription)
         engine = hosted_engine(name, description, self.calls, self.blocking)
-        return await local_backend(engine, model, settings)
+        return await local_backend(engine, name, model, settings)
 
     async def _embedding(self, name: str, progress: Progress) -> Backend:
         description = await self.calls.call("describe_embedder", name, returns=EmbedderDescription)
