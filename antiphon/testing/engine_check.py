@@ -102,9 +102,9 @@ async def tokenizer_spells_what_it_reads(engine: Engine) -> None:
             ids = engine.tokenizer.encode(text, special=special)
             spelled = b"".join(engine.tokenizer.piece(id) for id in ids).decode()
             assert spelled in (text, " " + text), f"{text!r} became {spelled!r}"
-    assert engine.tokenizer.encode("", special=True) == []
-    assert engine.tokenizer.piece(engine.tokenizer.size) == b""
-    assert engine.tokenizer.piece(-1) == b""
+    assert engine.tokenizer.encode("", special=True) == [], "an empty text must have no ids"
+    for unknown in (engine.tokenizer.size, -1):
+        assert engine.tokenizer.piece(unknown) == b"", f"the unknown id {unknown} must have no text"
 
 
 async def text_cannot_spell_special_tokens(engine: Engine) -> None:
@@ -123,7 +123,10 @@ async def length_is_exact(engine: Engine) -> None:
     for count in (1, 2, 17):
         outcome = await collect(engine, _prompt(engine), _greedy(count))
         told = len(outcome.ids) + outcome.last.unreported_tokens
-        assert (told, outcome.last.finish) == (count, "length")
+        assert (told, outcome.last.finish) == (count, "length"), (
+            f"with max_tokens={count} and ignore_eos, the engine sampled {told} tokens and ended"
+            f" with {outcome.last.finish!r}"
+        )
 
 
 async def tokens_stream(engine: Engine) -> None:
@@ -175,8 +178,8 @@ async def closing_aborts(engine: Engine) -> None:
             await anext(chunks)
             await chunks.aclose()
             await chunks.aclose()
-        assert await anext(chunks, None) is None
-    assert len((await collect(engine, _prompt(engine), _greedy(2))).ids) == 2
+        assert await anext(chunks, None) is None, "a chunk came after the abort"
+    await _still_generates(engine)
 
 
 async def cancelling_aborts(engine: Engine) -> None:
@@ -190,8 +193,15 @@ async def cancelling_aborts(engine: Engine) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        assert all(task.cancelled() for task in tasks)
-    assert len((await collect(engine, _prompt(engine), _greedy(2))).ids) == 2
+        assert all(task.cancelled() for task in tasks), (
+            "a cancelled generation ended by itself, or hid the cancellation"
+        )
+    await _still_generates(engine)
+
+
+async def _still_generates(engine: Engine) -> None:
+    count = len((await collect(engine, _prompt(engine), _greedy(2))).ids)
+    assert count == 2, f"after the aborts, the engine generated {count} tokens instead of 2"
 
 
 async def stop_strings_end_generation(engine: Engine) -> None:
@@ -203,7 +213,9 @@ async def stop_strings_end_generation(engine: Engine) -> None:
             continue
         sampling = _greedy(24, stop=("\0never", stop))
         outcome = await collect(engine, _prompt(engine), sampling)
-        assert (outcome.last.finish, outcome.last.stop_text) == ("stop", stop)
+        assert (outcome.last.finish, outcome.last.stop_text) == ("stop", stop), (
+            f"the generation did not end at the stop string {stop!r}: {outcome.last}"
+        )
         shown = outcome.text(engine) + outcome.last.tail
         assert shown == text[: text.index(stop)], (
             f"the text before the stop string {stop!r} is wrong: {shown!r}"
@@ -217,7 +229,7 @@ async def stop_ids_end_generation(engine: Engine) -> None:
     whole = await collect(engine, _prompt(engine), _greedy(24))
     stop = whole.ids[10]
     outcome = await collect(engine, _prompt(engine), _greedy(24, stop_ids=(stop,)))
-    assert outcome.last.finish == "stop"
+    assert outcome.last.finish == "stop", f"the generation did not end at the stop id {stop}"
     assert outcome.ids == whole.ids[: whole.ids.index(stop) + 1], (
         "the stop id itself must be yielded"
     )
@@ -231,8 +243,10 @@ async def logprobs_are_reported(engine: Engine) -> None:
         outcome = await collect(engine, _prompt(engine), _greedy(4, logprobs=count))
         for id, told in zip(outcome.ids, outcome.logprobs, strict=True):
             values = [each.logprob for each in told.top]
-            assert told.id == id and told.logprob <= 0
-            assert len(values) == count and values == sorted(values, reverse=True)
+            assert told.id == id and told.logprob <= 0, f"{told} is no logprob of the id {id}"
+            assert len(values) == count and values == sorted(values, reverse=True), (
+                f"top must contain the {count} most likely tokens, best first: {told.top}"
+            )
             assert count == 0 or told.top[0].id == id, (
                 "greedy sampling must choose the most likely token"
             )
@@ -257,11 +271,13 @@ async def constraints_are_obeyed(engine: Engine) -> None:
         outcome = await collect(engine, _prompt(engine), sampling)
         text = outcome.text(engine)
         if is_grammar:
-            assert outcome.last.finish == "stop"
-            assert 0 <= json.loads(text)["size"] <= 9
+            assert outcome.last.finish == "stop", f"the constraint did not end the output: {text!r}"
+            assert 0 <= json.loads(text)["size"] <= 9, f"the output breaks the schema: {text!r}"
         else:  # with schemas but no grammars, white space may not end
             dense = "".join(text.split())
-            assert any(f'{{"size":{n}}}'.startswith(dense) for n in range(10)), text
+            assert any(f'{{"size":{n}}}'.startswith(dense) for n in range(10)), (
+                f"the output breaks the schema: {text!r}"
+            )
 
 
 async def invalid_constraints_are_rejected(engine: Engine) -> None:
@@ -279,7 +295,7 @@ async def logit_bias_is_applied(engine: Engine) -> None:
     other = next(id for id in engine.tokenizer.encode(TEXT, special=False) if id != first)
     for bias, expected in (({other: 100.0}, True), ({first: -100.0}, False)):
         drawn = (await collect(engine, _prompt(engine), _greedy(1, logit_bias=bias))).ids[0]
-        assert (drawn in bias) is expected
+        assert (drawn in bias) is expected, f"the logit bias {bias} had no effect: id {drawn}"
 
 
 async def concurrent_generations_are_independent(engine: Engine) -> None:
@@ -301,10 +317,14 @@ async def prefixes_are_reused(engine: Engine) -> None:
     first = await collect(engine, prompt, _greedy(8))
     longer = Prompt(prompt.ids + first.ids + prompt.ids[:5])
     second = await collect(engine, longer, _greedy(2))
-    assert first.cached_tokens is not None and second.cached_tokens is not None
-    assert first.cached_tokens < len(prompt.ids)
+    assert first.cached_tokens is not None and second.cached_tokens is not None, (
+        "a chunk of each generation must contain cached_tokens"
+    )
+    assert first.cached_tokens < len(prompt.ids), "a new prompt cannot come from the cache"
     # A part of the prefix is enough: engines with sliding windows reuse only checkpoints.
-    assert len(prompt.ids) // 2 <= second.cached_tokens < len(longer.ids)
+    assert len(prompt.ids) // 2 <= second.cached_tokens < len(longer.ids), (
+        f"of {len(longer.ids)} prompt tokens, {second.cached_tokens} came from the cache"
+    )
 
 
 async def scopes_share_no_prefix(engine: Engine) -> None:
@@ -335,7 +355,7 @@ async def long_prompts_are_rejected(engine: Engine) -> None:
     one = _prompt(engine).ids[0]
     prompt = Prompt((one,) * (engine.card.context_size + 1))
     error = await _raises(InvalidRequest, engine, prompt, _greedy(1))
-    assert error.code == "context_length_exceeded"
+    assert error.code == "context_length_exceeded", f"the error has the code {error.code!r}"
 
 
 CHECKS: Mapping[str, Check] = {
