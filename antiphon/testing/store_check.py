@@ -7,7 +7,7 @@ separately.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal
 
@@ -490,11 +490,12 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
-async def check_store(
-    opened: StoreOpener, checks: Mapping[str, Check] = CHECKS
-) -> AsyncIterator[str]:
-    """Run each check on a new store. Yields the name of each check that has passed."""
-    for name, check in checks.items():
+async def check_store(opened: StoreOpener, checks: Mapping[str, Check] = CHECKS) -> None:
+    """Run each check on a new store, one after the other.
+
+    ``opened``: function that is called before each check, and returns a context manager. The
+    context manager opens a new, empty store, and closes it at the end.
+    """
+    for check in checks.values():
         async with opened() as store:
             await check(store)
-        yield name
