@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Unauthorized,
     )
     from antiphon.http.app import create_app
+    from antiphon.models.factories import local_backend
     from antiphon.runs.service import Service
     from antiphon.sandbox.base import Box, Sandbox
     from antiphon.store.base import Store
@@ -81,6 +82,7 @@ __all__ = [
     "__version__",
     "create_app",
     "load_settings",
+    "local_backend",
     "open_app",
     "serve",
 ]
@@ -116,6 +118,7 @@ _MODULES = {
         "Unauthorized",
     ),
     "http.app": ("create_app",),
+    "models.factories": ("local_backend",),
     "runs.service": ("Service",),
     "sandbox.base": ("Box", "Sandbox"),
     "store.base": ("Store",),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import httpx
 import openai
 import pytest
 import structlog
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from antiphon.bootstrap.server import open_app
@@ -19,20 +24,22 @@ from antiphon.bootstrap.tool_factories import ContainerDependencies, open_contai
 from antiphon.config.load import load_settings
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
+from antiphon.conversation import Conversation, Options
 from antiphon.errors import SetupError
 from antiphon.limits.quotas import NO_QUOTAS
+from antiphon.models.dialect_factories import create_dialect
 from antiphon.models.factories import backend_factory
 from antiphon.plugins import load_plugin, load_plugins, plugin_names
 from antiphon.resources.skills import Skills
 from antiphon.store import open_store
 from antiphon.store.memory.store import MemoryStore
-from antiphon.testing.store_check import check_store
-from antiphon.testing.tool_check import ToolCheckCase, check_tool
+from antiphon.testing.engine import ScriptedEngine
 from antiphon.tools.containers.relay import ContainerRelay
-from antiphon.wire.tools import WebSearch
+from antiphon.wire.items import InputText, Message
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples" / "plugins"
+PAGE = ROOT / "docs" / "embedding.md"
 
 
 def install(
@@ -185,6 +192,22 @@ async def test_unknown_sandbox_is_an_error_that_names_the_registered_ones(
 # --- the examples of docs/embedding.md ------------------------------------------------------------
 
 
+def blocks_on_the_page(title: str) -> list[str]:
+    """Return the TOML blocks of the page that have this title."""
+    page = PAGE.read_text(encoding="utf-8")
+    return re.findall(rf'```toml title="{re.escape(title)}"\n(.*?)```', page, re.DOTALL)
+
+
+@asynccontextmanager
+async def open_client(settings: Settings) -> AsyncIterator[openai.AsyncOpenAI]:
+    """Open an app with these settings. Yields a client of this app."""
+    async with (
+        open_app(settings, log=structlog.get_logger()) as app,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http,
+    ):
+        yield openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http)
+
+
 @pytest.mark.usefixtures("examples")
 async def test_example_engine_tool_and_store_serve_requests(tmp_path: Path) -> None:
     settings = Settings(
@@ -195,13 +218,7 @@ async def test_example_engine_tool_and_store_serve_requests(tmp_path: Path) -> N
         unavailable_tools="refuse",
         tool_options={"glossary": {"lease": "The right to work on a run."}},
     )
-    async with (
-        open_app(settings, log=structlog.get_logger()) as app,
-        httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http,
-    ):
-        client = openai.AsyncOpenAI(
-            base_url="http://localhost/v1", api_key="none", http_client=http
-        )
+    async with open_client(settings) as client:
         first = await client.responses.create(input="Hello")
         again = await client.responses.create(input="Hi", previous_response_id=first.id)
         assert first.output_text.endswith(" tokens")
@@ -212,53 +229,97 @@ async def test_example_engine_tool_and_store_serve_requests(tmp_path: Path) -> N
     assert len(lines) == 3 and first.id in lines[0]
 
 
+async def open_counting(**model: Any) -> Any:
+    """Return the backend of the model ``mine`` with the example engine."""
+    configured = Model(engine="counting", source="none", **model)
+    return await backend_factory("mine", configured)("mine", configured, Settings(), None)
+
+
 @pytest.mark.usefixtures("examples")
-async def test_example_tool_meets_the_tool_contract() -> None:
-    provider = load_plugin("antiphon.tools", "glossary", setting="x")
+async def test_settings_of_the_model_apply_to_the_example_engine() -> None:
+    with pytest.raises(SetupError, match="model mine: dialect: 'other' is unknown"):
+        await open_counting(dialect="other")
+    with pytest.raises(SetupError, match="other"):
+        await open_counting(tool_format="other")
 
-    class Dependencies:
-        settings = Settings(tool_options={"glossary": {"lease": "The right to work on a run."}})
 
-    async with provider(Dependencies) as providers:
-        case = ToolCheckCase(
-            tool=WebSearch(),
-            successful_call=("look_up", '{"term": "lease"}'),
-            failing_call=("look_up", '{"term": "leash"}'),
+@pytest.mark.usefixtures("examples")
+@pytest.mark.parametrize("kind", ["engine", "dialect", "tool", "store", "sandbox"])
+async def test_example_meets_its_contract(kind: str, tmp_path: Path) -> None:
+    module = importlib.import_module("test_contracts")
+    tests = {name for name in vars(module) if name.startswith("test_")}
+    assert f"test_{kind}" in tests and len(tests) == 5
+    test = getattr(module, f"test_{kind}")
+    result = test(**dict.fromkeys(inspect.signature(test).parameters, tmp_path))
+    if inspect.isawaitable(result):
+        await result
+
+
+@pytest.mark.usefixtures("examples")
+async def test_model_of_the_page_calls_the_example_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)  # the settings contain a path below it
+    (block,) = (text for text in blocks_on_the_page("antiphon.toml") if "replay" in text)
+    file = tmp_path / "antiphon.toml"
+    file.write_text(block)
+    settings = load_settings(file=file, environ={})
+    async with open_client(replace(settings, store="memory:", sandbox="off")) as client:
+        response = await client.responses.create(
+            model="demo", input="What is a lease?", tools=[{"type": "web_search"}]
         )
-        await check_tool(providers["web_search"], case)
+    assert [item.type for item in response.output] == ["web_search_call", "message"]
+    assert response.output_text.startswith("A lease is the right")
 
 
 @pytest.mark.usefixtures("examples")
-async def test_example_store_meets_the_store_contract(tmp_path: Path) -> None:
-    from contextlib import asynccontextmanager
+async def test_example_sandbox_is_found_by_name() -> None:
+    assert await sandbox_of(Settings(sandbox="length")) is not None
 
-    numbers = iter(range(1000))
 
-    @asynccontextmanager
-    async def opened() -> Any:
-        store = await open_store(f"journal://{tmp_path}/{next(numbers)}.jsonl")
-        yield store
-        await store.close()
-
-    await check_store(opened)
+@pytest.mark.usefixtures("examples")
+def test_example_dialect_renders_the_prompts_of_a_model() -> None:
+    engine: Any = ScriptedEngine()
+    dialect = create_dialect(engine, "mine", Model(source="m", dialect="quill"), Settings())
+    message = Message(role="user", content=(InputText(text="Hello"),))
+    rendered = dialect.render(Conversation(items=(message,)), Options())
+    assert engine.text(rendered.prompt).endswith("[user]\nHello<|end|>\n[assistant]\n")
 
 
 @pytest.mark.usefixtures("examples")
 def test_settings_on_the_page_name_the_examples(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
-    blocks = re.findall(r'```toml title="antiphon.toml"\n(.*?)```', page, re.DOTALL)
-    assert len(blocks) == 2
-    file = tmp_path / "antiphon.toml"
-    file.write_text("\n".join(sorted(blocks, key=lambda block: block.startswith("["))))
-    settings = load_settings(file=file, environ={})
-    assert backend_factory("mine", settings.models["mine"]).__module__ == "counting_engine"
-    assert set(settings.tool_options) <= set(plugin_names("antiphon.tools"))
+    found = {}
+    for number, block in enumerate(blocks_on_the_page("antiphon.toml")):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        found[number] = load_settings(file=file, environ={})
+    engine, dialect, tool, sandbox = found.values()
+    assert backend_factory("mine", engine.models["mine"]).__module__ == "counting_engine"
+    assert dialect.models["quill"].dialect in plugin_names("antiphon.dialects")
+    assert set(tool.tool_options) <= set(plugin_names("antiphon.tools"))
+    assert sandbox.sandbox in plugin_names("antiphon.sandboxes")
+
+
+def test_examples_use_only_stable_interfaces() -> None:
+    """They import the modules that docs/compatibility.md lists, and names of ``antiphon``."""
+    page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    stable = set(re.findall(r"`(antiphon(?:\.\w+)*)`", page.split("## Stored data")[0]))
+    for path in EXAMPLES.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            if module is None or not module.startswith("antiphon."):
+                continue
+            names = (f"{module}.{alias.name}" for alias in getattr(node, "names", ()))
+            for name in names:
+                parts = name.split(".")
+                prefixes = {".".join(parts[:end]) for end in range(2, len(parts) + 1)}
+                assert prefixes & stable, f"{path.name}: {name}"
 
 
 def test_page_shows_the_examples_as_they_are() -> None:
-    page = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     shown = dict(re.findall(r'```\w+ title="(examples/[^"]+)"\n(.*?)```', page, re.DOTALL))
-    files = [*(ROOT / "examples" / "embedding").glob("*.py"), *EXAMPLES.glob("*.py")]
+    files = [*(ROOT / "examples" / "embedding").glob("*.py"), *EXAMPLES.glob("*.*")]
     assert {str(path.relative_to(ROOT)) for path in files} <= set(shown)
     for name, text in shown.items():
         assert text == (ROOT / name).read_text(), name
