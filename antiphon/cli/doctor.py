@@ -57,7 +57,10 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     "tensorrt_llm": ("tensorrt_llm", "tensorrt-llm"),
     "transformers": ("transformers", "transformers"),
     "vllm": ("vllm", "vllm"),
-    **dict.fromkeys(("chat_completions", "completions", "responses"), ("aiohttp", "upstream")),
+    **dict.fromkeys(
+        ("chat_completions", "completions", "embeddings", "rerank", "responses"),
+        ("aiohttp", "upstream"),
+    ),
 }
 #: Engines whose model files are downloaded if they are missing.
 _DOWNLOADING = ("auto", "llama", "llama_embeddings")

