@@ -149,7 +149,9 @@ def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterato
     """Yield the path of each unknown key in ``table`` and in its inner tables. The fields of
     ``cls`` are the known keys of ``table``. ``where``: the path of ``table``. Each yielded path
     begins with ``where``."""
-    hints = get_type_hints(cls)
+    types = get_type_hints(cls)
+    names = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
+    hints = {key: types[field] for key, field in names}
     for key, value in table.items():
         if key not in hints or key in _RESERVED:
             yield f"{where}.{key}"

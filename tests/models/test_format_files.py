@@ -157,6 +157,15 @@ def test_valid_files_are_loaded(tmp_path: Path) -> None:
     assert load(tmp_path).tool_format("x") is not None
 
 
+def test_format_whose_key_is_not_its_field_name_is_loaded(tmp_path: Path) -> None:
+    text = '[reasoning.x]\nopen = ["<"]\nclose = [">"]\nmark = "<"\nkept = true\n'
+    (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
+    assert load(tmp_path).reasoning["x"].keeps_reasoning
+    (tmp_path / "mine.toml").write_text(text.replace("kept", "keeps_reasoning"), encoding="utf-8")
+    with pytest.raises(SetupError, match=r"reasoning\.x\.keeps_reasoning is unknown"):
+        load(tmp_path)
+
+
 def test_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="formats_dir"):
         load(tmp_path / "nowhere")

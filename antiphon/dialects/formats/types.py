@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 __all__ = [
     "RESULT",
@@ -49,7 +49,8 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
       the first.
     - ``leads``: further texts that may stand before the answer's first word.
     - ``frames``: further texts that have no meaning and are dropped wherever they stand.
-    - ``kept``: whether the reasoning stays in the answer, with its tags.
+    - ``keeps_reasoning``: whether the reasoning stays in the answer, with its tags. In format
+      files, the key is ``kept``.
     - ``mark``: a regex. A model whose chat template matches it has this format. ``""`` matches no
       template.
     - ``models``, ``aliases``, ``source``, ``from_template``: documentation, as in ``ToolFormat``.
@@ -62,7 +63,7 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     header: str = ""
     leads: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
-    kept: bool = False
+    keeps_reasoning: bool = field(default=False, name="kept")
     mark: str
     models: str = ""
     aliases: tuple[str, ...] = ()

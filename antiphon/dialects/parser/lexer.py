@@ -127,7 +127,7 @@ class Lexer:
         Special tokens that count as plain text are left out: HTML tags, and the reasoning tags of a
         format that keeps the reasoning in the answer.
         """
-        keeps_tags = reasoning is not None and reasoning.kept
+        keeps_tags = reasoning is not None and reasoning.keeps_reasoning
         text_tags = {*reasoning.open, *reasoning.close} if reasoning and keeps_tags else set()
         marks = self._marks_by_literal
         return {
@@ -155,7 +155,7 @@ class Lexer:
             }
             for state, on in transitions.items()
         }
-        if reasoning is not None and not reasoning.kept:
+        if reasoning is not None and not reasoning.keeps_reasoning:
             # In the middle of an answer, a tag that would open reasoning or an answer is plain
             # text, except if it contains a special token.
             for literal in (*reasoning.open, reasoning.answer[0]):
@@ -224,7 +224,7 @@ def _transitions(
     meaning in the reasoning format or the tool format. If a special token has such a meaning, the
     terminal is the text of this token.
     """
-    if reasoning is not None and reasoning.kept:
+    if reasoning is not None and reasoning.keeps_reasoning:
         reasoning = None
     begin = {} if reasoning is None else dict.fromkeys(reasoning.open, THINKING)
     end = () if reasoning is None else reasoning.close

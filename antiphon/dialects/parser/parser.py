@@ -127,13 +127,17 @@ class FormatParser:
         self._sink = ParserDeltaBuilder(has_markup=reasoning is not None or tools is not None)
         self._buffer = ""
         self._position = 0  # where the buffer starts in the text of the reply
-        kept = reasoning is not None and reasoning.kept
+        keeps_reasoning = reasoning is not None and reasoning.keeps_reasoning
         #: If the reasoning stays in the answer and the prompt has opened it: the opening tag, with
         #: which the answer must start.
         self._prompt_text = (
-            f"{reasoning.open[0]}\n" if reasoning is not None and kept and thinking else ""
+            f"{reasoning.open[0]}\n"
+            if reasoning is not None and keeps_reasoning and thinking
+            else ""
         )
-        self._state = THINKING if thinking and reasoning is not None and not kept else START
+        self._state = (
+            THINKING if thinking and reasoning is not None and not keeps_reasoning else START
+        )
         self._reader: Reader | None = None
         self._call: CallBuilder | None = None
         self._header_name = ""
