@@ -23,8 +23,9 @@ __all__ = ["ADDRESS_REFUSED", "McpEndpoint", "RequestTrace", "current_trace"]
 class McpEndpoint(Struct, frozen=True, kw_only=True):
     """The address of an MCP server: a URL, or a command that the operator has configured.
 
-    - ``guarded``: whether the URL comes from a request. If so, the server's IP address must be
-      public or in one of ``networks``, the networks that the operator has allowed.
+    - ``needs_public_address``: whether the server's IP address must be public or in one of
+      ``networks``, the networks that the operator has allowed. This is so if the URL comes from a
+      request.
     - ``shares_sessions``: whether all conversations of a tenant use the same session.
     """
 
@@ -34,7 +35,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
-    guarded: bool = False
+    needs_public_address: bool = False
     networks: tuple[Network, ...] = ()
     shares_sessions: bool = False
 
@@ -49,18 +50,18 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
         """A hash of the MCP server's address and credentials, by which its open sessions are found.
         The hash does not reveal the credentials."""
         identity = msgspec.json.encode(
-            [self.url, self.transport, self.command, self.args, self.guarded]
+            [self.url, self.transport, self.command, self.args, self.needs_public_address]
             + [sorted(pairs.items()) for pairs in (self.env, self.headers)]
         )
         return hashlib.sha256(identity).hexdigest()
 
 
 class RequestTrace(msgspec.Struct):
-    """A record of one request to an MCP server. ``sent``: whether the transport has sent a message.
-    ``statuses``: the HTTP statuses of answers without success (300 or higher).
+    """A record of one request to an MCP server. ``was_sent``: whether the transport has sent a
+    message. ``statuses``: the HTTP statuses of answers without success (300 or higher).
     ``transport_errors``: descriptions of the errors of the transport."""
 
-    sent: bool = False
+    was_sent: bool = False
     statuses: list[int] = []
     transport_errors: list[str] = []
 

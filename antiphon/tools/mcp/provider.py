@@ -150,7 +150,9 @@ class McpProvider:
                 "This server calls only the MCP servers it is configured with.",
             )
         else:
-            server = McpEndpoint(url=tool.server_url, guarded=True, networks=self._networks)
+            server = McpEndpoint(
+                url=tool.server_url, needs_public_address=True, networks=self._networks
+            )
             _check_url(tool.server_url, f"{path}.server_url")
         headers = dict(server.headers)
         if tool.headers is not UNSET:

@@ -92,7 +92,7 @@ def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetail
             root_error.code,
             root_error.message,
             session_ended=is_closed,
-            can_retry=is_closed and not trace.sent,
+            can_retry=is_closed and not trace.was_sent,
         )
     if isinstance(root_error, ValidationError):
         return _protocol_failure(_INTERNAL, "The server's answer is not valid.")

@@ -114,7 +114,7 @@ class _TracedStream:
 
     async def send(self, message: Any) -> None:
         if (trace := current_trace.get()) is not None:
-            trace.sent = True
+            trace.was_sent = True
         await self._stream.send(message)
 
     def __getattr__(self, name: str) -> Any:
@@ -153,7 +153,7 @@ class _TracedTransport(httpx2.AsyncHTTPTransport):
 
     def __init__(self, server: McpEndpoint, tls: ssl.SSLContext) -> None:
         super().__init__(verify=tls, trust_env=False)
-        if server.guarded:
+        if server.needs_public_address:
             self._pool = httpcore2.AsyncConnectionPool(
                 ssl_context=tls, network_backend=_GuardedBackend(server.networks)
             )

@@ -16,7 +16,7 @@ PROTOCOL = "mcp_protocol_error"
 @pytest.mark.parametrize(
     ("error", "trace", "kind", "code", "session_ended", "can_retry"),
     [
-        (MCPError(-32602, "Bad."), RequestTrace(sent=True), PROTOCOL, -32602, False, False),
+        (MCPError(-32602, "Bad."), RequestTrace(was_sent=True), PROTOCOL, -32602, False, False),
         # the server's message takes precedence over the HTTP status
         (MCPError(-32601, "No."), RequestTrace(statuses=[404]), PROTOCOL, -32601, False, False),
         (
@@ -38,7 +38,7 @@ PROTOCOL = "mcp_protocol_error"
         ),
         (
             MCPError(-32000, "Connection closed"),
-            RequestTrace(sent=True),
+            RequestTrace(was_sent=True),
             PROTOCOL,
             -32000,
             True,
@@ -47,7 +47,7 @@ PROTOCOL = "mcp_protocol_error"
         (MCPError(-32000, "Connection closed"), RequestTrace(), PROTOCOL, -32000, True, True),
         (
             MCPError(-32000, "x"),
-            RequestTrace(sent=True, transport_errors=["it could not be reached"]),
+            RequestTrace(was_sent=True, transport_errors=["it could not be reached"]),
             PROTOCOL,
             -32000,
             True,
@@ -55,7 +55,7 @@ PROTOCOL = "mcp_protocol_error"
         ),
         (
             MCPError(-32000, "x"),
-            RequestTrace(sent=True, transport_errors=["the connection broke off"]),
+            RequestTrace(was_sent=True, transport_errors=["the connection broke off"]),
             PROTOCOL,
             -32000,
             True,
@@ -69,7 +69,7 @@ PROTOCOL = "mcp_protocol_error"
             True,
             False,
         ),
-        (TimeoutError(), RequestTrace(sent=True), PROTOCOL, -32001, False, False),
+        (TimeoutError(), RequestTrace(was_sent=True), PROTOCOL, -32001, False, False),
         (ExceptionGroup("", [TimeoutError()]), RequestTrace(), PROTOCOL, -32001, False, False),
         (FileNotFoundError(), RequestTrace(), PROTOCOL, -32000, True, False),
         (KeyError(), RequestTrace(), PROTOCOL, -32000, True, False),

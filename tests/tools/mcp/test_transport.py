@@ -19,8 +19,10 @@ async def test_certificates_are_read_once_for_all_sessions(monkeypatch: pytest.M
 
     monkeypatch.setattr(httpcore2, "default_ssl_context", count)
     connector = McpConnector()
-    for guarded in (True, False, True):
-        endpoint = McpEndpoint(url="https://localhost/mcp", guarded=guarded)
+    for needs_public_address in (True, False, True):
+        endpoint = McpEndpoint(
+            url="https://localhost/mcp", needs_public_address=needs_public_address
+        )
         async with connector._http_client(endpoint, {}, 1):
             pass
     assert len(contexts) == 1
