@@ -390,8 +390,8 @@ class Preparer:
             created_at=int(self._clock()),
             backend=model.backend,
         )
-        if removed := context.visible.removed:
-            response = replace(response, input_transformations=removed)
+        if transformations := context.visible.input_transformations:
+            response = replace(response, input_transformations=transformations)
         if tools.ignored_tools:
             response = replace(response, ignored_tools=tools.ignored_tools)
         if context.prompt_items:

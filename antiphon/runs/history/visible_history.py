@@ -55,7 +55,7 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
     - ``user_token_budget``: the model still sees the user's latest messages in ``before``. This is
       the maximum number of tokens of all these messages together.
     - ``compaction_requested``: whether the input ends with a request to compact.
-    - ``removed``: the items that could not be decrypted.
+    - ``input_transformations``: reports about the items that could not be decrypted.
     """
 
     before: tuple[it.Item, ...]
@@ -63,7 +63,7 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
     after: tuple[it.Item, ...]
     user_token_budget: int
     compaction_requested: bool = False
-    removed: tuple[InputTransformation, ...] = ()
+    input_transformations: tuple[InputTransformation, ...] = ()
 
     @property
     def items(self) -> tuple[it.Item, ...]:
@@ -178,12 +178,12 @@ def build_visible_history(
             user_token_budget=user_token_budget,
             compaction_requested=compaction_requested,
         )
-    removed: list[InputTransformation] = []
+    transformations: list[InputTransformation] = []
 
     def on_undecryptable(item: it.Reasoning | it.Compaction) -> None:
         if refuse:
             raise _undecryptable(item, own)
-        removed.append(InputTransformation(id=item.id, type=_REMOVED_TYPES[type(item)]))
+        transformations.append(InputTransformation(id=item.id, type=_REMOVED_TYPES[type(item)]))
 
     start, compaction = _newest_compaction(items, sealer, on_undecryptable)
     after = tuple(_decrypt_reasoning(items, start, sealer, on_undecryptable))
@@ -193,7 +193,7 @@ def build_visible_history(
         after=after,
         user_token_budget=user_token_budget,
         compaction_requested=compaction_requested,
-        removed=tuple(removed),
+        input_transformations=tuple(transformations),
     )
 
 
