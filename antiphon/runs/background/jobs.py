@@ -181,7 +181,7 @@ class BackgroundJobs:
             log_writer,
             store.runs,
             claim,
-            run.recorder.sampled,
+            run.recorder.token_log,
             conversation=request.conversation.id if request.conversation else None,
             expires_at=self._expires_at(stored.response),
             webhook=self._webhook,

@@ -100,7 +100,7 @@ class Recorder:
         self._calls: dict[str, ItemWriter] = {}
         self._last_closed: Item | None = None
         #: The token log: all token ids that the model sampled (see ``token_log``).
-        self.sampled = array("I")
+        self.token_log = array("I")
         #: Whether the recorded deltas must be persisted before further deltas are recorded.
         self.checkpoint_pending = False
         self.finish_reason: FinishReason | None = None
@@ -110,18 +110,18 @@ class Recorder:
         #: Usage of hosted tools, as ``Response.tool_usage``.
         self.tool_usage: Mapping[str, Any] = {}
 
-    def resume(self, sampled: array[int]) -> None:
+    def resume(self, token_log: array[int]) -> None:
         """Continue an interrupted run. Call this only when the ``ResponseWriter`` already contains
-        the run's items. ``sampled``: the run's token log so far (see ``token_log``)."""
+        the run's items. ``token_log``: the run's token log so far (see ``token_log``)."""
         writer = self._writer
-        self.sampled = sampled
+        self.token_log = token_log
         self._current = next(iter(writer.open_items), None)
         self._calls = {
             item.value.id: item
             for item in writer.open_items
             if not KINDS[type(item.value)].written_by_model
         }
-        if self._hidden_types and sampled and self._current is None:
+        if self._hidden_types and token_log and self._current is None:
             # The run may have been interrupted inside a hidden item.
             self._current = _DiscardingWriter()
         self._last_closed = next(reversed(writer.items), None)
@@ -134,7 +134,7 @@ class Recorder:
                 item = self._current or self._current_item()
                 item.write(delta.text, delta.logprobs, delta.channel)
             elif isinstance(delta, SampledTokens):
-                self.sampled.extend(delta.ids)
+                self.token_log.extend(delta.ids)
             else:
                 self._record_other(delta)
 
@@ -168,7 +168,7 @@ class Recorder:
                 item = self._calls[delta.key] if delta.key else self._current_item()
                 item.progress(delta.name, **delta.fields)
             case NewPrompt():
-                append_prompt(self.sampled, self._prompt, delta.ids)
+                append_prompt(self.token_log, self._prompt, delta.ids)
             case Checkpoint():
                 self.checkpoint_pending = True
 

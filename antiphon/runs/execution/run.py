@@ -331,7 +331,7 @@ class Run:
             matched_stop=UNSET if recorder.stop_text is None else recorder.stop_text,
         )
         response = finalize()
-        if extra_fields := spec.reply.final_fields(recorder.sampled, response.output):
+        if extra_fields := spec.reply.final_fields(recorder.token_log, response.output):
             response = finalize(**extra_fields)
         stored = StoredResponse(
             response=response,
@@ -411,9 +411,9 @@ class Run:
         """Return the usage of a run that did not complete. It is never null, because with a null
         usage some clients would retry forever."""
         reply = self._spec.reply
-        prompt, sampled = reply.input_tokens, len(self.recorder.sampled)
+        prompt, sampled = reply.input_tokens, len(self.recorder.token_log)
         if reply.prompt_tokens is not None:
-            prompt, sampled = total_counts(reply.prompt_tokens.ids, self.recorder.sampled)
+            prompt, sampled = total_counts(reply.prompt_tokens.ids, self.recorder.token_log)
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
 
     def _tokens(self) -> TurnTokens | None:
@@ -425,7 +425,7 @@ class Run:
             return None
         base = 0
         parent = self._spec.parent_tokens
-        last, sampled = last_turn(prompt.ids, self.recorder.sampled)
+        last, sampled = last_turn(prompt.ids, self.recorder.token_log)
         if parent is not None and parent.fingerprint == prompt.fingerprint:
             base = common_prefix_length(parent.ids, last)
         added = array("I", last[base:])
