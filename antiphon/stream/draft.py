@@ -32,9 +32,9 @@ class PartDraft:
     __slots__ = (
         "annotations",
         "channel",
-        "closed",
+        "final_part",
         "index",
-        "joined",
+        "joined_texts",
         "logprobs",
         "make_delta",
         "texts",
@@ -48,24 +48,24 @@ class PartDraft:
         #: The newest pieces. Code that adds a piece calls ``join_pieces`` at ``MAX_PIECES``.
         self.texts: list[str] = []
         #: The text before ``texts``, in long pieces.
-        self.joined: list[str] = []
+        self.joined_texts: list[str] = []
         self.logprobs: list[Logprob] = []
         self.annotations: list[Annotation] = []
         #: The final part. None until ``close`` is called.
-        self.closed: Struct | None = None
+        self.final_part: Struct | None = None
 
     def text(self) -> str:
         """Return the whole text so far. The pieces are joined in place, so a second call is
         cheap."""
         if self.texts:
             self.join_pieces()
-        if len(self.joined) > 1:
-            self.joined = ["".join(self.joined)]
-        return self.joined[0] if self.joined else ""
+        if len(self.joined_texts) > 1:
+            self.joined_texts = ["".join(self.joined_texts)]
+        return self.joined_texts[0] if self.joined_texts else ""
 
     def join_pieces(self) -> None:
-        """Join the pieces in ``texts`` into one piece, and move this piece to ``joined``."""
-        self.joined.append("".join(self.texts))
+        """Join the pieces in ``texts`` into one piece, and move this piece to ``joined_texts``."""
+        self.joined_texts.append("".join(self.texts))
         self.texts.clear()
 
     def part(self) -> Struct:
@@ -78,17 +78,17 @@ class PartDraft:
         return self.channel.part(**fields)
 
     def close(self) -> Struct:
-        """Build the final part, store it in ``closed`` and return it. The finished item contains
-        the same object."""
-        self.closed = self.part()
-        return self.closed
+        """Build the final part, store it in ``final_part`` and return it. The finished item
+        contains the same object."""
+        self.final_part = self.part()
+        return self.final_part
 
 
 class Draft:
     """An item that is still being written. It consists of the shell, i.e. the item as it was
     opened, and of the text so far."""
 
-    __slots__ = ("appended", "item_id", "part_drafts", "shell", "whole_text")
+    __slots__ = ("appended_values", "item_id", "part_drafts", "shell", "whole_text")
 
     def __init__(self, shell: Item) -> None:
         self.shell = shell
@@ -96,11 +96,11 @@ class Draft:
         self.part_drafts: dict[str, list[PartDraft]] = {}
         self.whole_text: PartDraft | None = None
         #: List fields to which events append values → the values so far.
-        self.appended: dict[str, tuple[Any, ...]] = {}
+        self.appended_values: dict[str, tuple[Any, ...]] = {}
 
     def append_field(self, field: str, values: tuple[Any, ...]) -> None:
         """Append values to a list field of the item."""
-        self.appended[field] = (*self.appended.get(field, ()), *values)
+        self.appended_values[field] = (*self.appended_values.get(field, ()), *values)
 
     def open_part(self, channel: TextChannel) -> PartDraft:
         """Start a new text and return it. ``channel``: the kind of the text, such as the answer or
@@ -116,9 +116,9 @@ class Draft:
     def item(self, status: str, **result: Any) -> Item:
         """Return the item with the text so far. ``status``: the status to set, if items of this
         type have a status. ``result``: further fields to set, such as the result of a tool."""
-        changed: dict[str, Any] = dict(self.appended)
+        changed: dict[str, Any] = dict(self.appended_values)
         for name, drafts in self.part_drafts.items():
-            changed[name] = tuple(draft.closed or draft.part() for draft in drafts)
+            changed[name] = tuple(draft.final_part or draft.part() for draft in drafts)
         if self.whole_text is not None:
             changed[self.whole_text.channel.field] = self.whole_text.text()
         if "status" in self.shell.__struct_fields__:

@@ -17,7 +17,7 @@ def test_long_text_is_not_kept_in_pieces() -> None:
         item.write(word)
         writer.take()
     part = item._part
-    assert part is not None and len(part.texts) == 5 and len(part.joined) == 3
+    assert part is not None and len(part.texts) == 5 and len(part.joined_texts) == 3
     for _ in range(2):
         (content,) = item.value.content  # type: ignore[union-attr]
         assert isinstance(content, OutputText) and content.text == "".join(words)
