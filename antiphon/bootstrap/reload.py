@@ -72,7 +72,7 @@ class SettingsReloader:
                 return False
             change = compare_settings(self._loaded.settings, loaded.settings)
             self._level.set(loaded.settings.log_level)
-            self._log.info("the settings are reloaded", changed=change.applied)
+            self._log.info("the settings are reloaded", changed=change.applied_settings)
             if change.needs_restart:
                 self._log.warning("changed settings need a restart", settings=change.needs_restart)
             self._loaded = loaded

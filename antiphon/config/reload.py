@@ -40,11 +40,11 @@ RELOADED_SETTINGS = frozenset(
 
 
 class SettingsChange(Struct, frozen=True):
-    """The names of the settings whose values have changed. ``applied``: settings whose change takes
-    effect with a reload. ``needs_restart``: settings whose change takes effect only with a
-    restart."""
+    """The names of the settings whose values have changed. ``applied_settings``: settings whose
+    change takes effect with a reload. ``needs_restart``: settings whose change takes effect only
+    with a restart."""
 
-    applied: tuple[str, ...]
+    applied_settings: tuple[str, ...]
     needs_restart: tuple[str, ...]
 
 
