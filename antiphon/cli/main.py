@@ -570,9 +570,9 @@ async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
                         fetcher=fetcher,
                         progress=partial(progress, what),
                     )
-                removed = f", {added.removed} removed" if added.removed else ""
+                removed = f", {added.removed_count} removed" if added.removed_count else ""
                 _print_line(f"{what}  {added.pages} pages{removed}")
-                for reason in added.skipped:
+                for reason in added.skip_reasons:
                     _print_line(f"  {reason}")
         _print_line(f"{settings.web_index}  {await index.count()} pages in total")
     finally:

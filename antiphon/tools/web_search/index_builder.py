@@ -42,13 +42,13 @@ class IndexReport(Struct, frozen=True, kw_only=True):
     """The result of adding a source to the index.
 
     - ``pages``: number of indexed pages.
-    - ``removed``: number of pages that were removed from the index.
-    - ``skipped``: for each skipped page, a message with the reason.
+    - ``removed_count``: number of pages that were removed from the index.
+    - ``skip_reasons``: for each skipped page, a message with the reason.
     """
 
     pages: int
-    removed: int = 0
-    skipped: tuple[str, ...] = ()
+    removed_count: int = 0
+    skip_reasons: tuple[str, ...] = ()
 
 
 async def add_source(
@@ -79,7 +79,7 @@ async def add_source(
                 pages=await index.add([await fetch_document(source, fetcher, documents)])
             )
         except ToolError as error:
-            return IndexReport(pages=0, skipped=(error.message,))
+            return IndexReport(pages=0, skip_reasons=(error.message,))
     path = Path(source).expanduser()
     if not path.exists():
         raise SetupError(f"{source} does not exist")
@@ -102,7 +102,7 @@ async def add_source(
     await index.add(batch, str(path))
     progress(len(files), len(files))
     removed = await index.remove_missing(str(path), urls)
-    return IndexReport(pages=len(urls), removed=removed, skipped=tuple(skipped))
+    return IndexReport(pages=len(urls), removed_count=removed, skip_reasons=tuple(skipped))
 
 
 def _page_files(path: Path) -> Iterator[Path]:

@@ -46,7 +46,8 @@ async def test_added_folder_is_searchable(tmp_path: Path) -> None:
     assert [done for done, _ in steps] == list(range(len(steps)))
     assert steps[-1][0] == steps[-1][1] == len(steps) - 1
     assert (
-        report.pages == 2 and "broken.txt is in a format that cannot be read" in report.skipped[0]
+        report.pages == 2
+        and "broken.txt is in a format that cannot be read" in report.skip_reasons[0]
     )
     assert await search_urls(index, "fjord") == [
         "file:notes/fjords.html",
@@ -117,7 +118,7 @@ async def test_adding_a_folder_again_synchronizes_it(tmp_path: Path) -> None:
     report = await add_source(
         index, str(folder), documents=documents, prefix="https://wiki.example/"
     )
-    assert (report.pages, report.removed, len(report.skipped)) == (1, 2, 1)
+    assert (report.pages, report.removed_count, len(report.skip_reasons)) == (1, 2, 1)
     assert [url.rsplit("/", 1)[1] for url, _ in await index.list()] == [
         "other.md",
         "page",
