@@ -105,7 +105,7 @@ class PostgresRuns:
                 api_key,
             )
             await self._add_batch(transaction, run, batch)
-            await self._notify(transaction, Notice(queued=(job.id,)))
+            await self._notify(transaction, Notice(queued_runs=(job.id,)))
         self._notifications.notify_queued()
         return True
 
@@ -158,7 +158,7 @@ class PostgresRuns:
                 if row["had"]
             ]
             if lost:
-                await self._notify(transaction, Notice(lost=tuple(lost)))
+                await self._notify(transaction, Notice(lost_runs=tuple(lost)))
         self._notifications.publish_claimed([claim.job.id for claim in claims])
         self._notifications.notify_lost(lost)
         # Other processes had locked the other candidates: to claim them, or only for a moment, to
@@ -196,7 +196,7 @@ class PostgresRuns:
     async def release(self, owner: str) -> None:
         async with self._pool.transaction() as transaction:
             await transaction.rows("release", owner)
-            await self._notify(transaction, Notice(released=True))
+            await self._notify(transaction, Notice(has_released_runs=True))
         self._notifications.notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
@@ -206,7 +206,7 @@ class PostgresRuns:
                 return None
             claim = claim_of(rows[0])
             lost = ((claim.job.id, claim.epoch),)
-            await self._notify(transaction, Notice(lost=lost))
+            await self._notify(transaction, Notice(lost_runs=lost))
         self._notifications.notify_lost(lost)
         return claim
 
@@ -371,7 +371,7 @@ class PostgresRuns:
     ) -> None:
         """Notify other processes that these runs have ended or were deleted. ``ended``: the tenant
         and id of each run. The notification is sent when the transaction commits."""
-        await self._notify(transaction, Notice(ended=tuple(ended)))
+        await self._notify(transaction, Notice(ended_runs=tuple(ended)))
 
     def mark_stale(self, tenant: str, response_id: str) -> None:
         """Mark this process's subscriptions to a run as stale, because the run has ended or was

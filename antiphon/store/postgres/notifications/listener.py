@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from antiphon.store.common.claimable_runs import ClaimableRuns
 from antiphon.store.common.subscriptions import Subscriptions
@@ -48,30 +48,34 @@ _Key = tuple[str, str]
 class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message to all processes about the runs that a transaction changed.
 
-    - ``by``: the process that sends the notice.
-    - ``ended``: runs that ended or were deleted.
-    - ``lost``: runs that another owner has taken over, each with its new epoch.
-    - ``queued``: new runs that can be claimed.
-    - ``claimed``: runs that were claimed.
-    - ``released``: whether the sending process stops and has released its runs. Other processes can
-      then claim these runs.
+    - ``sender``: the process that sends the notice.
+    - ``ended_runs``: runs that ended or were deleted.
+    - ``lost_runs``: runs that another owner has taken over, each with its new epoch.
+    - ``queued_runs``: new runs that can be claimed.
+    - ``claimed_runs``: runs that were claimed.
+    - ``has_released_runs``: whether the sending process stops and has released its runs. Other
+      processes can then claim these runs.
+
+    The fields keep their short names in the JSON text, because processes of the previous version
+    also send and read notices.
     """
 
-    by: str = ""
-    ended: tuple[_Key, ...] = ()
-    lost: tuple[tuple[str, int], ...] = ()
-    queued: tuple[str, ...] = ()
-    claimed: tuple[str, ...] = ()
-    released: bool = False
+    sender: str = field(default="", name="by")
+    ended_runs: tuple[_Key, ...] = field(default=(), name="ended")
+    lost_runs: tuple[tuple[str, int], ...] = field(default=(), name="lost")
+    queued_runs: tuple[str, ...] = field(default=(), name="queued")
+    claimed_runs: tuple[str, ...] = field(default=(), name="claimed")
+    has_released_runs: bool = field(default=False, name="released")
     #: Any run may have changed: the details did not fit.
     all: bool = False
 
-    def encode(self, by: str) -> str:
-        """Return the notice as text. ``by``: the process that sends it. If the text would be too
-        long for PostgreSQL, return another text, which only says that any run may have changed."""
-        text = _encode(msgspec.structs.replace(self, by=by))
+    def encode(self, sender: str) -> str:
+        """Return the notice as text. ``sender``: the process that sends it. If the text would be
+        too long for PostgreSQL, return another text, which only says that any run may have
+        changed."""
+        text = _encode(msgspec.structs.replace(self, sender=sender))
         if len(text) > _MAX_NOTICE_BYTES:
-            text = _encode(Notice(by=by, all=True))
+            text = _encode(Notice(sender=sender, all=True))
         return text.decode()
 
 
@@ -164,7 +168,7 @@ class RunNotifications:
         them). So the other processes do not try to claim them."""
         self._queue.remove(run_ids)
         for start in range(0, len(run_ids), _IDS_IN_NOTICE):
-            notice = Notice(claimed=tuple(run_ids[start : start + _IDS_IN_NOTICE]))
+            notice = Notice(claimed_runs=tuple(run_ids[start : start + _IDS_IN_NOTICE]))
             self._batches.send_notice(NOTICES, notice.encode(self._process_id))
 
     def notify_lost(self, lost: Sequence[tuple[str, int]]) -> None:
@@ -183,15 +187,15 @@ class RunNotifications:
         except msgspec.MsgspecError:
             return  # not from Antiphon
         # Also if this process sent it: the answer to the statement that ended the run may be lost.
-        self._subscriptions.mark_stale(notice.ended)
-        if notice.by == self._process_id:
+        self._subscriptions.mark_stale(notice.ended_runs)
+        if notice.sender == self._process_id:
             return
-        self._queue.remove(notice.claimed)
+        self._queue.remove(notice.claimed_runs)
         if self._listener is not None:
-            self._queue.add(notice.queued)
-            if notice.released or notice.all:
+            self._queue.add(notice.queued_runs)
+            if notice.has_released_runs or notice.all:
                 self._queue.add((_UNKNOWN,))
-        self.notify_lost(notice.lost)
+        self.notify_lost(notice.lost_runs)
         if notice.all:
             self._followed.clear()
 

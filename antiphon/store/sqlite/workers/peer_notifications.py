@@ -77,7 +77,7 @@ class PeerNotifications:
         """Tell the listener in this process, and all other processes, that there is a new run to
         claim."""
         self._notify_queued()
-        self._peers.broadcast(RunsChanged(queued=(response_id,)))
+        self._peers.broadcast(RunsChanged(queued_runs=(response_id,)))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
         """Tell the other processes which runs this process has claimed.
@@ -90,14 +90,14 @@ class PeerNotifications:
             self._queue.remove(ids)
             self._claimed.update(ids)
             self._notify_lost(lost)
-            self._peers.broadcast(RunsChanged(claimed=ids, lost=tuple(lost)))
+            self._peers.broadcast(RunsChanged(claimed_runs=ids, lost_runs=tuple(lost)))
 
     def on_released(self) -> None:
         """Tell the listener in this process, and all other processes, that this process has
         released its runs."""
         self._claimed.clear()
         self._notify_queued()
-        self._peers.broadcast(RunsChanged(released=True))
+        self._peers.broadcast(RunsChanged(has_released_runs=True))
 
     def on_appended(self, tenant: str, response_id: str, batch: EventBatch) -> None:
         """Deliver a committed batch of events to the readers in this process, and send it to the
@@ -118,7 +118,7 @@ class PeerNotifications:
         self._claimed.discard(response_id)
         self._followers.pop(key, None)
         self._subscriptions.mark_stale([key])
-        self._peers.broadcast(RunsChanged(ended=(key,)))
+        self._peers.broadcast(RunsChanged(ended_runs=(key,)))
 
     # --- following -------------------------------------------------------------------------------
 
@@ -179,16 +179,18 @@ class PeerNotifications:
                     self._subscriptions.mark_stale([key])
 
     def _on_change(self, change: RunsChanged) -> None:
-        self._subscriptions.mark_stale(change.ended)
-        for key in change.ended:
+        self._subscriptions.mark_stale(change.ended_runs)
+        for key in change.ended_runs:
             self._followers.pop(key, None)
-        self._queue.remove(change.claimed)
+        self._queue.remove(change.claimed_runs)
         if self._listener is not None:
-            self._queue.add((*change.queued, *((_UNKNOWN,) if change.released else ())))
-        self._claimed.difference_update(run_id for run_id, _ in change.lost)
-        self._notify_lost(change.lost)
-        if change.lost:  # readers in this process follow the lost runs from now on
-            lost = {run_id for run_id, _ in change.lost}
+            self._queue.add(
+                (*change.queued_runs, *((_UNKNOWN,) if change.has_released_runs else ()))
+            )
+        self._claimed.difference_update(run_id for run_id, _ in change.lost_runs)
+        self._notify_lost(change.lost_runs)
+        if change.lost_runs:  # readers in this process follow the lost runs from now on
+            lost = {run_id for run_id, _ in change.lost_runs}
             runs = self._subscriptions.subscribed_runs()
             self._subscriptions.mark_stale([key for key in runs if key[1] in lost])
 

@@ -38,17 +38,17 @@ class _Hello(Struct, frozen=True, array_like=True, tag=0):
 class RunsChanged(Struct, frozen=True, array_like=True, tag=1):
     """A message about the runs that a transaction changed.
 
-    ``queued``: new runs that can be claimed. ``claimed``: runs that were claimed. ``released``:
-    True if the sending process is stopping and has released all its runs, so that other processes
-    can claim them. ``lost``: runs that another owner has taken over, each with its new epoch.
-    ``ended``: runs that ended or were deleted.
+    ``queued_runs``: new runs that can be claimed. ``claimed_runs``: runs that were claimed.
+    ``has_released_runs``: True if the sending process is stopping and has released all its runs, so
+    that other processes can claim them. ``lost_runs``: runs that another owner has taken over, each
+    with its new epoch. ``ended_runs``: runs that ended or were deleted.
     """
 
-    queued: tuple[str, ...] = ()
-    claimed: tuple[str, ...] = ()
-    released: bool = False
-    lost: tuple[tuple[str, int], ...] = ()
-    ended: tuple[_Key, ...] = ()
+    queued_runs: tuple[str, ...] = ()
+    claimed_runs: tuple[str, ...] = ()
+    has_released_runs: bool = False
+    lost_runs: tuple[tuple[str, int], ...] = ()
+    ended_runs: tuple[_Key, ...] = ()
 
 
 class FollowRequest(Struct, frozen=True, array_like=True, tag=2):
