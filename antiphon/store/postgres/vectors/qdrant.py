@@ -151,7 +151,7 @@ class Qdrant:
             removed = [row[0] for row in await transaction.fetch(_REMOVED, store)]
         if numbers == [] or (model, len(vector) // _FLOAT_BYTES) not in collections:
             return ()
-        scope = SearchScope(tenant=tenant, store_id=store_id, files=numbers, removed=removed)
+        scope = SearchScope(tenant=tenant, store_id=store_id, files=numbers, removed_files=removed)
         hits = await self._client.search(model, vector, scope, limit)
         async with self._transaction() as transaction:
             rows = await transaction.fetch(_FILE_IDS, store, [hit.file for hit in hits])

@@ -45,13 +45,13 @@ _SCHEMES = {"qdrant": "http", "qdrants": "https"}
 
 class SearchScope(Struct, frozen=True, kw_only=True):
     """The points (vectors in Qdrant) that a search covers. ``files``: the row numbers of the files
-    to search; None means all files of the vector store. ``removed``: the row numbers of files to
-    exclude."""
+    to search; None means all files of the vector store. ``removed_files``: the row numbers of
+    files to exclude."""
 
     tenant: str
     store_id: str
     files: Collection[int] | None = None
-    removed: Collection[int] = ()
+    removed_files: Collection[int] = ()
 
 
 class VectorHit(Struct, frozen=True):
@@ -166,7 +166,7 @@ class QdrantClient:
         name = self._name(model, len(floats))
         whole = [_equals(models, "tenant", scope.tenant), _equals(models, "store", scope.store_id)]
         part = [] if scope.files is None else [self._any_file(scope.files)]
-        removed = [self._any_file(scope.removed)] if scope.removed else None
+        removed = [self._any_file(scope.removed_files)] if scope.removed_files else None
         # Qdrant estimates the count well for one condition, but not for several conditions.
         counted = models.Filter(must=part or whole[1:])
         with self._translate_errors():
