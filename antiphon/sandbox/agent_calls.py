@@ -55,9 +55,9 @@ class _RunFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 class OutputFrame(msgspec.Struct, frozen=True):
     """A message of the agent (the program inside the box) with new output of a running command.
-    ``written``: the new standard output and the new standard error."""
+    ``output``: the new standard output and the new standard error."""
 
-    written: tuple[str, str]
+    output: tuple[str, str] = msgspec.field(name="written")
 
 
 class _ListFrame(msgspec.Struct, frozen=True):

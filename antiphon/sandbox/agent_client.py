@@ -215,7 +215,7 @@ class AgentBox(AgentCalls):
         await self._process.stdin.drain()
         frame = await self._read_frame()
         while on_output is not None and frame.startswith(b'{"written"'):
-            on_output(*msgspec.json.decode(frame, type=OutputFrame).written)
+            on_output(*msgspec.json.decode(frame, type=OutputFrame).output)
             frame = await self._read_frame()
         return frame
 
