@@ -38,14 +38,14 @@ class CharSet(Struct, frozen=True):
 
 
 class AnyText(Struct, frozen=True):
-    """A node that matches any text that contains none of the texts in ``excluded`` and
+    """A node that matches any text that contains none of the texts in ``excluded_texts`` and
     ``terminators``.
 
     ``terminators``: texts that may follow directly after the matched text. The matched text
     contains no terminator, so it ends before the first terminator.
     """
 
-    excluded: tuple[str, ...] = ()
+    excluded_texts: tuple[str, ...] = ()
     terminators: tuple[str, ...] = ()
 
 
