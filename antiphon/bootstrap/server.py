@@ -816,7 +816,7 @@ async def _reload_models(
     try:
         _check_search_models(settings, new)
     except SetupError:
-        await new.close_unlike(models)
+        await new.close_models_not_in(models)
         raise
     models.replace(new)
 

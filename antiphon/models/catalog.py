@@ -55,8 +55,8 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     - ``created``: time in Unix seconds, which clients see in the field ``created``.
     - ``operator_defaults``: values from the settings for sampling options that a request does not
       set.
-    - ``recommended``: values of sampling options that the authors of the model recommend. If this
-      is empty, the recommended values come from the model's files.
+    - ``recommended_options``: values of sampling options that the authors of the model recommend.
+      If this is empty, the recommended values come from the model's files.
     - ``thinking_budgets``: reasoning effort → maximum number of reasoning tokens.
     """
 
@@ -65,14 +65,14 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     backend: Backend
     created: int
     operator_defaults: Mapping[str, Any] = {}
-    recommended: Mapping[str, Any] = {}
+    recommended_options: Mapping[str, Any] = {}
     thinking_budgets: Mapping[str, int] = {}
 
     @property
     def defaults(self) -> Mapping[str, Any]:
         """Values of sampling options for requests that do not set them. A value from the operator's
         settings has priority over a value that the model's authors recommend."""
-        recommended = self.recommended or self.backend.recommended_options
+        recommended = self.recommended_options or self.backend.recommended_options
         if not recommended:
             return self.operator_defaults
         known = {name: recommended[name] for name in _DEFAULT_FIELDS if name in recommended}
@@ -174,7 +174,7 @@ class Catalog:
             self._closings.add(closing)
             closing.add_done_callback(self._closings.discard)
 
-    async def close_unlike(self, other: Catalog) -> None:
+    async def close_models_not_in(self, other: Catalog) -> None:
         """Close the models of this catalog, except those that are also in the catalog ``other``.
         Call this method to discard this catalog while ``other`` stays in use."""
         kept = {id(each) for each in other.configured_models}
@@ -256,7 +256,7 @@ def _served_models(configured: ConfiguredModel, now: int) -> list[ServedModel]:
         backend=configured.backend,
         created=now,
         operator_defaults=_operator_defaults(model),
-        recommended=DEFAULT_SAMPLING if model.source == DEFAULT else {},
+        recommended_options=DEFAULT_SAMPLING if model.source == DEFAULT else {},
         thinking_budgets=model.thinking_budgets,
     )
     return [served, *_adapter_models(served, model)]
