@@ -31,13 +31,13 @@ __all__ = ["AsyncRequests", "EngineOutput", "token_logprob"]
 class EngineOutput(Struct, frozen=True):
     """One output of an asynchronous engine: the new tokens of one request.
 
-    ``reason``: the engine's finish reason; None before the last output. ``cached``: number of
-    prompt tokens taken from the cache; None if this output does not report the number.
+    ``reason``: the engine's finish reason; None before the last output. ``cached_tokens``: number
+    of prompt tokens taken from the cache; None if this output does not report the number.
     """
 
     tokens: list[TokenLogprob]
     reason: str | None = None
-    cached: int | None = None
+    cached_tokens: int | None = None
 
 
 class AsyncRequests:
@@ -103,8 +103,8 @@ async def _read(
     try:
         async with aclosing(outputs):
             async for output in outputs:
-                if output.cached is not None:
-                    out.send(Chunk(cached_tokens=output.cached))
+                if output.cached_tokens is not None:
+                    out.send(Chunk(cached_tokens=output.cached_tokens))
                 chunk = stop_conditions.feed(output.tokens) or _final_chunk(output, stop_conditions)
                 if chunk is not None:
                     out.send(chunk)

@@ -206,8 +206,8 @@ class CompletionsEngine:
             async for payloads in batches:
                 parsed, error = _parse_payloads(request.parser, payloads)
                 self._check_vocabulary(parsed)
-                if counts_cached and parsed.cached is not None:
-                    cached = parsed.cached
+                if counts_cached and parsed.cached_tokens is not None:
+                    cached = parsed.cached_tokens
                 chunk, needs_request = generation.feed(parsed)
                 if chunk is not None and chunk.finish is not None:
                     last = chunk
@@ -317,7 +317,9 @@ def _parse_payloads(
         merged.tokens = [*merged.tokens, *parsed.tokens] if merged.tokens else parsed.tokens
         merged.reason = parsed.reason or merged.reason
         merged.unreported_tokens += parsed.unreported_tokens
-        merged.cached = merged.cached if parsed.cached is None else max(0, parsed.cached)
+        merged.cached_tokens = (
+            merged.cached_tokens if parsed.cached_tokens is None else max(0, parsed.cached_tokens)
+        )
         merged.prompt = merged.prompt if parsed.prompt is None else parsed.prompt
     return merged, None
 
@@ -335,7 +337,7 @@ async def _read_usage(
     with suppress(BackendError):
         async for payloads in batches:
             parsed, _ = _parse_payloads(parser, payloads)
-            cached = parsed.cached if parsed.cached is not None else cached
+            cached = parsed.cached_tokens if parsed.cached_tokens is not None else cached
     return cached
 
 

@@ -60,15 +60,15 @@ class ParsedPayload(Struct):
     """The content of one payload, which is one event of a response stream.
 
     ``reason``: the finish reason; None before the end. ``unreported_tokens``: number of sampled
-    tokens whose ids the server does not report. ``cached``: number of prompt tokens taken from the
-    cache, or None if this payload does not report it. ``prompt``: number of all prompt tokens,
-    including image tokens, or None if this payload does not report it.
+    tokens whose ids the server does not report. ``cached_tokens``: number of prompt tokens taken
+    from the cache, or None if this payload does not report it. ``prompt``: number of all prompt
+    tokens, including image tokens, or None if this payload does not report it.
     """
 
     tokens: list[TokenLogprob] = []
     reason: Reason | None = None
     unreported_tokens: int = 0
-    cached: int | None = None
+    cached_tokens: int | None = None
     prompt: int | None = None
 
 
@@ -162,7 +162,7 @@ class VllmParser:
         if event.usage is not None:
             piece.prompt = event.usage.prompt_tokens
             if event.usage.prompt_tokens_details is not None:
-                piece.cached = event.usage.prompt_tokens_details.cached_tokens
+                piece.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
         for choice in event.choices[:1]:  # one choice was requested
             piece.tokens = self._tokens(choice)
             if choice.finish_reason is not None:
@@ -280,7 +280,7 @@ class SglangParser:
         self._token_count = meta.completion_tokens
         piece = ParsedPayload(
             tokens=self._tokens(event.output_ids, meta, count),
-            cached=meta.cached_tokens,
+            cached_tokens=meta.cached_tokens,
             prompt=meta.prompt_tokens,
         )
         if meta.finish_reason is not None:
@@ -370,14 +370,16 @@ class LlamaParser:
             raise _server_error(event.error)
         if event.prompt_progress is not None:
             progress = event.prompt_progress
-            return ParsedPayload(cached=progress.cache, prompt=progress.total)
+            return ParsedPayload(cached_tokens=progress.cache, prompt=progress.total)
         if event.stop:
             cached = None if event.timings is None else event.timings.cache_n
             reason: Reason = "length" if event.stop_type == "limit" else "stop"
             unreported_tokens = max(
                 0, min(event.tokens_predicted - self._token_count, _MAX_WITHHELD)
             )
-            return ParsedPayload(reason=reason, unreported_tokens=unreported_tokens, cached=cached)
+            return ParsedPayload(
+                reason=reason, unreported_tokens=unreported_tokens, cached_tokens=cached
+            )
         return ParsedPayload(tokens=self._tokens(event))
 
     def _tokens(self, event: _LlamaEvent) -> list[TokenLogprob]:
