@@ -98,7 +98,7 @@ class UpstreamReranker:
 
     async def _rerank_batch(self, query: str, texts: list[str]) -> tuple[list[float], int]:
         body = {**self._body, "query": query, "documents": texts, "top_n": len(texts)}
-        url = f"{self._upstream.versioned}/rerank"
+        url = f"{self._upstream.versioned_url}/rerank"
         answer = await self._upstream.request_json(url, body, wait_s=_WAIT_S)
         try:
             rows = {int(row["index"]): float(row["relevance_score"]) for row in answer["results"]}

@@ -89,7 +89,7 @@ class UpstreamEmbedder:
 
     async def _embed_batch(self, texts: list[str]) -> tuple[list[Vector], int]:
         body = {**self._body, "input": texts, "encoding_format": "float"}
-        url = f"{self._upstream.versioned}/embeddings"
+        url = f"{self._upstream.versioned_url}/embeddings"
         answer = await self._upstream.request_json(url, body, wait_s=_WAIT_S)
         try:
             rows = {int(entry["index"]): entry["embedding"] for entry in answer["data"]}

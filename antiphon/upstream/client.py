@@ -128,7 +128,7 @@ class Upstream:
         return self.url.removesuffix("/v1")
 
     @property
-    def versioned(self) -> str:
+    def versioned_url(self) -> str:
         """The base URL of the routes of OpenAI's API. If the configured address has no path, it is
         the address with ``/v1`` added."""
         path = self.url.partition("://")[2].partition("/")[2]
@@ -330,7 +330,7 @@ class Upstream:
             replica.is_probing = False
 
     async def _answers(self, replica: Replica) -> bool:
-        url = self._replica_url(replica, f"{self.versioned}/models")
+        url = self._replica_url(replica, f"{self.versioned_url}/models")
         try:
             async with asyncio.timeout(_PROBE_S):
                 with closing(await self._client.request("GET", url, host=replica.host)) as answer:

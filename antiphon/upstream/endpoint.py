@@ -104,6 +104,6 @@ def first_model_id(name: str, upstream: Upstream, listed: Any) -> str:
 async def list_models(upstream: Upstream) -> Any:
     """Fetch the upstream's list of models. Returns None if the request fails."""
     try:
-        return await upstream.request_json(f"{upstream.versioned}/models", wait_s=10)
+        return await upstream.request_json(f"{upstream.versioned_url}/models", wait_s=10)
     except BackendError:
         return None

@@ -53,7 +53,7 @@ def to(playing: Fake, pauses: Pauses, **more: Any) -> Upstream:
 )
 async def test_addresses(url: str, root: str, versioned: str) -> None:
     upstream = Upstream(url)
-    assert (upstream.root, upstream.versioned) == (root, versioned)
+    assert (upstream.root, upstream.versioned_url) == (root, versioned)
     await upstream.close()
 
 

@@ -177,7 +177,7 @@ async def test_short_requests_are_answered_by_any_replica() -> None:
         pass
     async with fake(v1__models=MODELS) as good:
         upstream = Upstream(f"{dead.url},{good.url}")
-        assert await upstream.request_json(f"{upstream.versioned}/models") == {"data": []}
+        assert await upstream.request_json(f"{upstream.versioned_url}/models") == {"data": []}
         await upstream.close()
 
 
@@ -193,7 +193,7 @@ async def test_name_stands_for_several_replicas() -> None:
     async with fake(ask=GOOD) as playing:
         port = playing.url.rpartition(":")[2]
         upstream = Upstream(f"dns+http://engines.example:{port}/v1", resolve=resolve)
-        assert upstream.versioned == f"http://engines.example:{port}/v1"
+        assert upstream.versioned_url == f"http://engines.example:{port}/v1"
         assert await ask(upstream) == [b'{"n": 1}']
         assert await ask(upstream) == [b'{"n": 1}']
         await upstream.close()

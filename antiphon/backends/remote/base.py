@@ -116,7 +116,7 @@ class RemoteBackend(Backend, ABC):
         template: Mapping[str, Any] | None = None,
     ) -> None:
         self.upstream = upstream
-        self.url = f"{upstream.versioned}/{self.path}"
+        self.url = f"{upstream.versioned_url}/{self.path}"
         self.context_size = context_size
         self._model = model
         self._body = body or {}

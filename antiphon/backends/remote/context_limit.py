@@ -95,7 +95,7 @@ async def _count_with_llama_server(upstream: Upstream, request: Mapping[str, Any
 
 async def _count_with_antiphon(upstream: Upstream, request: Mapping[str, Any]) -> int | None:
     body = {name: request[name] for name in _INPUT_FIELDS if name in request}
-    url = f"{upstream.versioned}/responses/input_tokens"
+    url = f"{upstream.versioned_url}/responses/input_tokens"
     answer = await upstream.request_json(url, body, wait_s=_COUNT_S)
     return _whole_number(answer.get("input_tokens")) if isinstance(answer, Mapping) else None
 

@@ -147,7 +147,7 @@ class CompletionsEngine:
         self._partial_tokens = PartialTokens(tokenizer)
         self._grammar_tracker = GrammarTracker(tokenizer)
         self._body = body or {}
-        base = upstream.versioned if flavour.versioned else upstream.root
+        base = upstream.versioned_url if flavour.has_version_path else upstream.root
         self._url = f"{base}/{flavour.path}"
 
     @property

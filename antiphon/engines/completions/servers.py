@@ -31,7 +31,7 @@ _MAX_LOGPROBS = 20
 class CompletionsFlavour(Struct, frozen=True, kw_only=True):
     """One kind of server, such as vLLM: how it is called and what it supports.
 
-    ``path``: the path of its completions endpoint. ``versioned``: whether the path is below
+    ``path``: the path of its completions endpoint. ``has_version_path``: whether the path is below
     ``/v1``. ``owner``: the value of ``owned_by`` in the server's model list, which identifies the
     kind of server. ``encode``: function that returns the body of a request. ``make_parser``:
     function that creates the parser for a request's response stream.
@@ -44,7 +44,7 @@ class CompletionsFlavour(Struct, frozen=True, kw_only=True):
     capabilities: Capabilities
     encode: Callable[[StreamRequest], Mapping[str, Any]]
     make_parser: Callable[[StreamRequest], CompletionsStreamParser]
-    versioned: bool = True
+    has_version_path: bool = True
     usage_after_finish: bool = False
     has_adapters: bool = False
 
@@ -242,7 +242,7 @@ FLAVOURS: Mapping[str, CompletionsFlavour] = {
         encode=_sglang_body,
         make_parser=SglangParser,
         has_adapters=True,
-        versioned=False,
+        has_version_path=False,
     ),
     "tensorrt-llm": CompletionsFlavour(
         path="completions",
@@ -259,6 +259,6 @@ FLAVOURS: Mapping[str, CompletionsFlavour] = {
         capabilities=_COMMON_CAPABILITIES,
         encode=_llama_body,
         make_parser=LlamaParser,
-        versioned=False,
+        has_version_path=False,
     ),
 }

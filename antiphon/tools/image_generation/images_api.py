@@ -147,7 +147,7 @@ class ImagesApi:
             kind, body = _multipart(fields, task)
         else:
             kind, body = "application/json", msgspec.json.encode(fields)
-        url = f"{self._upstream.versioned}/images/{route}"
+        url = f"{self._upstream.versioned_url}/images/{route}"
         response_stream = self._upstream.stream(url, body, {"content-type": kind})
         async with aclosing(response_stream) as batches:
             async for payloads in batches:
