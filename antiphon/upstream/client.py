@@ -296,7 +296,7 @@ class Upstream:
         """Start a task for each replica that is down. The task probes the replica until it answers.
         An upstream with a single replica needs no probes, because requests are still sent to this
         replica."""
-        for replica in self._pool.unprobed() if len(self._pool) > 1 else ():
+        for replica in self._pool.find_unprobed() if len(self._pool) > 1 else ():
             replica.is_probing = True
             probe = asyncio.create_task(self._probe_until_up(replica))
             self._probes.add(probe)

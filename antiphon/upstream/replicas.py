@@ -106,7 +106,7 @@ class ReplicaPool:
         """Return whether a replica is up and not in ``tried``."""
         return any(not each.is_down and each not in tried for each in self._replicas)
 
-    def unprobed(self) -> list[Replica]:
+    def find_unprobed(self) -> list[Replica]:
         """Return the replicas that are down and that no task probes."""
         return [each for each in self._replicas if each.is_down and not each.is_probing]
 

@@ -63,7 +63,7 @@ def test_replica_is_down_until_a_probe_answers() -> None:
     replicas = pool(clock)
     lost = replicas.choose("one")
     replicas.report_failure(lost, DOWN)
-    assert lost.is_down and replicas.unprobed() == [lost]
+    assert lost.is_down and replicas.find_unprobed() == [lost]
     assert replicas.probe_delay_s(lost) == 1
     clock.now += 1
     assert replicas.probe_delay_s(lost) == 0
