@@ -248,7 +248,7 @@ class AuthMiddleware:
                 )
         if uses_tokens and self._budgets is not None:
             limited = [scope for scope in scopes if scope.limits.limits_tokens]
-            used = [(scope.limits, await self._budgets.used(scope)) for scope in limited]
+            used = [(scope.limits, await self._budgets.tokens_used(scope)) for scope in limited]
             context.limit_headers += _token_headers(used)
             for limits, tokens in used:
                 _check_tokens(limits, tokens)

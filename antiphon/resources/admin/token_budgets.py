@@ -84,7 +84,7 @@ class TokenBudgets:
         self._timer = timer
         self._used: dict[str, tuple[float, TokensUsed]] = {}
 
-    async def used(self, scope: LimitScope) -> TokensUsed:
+    async def tokens_used(self, scope: LimitScope) -> TokensUsed:
         """Return how many tokens a scope (an API key or a tenant) has used. Raises
         ``StoreError``."""
         read_at, used = self._used.get(scope.id, (-math.inf, None))
