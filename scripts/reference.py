@@ -99,8 +99,8 @@ def _table(fields: Sequence[FieldRow]) -> list[str]:
     lines = ["| name | type | meaning |", "|---|---|---|"]
     for row in fields:
         meaning = [row.description] if row.description else []
-        if row.where not in ("body", "query"):
-            meaning.insert(0, f"In the {row.where}.")
+        if row.location not in ("body", "query"):
+            meaning.insert(0, f"In the {row.location}.")
         if row.required:
             meaning.insert(0, "Required.")
         if row.default is not None:

@@ -35,7 +35,7 @@ class TextSpan(Struct, frozen=True):
 
 class FieldRow(Struct, frozen=True, kw_only=True):
     """A row of a table in the API reference. It describes a field, a parameter or a header.
-    ``spans``: pieces of text that describe the type of the field. ``where``: the part of the
+    ``spans``: pieces of text that describe the type of the field. ``location``: the part of the
     request that contains the field, such as ``body`` or ``query``."""
 
     name: str
@@ -43,7 +43,7 @@ class FieldRow(Struct, frozen=True, kw_only=True):
     required: bool = False
     default: Any = None
     description: str = ""
-    where: str = "body"
+    location: str = "body"
 
 
 class OperationView(Struct, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ def _param(param: Json) -> FieldRow:
         required=param.get("required", False),
         default=param["schema"].get("default"),
         description=param.get("description", ""),
-        where=param["in"],
+        location=param["in"],
     )
 
 

@@ -243,7 +243,7 @@ def _parameters(endpoint: Endpoint, types: _Types) -> list[Json]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": types.accepted(ID_TYPES.get(name, str)),
+            "schema": types.request_schema(ID_TYPES.get(name, str)),
         }
         for name in endpoint.path_params
     ]
@@ -260,7 +260,7 @@ def _parameters(endpoint: Endpoint, types: _Types) -> list[Json]:
 
 
 def _query_param(param: QueryParam, types: _Types) -> Json:
-    schema = dict(types.accepted(param.type))
+    schema = dict(types.request_schema(param.type))
     if param.default is not None:
         schema["default"] = param.default
     return {
@@ -275,7 +275,7 @@ def _query_param(param: QueryParam, types: _Types) -> Json:
 def _request_content(operation: Operation, types: _Types) -> Json:
     content: Json = {}
     if operation.body is not None:
-        content["application/json"] = {"schema": types.accepted(operation.body)}
+        content["application/json"] = {"schema": types.request_schema(operation.body)}
     if operation.form is not None:
         content["multipart/form-data"] = {"schema": _form(operation.form, types)}
     return content
@@ -285,11 +285,11 @@ def _form(form: Form, types: _Types) -> Json:
     """Return the schema of a form. The schema contains the form field for the file, and one form
     field for each field of the struct type ``form.fields``."""
     file: Json = {"type": "string", "contentMediaType": "application/octet-stream"}
-    if form.many:
+    if form.has_many_files:
         file = {"type": "array", "items": file, "minItems": 1}
     own: Json = {"properties": {}, "required": []}
     if form.fields is not None:
-        own = types.components[types.accepted(form.fields)["$ref"].rpartition("/")[2]]
+        own = types.components[types.request_schema(form.fields)["$ref"].rpartition("/")[2]]
     return {
         "type": "object",
         "properties": {form.file: file, **own["properties"]},
@@ -308,19 +308,23 @@ def _responses(endpoint: Endpoint, types: _Types) -> Json:
     }
     content: Json = {}
     if operation.answer is not None:
-        forms = [types.sent(each) for each in (operation.answer, operation.messages_answer) if each]
+        forms = [
+            types.response_schema(each)
+            for each in (operation.answer, operation.messages_answer)
+            if each
+        ]
         content["application/json"] = {"schema": forms[0] if len(forms) == 1 else {"anyOf": forms}}
     elif operation.media_type:
         content[operation.media_type] = {"schema": {"type": "string"}}
     if operation.events is not None:
-        content["text/event-stream"] = {"schema": types.sent(operation.events)}
+        content["text/event-stream"] = {"schema": types.response_schema(operation.events)}
     if content:
         success["content"] = content
     responses: Json = {str(operation.status): success}
-    for status, answer in operation.also.items():
+    for status, answer in operation.other_responses.items():
         described: Json = {"description": HTTPStatus(status).phrase}
         if answer is not None:
-            described["content"] = {"application/json": {"schema": types.sent(answer)}}
+            described["content"] = {"application/json": {"schema": types.response_schema(answer)}}
         elif status < 300:
             described["content"] = content
         responses[str(status)] = described
@@ -351,7 +355,7 @@ def _error_components(every: Sequence[Endpoint], types: _Types) -> Json:
     endpoints of the document."""
     forms = dict.fromkeys((None, *(endpoint.operation.error_body for endpoint in every)))
     return {
-        _error_name(form, status): _error(status, types.sent(form or ErrorReply))
+        _error_name(form, status): _error(status, types.response_schema(form or ErrorReply))
         for form in forms
         for status in sorted(_STATUS_TEXTS)
     }
@@ -385,7 +389,13 @@ class _Types:
         sent = [ErrorReply]
         accepted = []
         for one in operations:
-            own = (one.answer, one.messages_answer, one.events, one.error_body, *one.also.values())
+            own = (
+                one.answer,
+                one.messages_answer,
+                one.events,
+                one.error_body,
+                *one.other_responses.values(),
+            )
             sent += [each for each in own if each]
             fields = one.form.fields if one.form is not None else None
             accepted += [each for each in (one.body, fields) if each is not None]
@@ -401,10 +411,10 @@ class _Types:
         self._accepted = rename_components(self._accepted, names)
         self.components = _with_treatments(self._sent.components)
 
-    def sent(self, type: Any) -> Json:
+    def response_schema(self, type: Any) -> Json:
         return self._sent.roots[self._sent_types.index(type)]
 
-    def accepted(self, type: Any) -> Json:
+    def request_schema(self, type: Any) -> Json:
         return self._accepted.roots[self._accepted_types.index(type)]
 
 

@@ -19,12 +19,12 @@ _HandlerT = TypeVar("_HandlerT", bound=Callable[..., Any])
 
 
 class Form(Struct, frozen=True, kw_only=True):
-    """A form that an endpoint accepts. ``file``: the form field with the file. ``many``: whether
-    the field may hold several files. ``fields``: a type whose fields are the other form fields;
-    None if the form has no other fields."""
+    """A form that an endpoint accepts. ``file``: the form field with the file. ``has_many_files``:
+    whether the field may hold several files. ``fields``: a type whose fields are the other form
+    fields; None if the form has no other fields."""
 
     file: str
-    many: bool = False
+    has_many_files: bool = False
     fields: Any = None
 
 
@@ -49,8 +49,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     - ``errors``: further error statuses. The usual ones, such as 500, are added automatically.
     - ``error_body``: the type of the error body, if it is not OpenAI's.
     - ``status``: the HTTP status of success.
-    - ``also``: other HTTP statuses that are not errors → their response types. None means the same
-      content as for ``status``. For a redirect, None means no content.
+    - ``other_responses``: other HTTP statuses that are not errors → their response types. None
+      means the same content as for ``status``. For a redirect, None means no content.
     - ``response_headers``: headers of a successful response in addition to ``x-request-id``.
     - ``summary``: replaces the summary from the handler's docstring.
     - ``security``: who may call the endpoint on a server with keys: clients with an API key
@@ -70,7 +70,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     errors: tuple[int, ...] = ()
     error_body: Any = None
     status: int = 200
-    also: Mapping[int, Any] = {}
+    other_responses: Mapping[int, Any] = {}
     response_headers: tuple[str, ...] = ()
     summary: str | None = None
     security: Literal["key", "open", "metrics"] = "key"

@@ -40,7 +40,7 @@ class HealthRoutes:
             return json_reply(Health())
         return json_reply(Health(processes=await self._processes()))
 
-    @operation("getReadiness", answer=Readiness, also={503: Readiness}, security="open")
+    @operation("getReadiness", answer=Readiness, other_responses={503: Readiness}, security="open")
     async def ready(self, request: Request) -> Reply:
         """Return 200 if the server accepts new work, its database is writable and vectors can be
         searched. Otherwise return 503."""

@@ -92,7 +92,7 @@ class FileRoutes:
         "downloadFile",
         media_type="application/octet-stream",
         headers=RANGE_HEADERS,
-        also={206: None, 307: None},
+        other_responses={206: None, 307: None},
         errors=(416,),
         response_headers=("accept-ranges", "etag"),
     )

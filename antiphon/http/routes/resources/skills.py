@@ -41,7 +41,7 @@ class SkillRoutes:
         self._skills = service.skills
         self._limits = limits
 
-    @operation("createSkill", form=Form(file="files", many=True), answer=Skill)
+    @operation("createSkill", form=Form(file="files", has_many_files=True), answer=Skill)
     async def create(self, request: Request) -> Reply:
         """Create a skill from a form that contains files with their paths, or one zip."""
         form = await self._form(request)
@@ -80,7 +80,7 @@ class SkillRoutes:
 
     @operation(
         "createSkillVersion",
-        form=Form(file="files", many=True, fields=SkillVersionForm),
+        form=Form(file="files", has_many_files=True, fields=SkillVersionForm),
         answer=SkillVersion,
     )
     async def add_version(self, request: Request) -> Reply:
