@@ -25,7 +25,7 @@ from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 from .container import CONTAINER, EXEC, exec_tool, is_shell
 from .grammar import HarmonyGrammar
 from .messages import BROWSER, PYTHON, HarmonyConversation, build_conversation, native_tools
-from .parser import CONTROL_TOKENS, HarmonyParser, MessageKind, TokenCodes
+from .parser import CONTROL_TOKENS, HarmonyMessageKind, HarmonyParser, TokenCodes
 from .prompt import HarmonyPromptEncoder
 from .schemas import plain_schema
 
@@ -102,7 +102,9 @@ class HarmonyDialect:
         ]
         if developer := _developer_message(conversation.instructions, history, options, functions):
             head.append(developer)
-        open_kind = cast(MessageKind, history.messages[-1].channel) if history.is_open else None
+        open_kind = (
+            cast(HarmonyMessageKind, history.messages[-1].channel) if history.is_open else None
+        )
         constraint = self._grammar.constraint_for_reply(options, prompt_tools, open_kind)
         return Rendered(
             prompt=Prompt(

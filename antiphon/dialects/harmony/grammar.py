@@ -19,7 +19,7 @@ from antiphon.tokens import Constraint, Tokenizer
 
 from .container import EXEC, exec_tool
 from .messages import FUNCTIONS, PYTHON, native_tools
-from .parser import CONTROL_TOKENS, MessageKind
+from .parser import CONTROL_TOKENS, HarmonyMessageKind
 
 __all__ = ["HarmonyGrammar"]
 
@@ -47,7 +47,7 @@ class HarmonyGrammar(Base):
         self,
         options: Options,
         prompt_tools: PromptTools,
-        open_kind: MessageKind | None,
+        open_kind: HarmonyMessageKind | None,
         *,
         reasoning_done: bool = False,
     ) -> Constraint | None:
@@ -82,7 +82,7 @@ class HarmonyGrammar(Base):
         return Constraint(lark, needed=needed, partial=is_partial(schema))
 
     def _preceding_messages(
-        self, rules: LarkRules, open_kind: MessageKind | None, kinds: str
+        self, rules: LarkRules, open_kind: HarmonyMessageKind | None, kinds: str
     ) -> str:
         """Return the rule for the messages before the answer or the call. ``open_kind``: the kind
         of message inside which the prompt ends, or None. ``kinds``: the Lark expression for the

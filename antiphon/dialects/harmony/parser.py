@@ -27,10 +27,10 @@ from .container import EXEC, ExecCall
 from .header import CHANNEL, CONSTRAIN, LIMIT, Header, bare_text, read_header
 from .messages import PYTHON
 
-__all__ = ["CONTROL_TOKENS", "ControlName", "HarmonyParser", "MessageKind", "TokenCodes"]
+__all__ = ["CONTROL_TOKENS", "ControlName", "HarmonyMessageKind", "HarmonyParser", "TokenCodes"]
 
 #: The kinds of messages: an answer, a text before a call, reasoning, and a call.
-MessageKind = Literal["final", "commentary", "analysis", "call"]
+HarmonyMessageKind = Literal["final", "commentary", "analysis", "call"]
 ControlName = Literal["start", "channel", "constrain", "message", "end", "return", "call"]
 
 #: Name of a control token → its text.
@@ -106,7 +106,7 @@ class HarmonyParser:
         shapes: Mapping[str, ToolShape],
         native_tools: Mapping[str, str] = {},
         parallel: bool = True,
-        open_kind: MessageKind | None = None,
+        open_kind: HarmonyMessageKind | None = None,
         constrained: bool = False,
         json_answer: bool = False,
     ) -> None:
@@ -121,7 +121,7 @@ class HarmonyParser:
         self._sink = ParserDeltaBuilder()
         self._detokenizer = Detokenizer(tokenizer, codes.marks, codes.text_cache)
         #: The kind of the current message, or None while a header is read.
-        self._kind: MessageKind | None = open_kind
+        self._kind: HarmonyMessageKind | None = open_kind
         self._is_open = False
         self._call: CallBuilder | _PlainInputCall | ExecCall | None = None
         self._text: list[str] = []

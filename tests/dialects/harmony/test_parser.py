@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, MessageKind, TokenCodes
+from antiphon.dialects.harmony.parser import (
+    CONTROL_TOKENS,
+    HarmonyMessageKind,
+    HarmonyParser,
+    TokenCodes,
+)
 from antiphon.stream.deltas import Close, Delta, FinishReason, SampledTokens, Text
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
@@ -427,7 +432,7 @@ def test_constrained_reply_ends_after_the_answer() -> None:
 
 
 @pytest.mark.parametrize("kind", ["final", "commentary", "analysis"])
-def test_message_opened_by_the_prompt_is_parsed(kind: MessageKind) -> None:
+def test_message_opened_by_the_prompt_is_parsed(kind: HarmonyMessageKind) -> None:
     began = {"final": answer, "commentary": preamble, "analysis": reasoning_done}[kind]
     assert parse_reply(f" more.<|end|>{FINAL}", open_kind=kind) == (
         [began(" more."), answer("Yes.")],
