@@ -13,7 +13,15 @@ from functools import partial
 from antiphon.errors import SetupError
 from antiphon.ipc.frames import FrameConnection
 
-from .setup import ChildReport, ChildSetup, ReloadReport, Role, StartFailure, decode_setup, encode
+from .setup import (
+    ChildReport,
+    ChildSetup,
+    ProcessRole,
+    ReloadReport,
+    StartFailure,
+    decode_setup,
+    encode,
+)
 
 __all__ = ["run_child"]
 
@@ -38,7 +46,7 @@ async def _run(to_supervisor: socket.socket) -> int:
     def report(what: ChildReport) -> None:
         control.send(encode(what))
 
-    serve: dict[Role, Callable[..., Awaitable[None]]] = {
+    serve: dict[ProcessRole, Callable[..., Awaitable[None]]] = {
         "worker": serve_worker,
         "containers": serve_containers,
         "host": partial(serve_host, on_reloaded=lambda is_valid: report(ReloadReport(is_valid))),

@@ -18,8 +18,8 @@ __all__ = [
     "AnnouncedModel",
     "ChildReport",
     "ChildSetup",
+    "ProcessRole",
     "ReloadReport",
-    "Role",
     "StartFailure",
     "StartReport",
     "WorkerFolder",
@@ -28,7 +28,8 @@ __all__ = [
     "encode",
 ]
 
-Role: TypeAlias = Literal["worker", "host", "containers"]
+#: What a process of a server does: it serves clients, runs the models, or owns the containers.
+ProcessRole: TypeAlias = Literal["worker", "host", "containers"]
 
 #: Seconds that a child may take to end, in addition to ``drain_s``.
 CHILD_END_S = 15.0
@@ -79,7 +80,7 @@ class ChildSetup(Struct, frozen=True, kw_only=True):
     - ``has_containers``: whether there is a process that owns containers.
     """
 
-    role: Role
+    role: ProcessRole
     number: int = 0
     sources: SettingsSources
     folder: WorkerFolder

@@ -33,8 +33,8 @@ from .setup import (
     CHILD_END_S,
     ChildReport,
     ChildSetup,
+    ProcessRole,
     ReloadReport,
-    Role,
     StartFailure,
     StartReport,
     WorkerFolder,
@@ -144,7 +144,7 @@ class WorkerSupervisor:
 
     # --- the children ----------------------------------------------------------------------------
 
-    def _setup_of(self, role: Role, number: int = 0) -> Callable[[], ChildSetup]:
+    def _setup_of(self, role: ProcessRole, number: int = 0) -> Callable[[], ChildSetup]:
         def setup() -> ChildSetup:
             sockets: Sequence[socket.socket] = self._sockets[number - 1] if number else ()
             return ChildSetup(
