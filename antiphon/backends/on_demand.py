@@ -36,7 +36,7 @@ from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
 from antiphon.stream.deltas import Delta, NewPrompt
 
-__all__ = ["OnDemandBackend", "OnDemandReply", "Progress"]
+__all__ = ["OnDemandBackend", "OnDemandReply", "ProgressCallback"]
 
 _log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ _LOG_INTERVAL_S = 10.0
 
 #: Callback for the progress of a load. Its arguments are the stage, the bytes loaded so far, and
 #: the total bytes or None. It may be called on any thread.
-Progress = Callable[[str, int, int | None], None]
+ProgressCallback = Callable[[str, int, int | None], None]
 #: Function that prepares the reply to one request with a given backend.
 Prepare = Callable[[Backend], Awaitable[Reply]]
 
@@ -153,9 +153,9 @@ class OnDemandBackend(BackendWrapper):
     def __init__(
         self,
         name: str,
-        make: Callable[[Progress], Awaitable[Backend]],
+        make: Callable[[ProgressCallback], Awaitable[Backend]],
         *,
-        fetch: Callable[[Progress], Awaitable[int]] | None = None,
+        fetch: Callable[[ProgressCallback], Awaitable[int]] | None = None,
         budget: MemoryBudget | None = None,
         idle_s: float = 0,
         context_size: int | None = None,
@@ -197,7 +197,7 @@ class OnDemandBackend(BackendWrapper):
         no estimate."""
         return (self._current and self._current.memory_bytes) or None
 
-    async def load(self, progress: Progress | None = None, *, evict: bool = True) -> None:
+    async def load(self, progress: ProgressCallback | None = None, *, evict: bool = True) -> None:
         """Load the model now. Raises ``SetupError`` if the model cannot be loaded.
 
         ``progress``: callback for the progress. If it is given, the progress is not logged.
@@ -289,7 +289,7 @@ class OnDemandBackend(BackendWrapper):
 
     @asynccontextmanager
     async def _in_use(
-        self, progress: Progress | None = None, *, evict: bool = True
+        self, progress: ProgressCallback | None = None, *, evict: bool = True
     ) -> AsyncIterator[_Instance]:
         """Async context manager that yields the current instance, which is one copy of the model.
         The instance is not closed before the ``async with`` block ends. If there is no instance,
@@ -339,7 +339,7 @@ class OnDemandBackend(BackendWrapper):
 
     # --- loading ---------------------------------------------------------------------------------
 
-    def _start_load(self, progress: Progress | None, *, evict: bool) -> _Instance:
+    def _start_load(self, progress: ProgressCallback | None, *, evict: bool) -> _Instance:
         instance = _Instance(asyncio.get_running_loop().time)
         if self._closed:
             instance.fail(BackendError("The model is closed."))
@@ -356,7 +356,7 @@ class OnDemandBackend(BackendWrapper):
         self,
         instance: _Instance,
         others: Collection[asyncio.Future[None]],
-        progress: Progress | None,
+        progress: ProgressCallback | None,
         *,
         evict: bool,
     ) -> None:
@@ -382,7 +382,7 @@ class OnDemandBackend(BackendWrapper):
             self._finish_load(instance, backend)
 
     async def _create(
-        self, instance: _Instance, progress: Progress | None, *, evict: bool
+        self, instance: _Instance, progress: ProgressCallback | None, *, evict: bool
     ) -> Backend:
         loop = asyncio.get_running_loop()
         started = self._logged_at = loop.time()

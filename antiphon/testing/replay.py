@@ -24,7 +24,7 @@ from antiphon.config.settings import Settings
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.dialects.formats.registry import SHIPPED
 from antiphon.errors import BackendError, SetupError
-from antiphon.models.download import Progress
+from antiphon.models.download import ProgressCallback
 from antiphon.models.format_files import load
 from antiphon.tokens import ModelCard
 
@@ -87,7 +87,9 @@ def scene_player(scenes: tuple[Scene, ...]) -> Callable[[str], Reply]:
     return play
 
 
-async def replay(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
+async def replay(
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
+) -> Backend:
     """Build the backend of a model of the engine ``replay``. The model's ``source`` is a TOML file
     with the texts that the engine returns, in tables ``[[scenes]]``. Raises ``SetupError``."""
     try:

@@ -14,7 +14,7 @@ import pytest
 from antiphon.backends.base import Backend, BackendCapabilities, Reply, Status
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.memory_budget import MemoryBudget
-from antiphon.backends.on_demand import OnDemandBackend, OnDemandReply, Progress
+from antiphon.backends.on_demand import OnDemandBackend, OnDemandReply, ProgressCallback
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -58,7 +58,7 @@ class Maker:
         self.gate.set()
         self._tokens = tokens
 
-    async def __call__(self, progress: Progress) -> ScriptedBackend:
+    async def __call__(self, progress: ProgressCallback) -> ScriptedBackend:
         self.tries += 1
         progress("weights", 50, 200)
         await self.gate.wait()
@@ -165,7 +165,7 @@ async def test_tokens_of_a_late_model_with_a_hosted_tool_are_known(turns: list[s
     for is_late in (False, True):
         gate = asyncio.Event()
 
-        async def make(progress: Progress, gate: asyncio.Event = gate) -> Backend:
+        async def make(progress: ProgressCallback, gate: asyncio.Event = gate) -> Backend:
             await gate.wait()
             return local(engine(turns))
 
@@ -205,7 +205,7 @@ async def test_invalid_request_is_rejected_or_fails_its_run() -> None:
         async def prepare(self, conversation: Conversation, options: Options) -> Any:
             raise InvalidRequest("too long", param="input")
 
-    async def make(progress: Progress) -> ScriptedBackend:
+    async def make(progress: ProgressCallback) -> ScriptedBackend:
         return Strict()
 
     with pytest.raises(InvalidRequest, match="too long"):
@@ -305,7 +305,7 @@ async def test_unloading_waits_for_running_requests_and_later_ones_load_again() 
 async def test_unloading_cancels_a_download_and_fails_who_waits() -> None:
     started, cancelled = asyncio.Event(), asyncio.Event()
 
-    async def fetch(progress: Progress) -> int:
+    async def fetch(progress: ProgressCallback) -> int:
         started.set()
         try:
             await asyncio.Event().wait()
@@ -347,10 +347,10 @@ async def test_unloading_closes_an_engine_that_is_being_created() -> None:
     assert await reply_text(await lazy.prepare(TALK, OPTIONS)) == STORY
 
 
-def sized(size: int) -> Callable[[Progress], Awaitable[int]]:
+def sized(size: int) -> Callable[[ProgressCallback], Awaitable[int]]:
     """A download that is there already, of a model that needs ``size`` bytes."""
 
-    async def fetch(progress: Progress) -> int:
+    async def fetch(progress: ProgressCallback) -> int:
         return size
 
     return fetch
@@ -494,7 +494,7 @@ async def test_delegates_completion_and_detokenization() -> None:
         def detokenize(self, ids: Sequence[int]) -> str:
             return f"{len(ids)} tokens"
 
-    async def able(progress: Progress) -> ScriptedBackend:
+    async def able(progress: ProgressCallback) -> ScriptedBackend:
         return Able((STORY,))
 
     requests: list[Any] = []
@@ -518,7 +518,7 @@ async def test_delegates_completion_and_detokenization() -> None:
 @pytest.mark.parametrize("ready_timeout_s", [0, 5])
 async def test_unsupported_completion_is_rejected_or_fails(ready_timeout_s: float) -> None:
     async def ask(backend: Backend) -> httpx.Response:
-        async def make(progress: Progress) -> Backend:
+        async def make(progress: ProgressCallback) -> Backend:
             return backend
 
         server = Server(

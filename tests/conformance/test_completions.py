@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from openai.types import Completion
 
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.backends.on_demand import OnDemandBackend, Progress
+from antiphon.backends.on_demand import OnDemandBackend, ProgressCallback
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.compat.completion_request import parse_completion_request
 from antiphon.errors import BackendError, InvalidRequest
@@ -218,7 +218,7 @@ async def test_invalid_fields_are_rejected(
 @pytest.mark.requirement("CO-MODELS")
 @pytest.mark.parametrize("lazy", [False, True])
 async def test_backend_without_token_ids_is_rejected(serve: Serve, lazy: bool) -> None:
-    async def make(progress: Progress) -> ScriptedBackend:
+    async def make(progress: ProgressCallback) -> ScriptedBackend:
         return ScriptedBackend()
 
     reply = await post(serve(OnDemandBackend("tiny", make) if lazy else ScriptedBackend()))
@@ -227,7 +227,7 @@ async def test_backend_without_token_ids_is_rejected(serve: Serve, lazy: bool) -
 
 
 async def test_on_demand_model_is_loaded(serve: Serve) -> None:
-    async def make(progress: Progress) -> LocalBackend:
+    async def make(progress: ProgressCallback) -> LocalBackend:
         return local(engine([" upon"]))
 
     answer = await plain(serve(OnDemandBackend("tiny", make)))

@@ -71,7 +71,7 @@ async def test_processes_that_start_together_fetch_it_once(
     fetched = []
     fetch = pull._fetch_default
 
-    async def counted(folder: Path, progress: pull.Progress) -> Path:
+    async def counted(folder: Path, progress: pull.ProgressCallback) -> Path:
         fetched.append(folder)
         return await fetch(folder, progress)
 
