@@ -29,12 +29,12 @@ class FakeBox:
         self._limits = limits
         self.files: dict[str, bytes] = {}
         #: Name of a shared folder → its files.
-        self.shared: dict[str, dict[str, bytes]] = {}
+        self.shared_files: dict[str, dict[str, bytes]] = {}
         self.is_alive = True
         #: The network proxy of the box. None if the box has no network.
         self.proxy: EgressProxy | None = None
         #: The code and the commands that were run, in order.
-        self.executed: list[str] = []
+        self.executed_code: list[str] = []
 
     async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
         return self._run(code)
@@ -78,7 +78,7 @@ class FakeBox:
 
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
         self._check()
-        self.shared[name] = dict(files)
+        self.shared_files[name] = dict(files)
 
     async def open_network(self, proxy: EgressProxy) -> None:
         self.proxy = proxy
@@ -88,7 +88,7 @@ class FakeBox:
 
     def _run(self, text: str) -> ExecutionResult:
         self._check()
-        self.executed.append(text)
+        self.executed_code.append(text)
         return self._run_function(text, self.files)
 
     def _check(self) -> None:

@@ -385,11 +385,11 @@ async def test_skills_are_mounted_and_in_the_prompt(serve: Serve, ask: Ask) -> N
     assert answer.terminal_response["tools"][0]["environment"]["skills"] == skills
     assert answer.output[1]["output"][0]["stdout"] == "hi\n"
     (created,) = box.boxes
-    assert {name: sorted(files) for name, files in created.shared.items()} == {
+    assert {name: sorted(files) for name, files in created.shared_files.items()} == {
         "sums": ["SKILL.md", "add.py"],
         "dice": ["SKILL.md", "data.txt"],
     }
-    assert created.shared["sums"]["add.py"] == b"Adds more."
+    assert created.shared_files["sums"]["add.py"] == b"Adds more."
     prompt = rendered_prompts(server)[0]
     assert "- sums (/mnt/skills/sums/SKILL.md): Adds more." in prompt
     assert "- dice (/mnt/skills/dice/SKILL.md): Rolls dice." in prompt
@@ -413,11 +413,11 @@ async def test_later_request_may_replace_skills(
         return {"type": "shell", "environment": {"type": "container_auto", "skills": skills}}
 
     first = await ask_foreground(server, tools=[tool("1")])
-    assert box.boxes[0].shared["sums"]["add.py"] == b"Adds numbers."
+    assert box.boxes[0].shared_files["sums"]["add.py"] == b"Adds numbers."
     await ask_foreground(
         server, tools=[tool("2")], previous_response_id=first.terminal_response["id"], input="And?"
     )
-    assert len(box.boxes) == 1 and box.boxes[0].shared["sums"]["add.py"] == b"Adds more."
+    assert len(box.boxes) == 1 and box.boxes[0].shared_files["sums"]["add.py"] == b"Adds more."
 
 
 @pytest.mark.requirement("API-SHELL-SKILLS")
@@ -430,7 +430,7 @@ async def test_client_container_has_skills(serve: Serve, ask_foreground: Ask) ->
     )
     request_body = {"name": "mine", "skills": [SKILL_REFERENCE, inline_skill("dice")]}
     created = (await server.client.post("/v1/containers", json=request_body)).json()
-    assert sorted(box.boxes[0].shared) == ["dice", "sums"]
+    assert sorted(box.boxes[0].shared_files) == ["dice", "sums"]
     environment = {"type": "container_reference", "container_id": created["id"]}
     await ask_foreground(server, tools=[{"type": "shell", "environment": environment}])
     assert "- sums (/mnt/skills/sums/SKILL.md): Adds numbers." in rendered_prompts(server)[0]

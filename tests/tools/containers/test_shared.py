@@ -168,7 +168,7 @@ async def test_skills_travel_by_reference() -> None:
         call = CodeInterpreterCall(container_id=first.id)
         second = await two.registry.acquire_auto("default", AUTO, (call,), resolved)
         await second.ensure_ready()
-        assert [*one.sandbox.boxes[0].shared] == [skill.name for skill in resolved]
+        assert [*one.sandbox.boxes[0].shared_files] == [skill.name for skill in resolved]
         assert [skill.name for skill in first.skills] == [skill.name for skill in resolved]
 
 
