@@ -69,6 +69,7 @@ __all__ = [
     "Item",
     "ItemBase",
     "ItemReference",
+    "ItemStatus",
     "LocalShellCall",
     "LocalShellCallOutput",
     "Logprob",
@@ -89,7 +90,6 @@ __all__ = [
     "Refusal",
     "ShellCall",
     "ShellCallOutput",
-    "Status",
     "SummaryText",
     "ToolOutput",
     "ToolSearchCall",
@@ -99,7 +99,7 @@ __all__ = [
     "WebSearchCall",
 ]
 
-Status = Literal["in_progress", "completed", "incomplete"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
 Json = dict[str, Any]
 
@@ -136,7 +136,7 @@ class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
         "user", "assistant", "system", "developer", "unknown", "critic", "discriminator", "tool"
     ]
     content: tuple[Part, ...]
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     phase: Phase | UnsetType = UNSET
 
 
@@ -147,7 +147,7 @@ class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
     summary: tuple[SummaryText, ...] = ()
     content: tuple[ReasoningText, ...] | UnsetType = UNSET
     encrypted_content: _EncryptedContent | UnsetType = UNSET
-    status: Status = "completed"
+    status: ItemStatus = "completed"
 
 
 class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
@@ -158,7 +158,7 @@ class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
     call_id: _CallId
     name: str
     arguments: str
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     namespace: str | UnsetType = UNSET
     caller: Caller | UnsetType = UNSET
     async_: bool | UnsetType = field(default=UNSET, name="async")
@@ -168,7 +168,7 @@ class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
 class FunctionCallOutput(ItemBase, frozen=True, kw_only=True, tag="function_call_output"):
     call_id: _CallId
     output: ToolOutput
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     name: str | UnsetType = UNSET
     namespace: str | UnsetType = UNSET
     caller: Caller | UnsetType = UNSET
@@ -181,7 +181,7 @@ class CustomToolCall(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call"
     call_id: _CallId
     name: str
     input: str
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     namespace: str | UnsetType = UNSET
     caller: Caller | UnsetType = UNSET
     async_: bool | UnsetType = field(default=UNSET, name="async")
@@ -191,7 +191,7 @@ class CustomToolCall(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call"
 class CustomToolCallOutput(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call_output"):
     call_id: _CallId
     output: ToolOutput
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     name: str | UnsetType = UNSET
     caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
@@ -254,7 +254,7 @@ class ImageGenerationCall(ItemBase, frozen=True, kw_only=True, tag="image_genera
 class ComputerCall(ItemBase, frozen=True, kw_only=True, tag="computer_call"):
     call_id: _CallId
     pending_safety_checks: tuple[Json, ...] = ()
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     action: Json | UnsetType = UNSET
     actions: tuple[Json, ...] | UnsetType = UNSET
 
@@ -270,19 +270,19 @@ class ComputerCallOutput(ItemBase, frozen=True, kw_only=True, tag="computer_call
 class LocalShellCall(ItemBase, frozen=True, kw_only=True, tag="local_shell_call"):
     call_id: _CallId
     action: Json
-    status: Status = "completed"
+    status: ItemStatus = "completed"
 
 
 class LocalShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="local_shell_call_output"):
     output: str
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     call_id: _CallId | UnsetType = UNSET
 
 
 class ShellCall(ItemBase, frozen=True, kw_only=True, tag="shell_call"):
     call_id: _CallId
     action: Json
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     environment: Json | UnsetType = UNSET
     caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
@@ -291,7 +291,7 @@ class ShellCall(ItemBase, frozen=True, kw_only=True, tag="shell_call"):
 class ShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="shell_call_output"):
     call_id: _CallId
     output: tuple[Json, ...]
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     max_output_length: int | None = None
     caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
@@ -350,7 +350,7 @@ class ToolSearchCall(ItemBase, frozen=True, kw_only=True, tag="tool_search_call"
     arguments: Any
     call_id: _CallId | None = None
     execution: Literal["server", "client"] = "server"
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     created_by: str | UnsetType = UNSET
 
 
@@ -358,7 +358,7 @@ class ToolSearchOutput(ItemBase, frozen=True, kw_only=True, tag="tool_search_out
     tools: tuple[Tool, ...]
     call_id: _CallId | None = None
     execution: Literal["server", "client"] = "server"
-    status: Status = "completed"
+    status: ItemStatus = "completed"
     created_by: str | UnsetType = UNSET
 
 
