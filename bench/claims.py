@@ -48,7 +48,7 @@ async def _claims(server: Postgres, rate: int) -> list[Line]:
     from antiphon.store.store_observer import observe_store
     from antiphon.wire.parsing.requests import parse_create_response
 
-    url, counter = await server.fresh(), _Counter()
+    url, counter = await server.create_database(), _Counter()
     stores = [await open_store(url, connections=4) for _ in range(_SERVERS)]
     services = [_service(observe_store(store, counter, time.monotonic)) for store in stores]
     for service in services:

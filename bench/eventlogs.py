@@ -54,7 +54,7 @@ async def _listeners(
     from antiphon.store import open_store
     from antiphon.testing.run_check import batch, begin_run, ended_response
 
-    url = await server.fresh()
+    url = await server.create_database()
     bus_url = None if bus is None else bus.url
     store = await open_store(url, bus=bus_url, peers=peers)
     with store.runs.subscribe("t", "resp_none"):
@@ -163,7 +163,7 @@ async def _commits(server: Postgres, peers: Path | None, kind: str) -> list[Line
     from antiphon.store.records import Append
     from antiphon.testing.run_check import batch, begin_run
 
-    url = await server.fresh()
+    url = await server.create_database()
     stores = [await open_store(url, peers=peers) for _ in range(_CONNECTIONS)]
     pool = await asyncpg.create_pool(url, min_size=_CONNECTIONS, max_size=_CONNECTIONS)
     await pool.execute("CREATE TABLE plain (n BIGINT, b BYTEA)")

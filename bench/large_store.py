@@ -134,7 +134,7 @@ async def _measure(server: Postgres, responses: int, seconds: float) -> list[Lin
 
     from antiphon.store.postgres.store import PostgresStore
 
-    url = await server.fresh()
+    url = await server.create_database()
     connection = await asyncpg.connect(url)
     store = await PostgresStore.open(url, connections=1)
     try:

@@ -59,7 +59,7 @@ def pgvector() -> Iterator[Line]:
 
 
 async def _measure(server: Any, chunks: int, shares: Mapping[str, float]) -> list[Line]:
-    filled = await fill(await server.fresh(), chunks, shares)
+    filled = await fill(await server.create_database(), chunks, shares)
     started = time.monotonic()
     store = await open_store(filled.url, vectors="pgvector")
     took = time.monotonic() - started

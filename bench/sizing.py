@@ -99,7 +99,9 @@ def _database_cpu_s() -> float:
 def sizing() -> Iterator[Line]:
     """Fit the model with one server, and predict two and three."""
     with postgres() as database:
-        costs = {count: _costs(asyncio.run(database.fresh()), count) for count in (1, 2, 3)}
+        costs = {
+            count: _costs(asyncio.run(database.create_database()), count) for count in (1, 2, 3)
+        }
     (short, _), (long, _) = _LOADS
     one = costs[1]
     event = {kind: (one[long][kind] - one[short][kind]) / (long - short) for kind in (0, 1)}

@@ -32,7 +32,7 @@ def _stores() -> Iterator[tuple[dict[str, str], Postgres]]:
             {
                 "memory": "memory:",
                 "SQLite": f"sqlite:{Path(folder) / 'bench.db'}",
-                "PostgreSQL": asyncio.run(server.fresh()),
+                "PostgreSQL": asyncio.run(server.create_database()),
             },
             server,
         )

@@ -21,5 +21,5 @@ async def open_empty_store(kind: str, request: pytest.FixtureRequest, folder: Pa
     """Open a store for the test of ``request``. Files are in ``folder``."""
     if kind == "postgres":
         database: Postgres = request.getfixturevalue("database")
-        return await open_store(await database.migrated())
+        return await open_store(await database.create_migrated_database())
     return await open_store("memory:" if kind == "memory" else f"sqlite:{folder}/antiphon.db")

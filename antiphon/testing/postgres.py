@@ -65,11 +65,11 @@ class Postgres:
         """Return the URL of a database of this server."""
         return f"postgresql://postgres@127.0.0.1:{self._port}/{database}"
 
-    async def fresh(self) -> str:
+    async def create_database(self) -> str:
         """Create an empty database and return its URL."""
         return await self._copy("template1")
 
-    async def migrated(self) -> str:
+    async def create_migrated_database(self) -> str:
         """Create a database with the store's tables and return its URL. The database is a copy of a
         template database, because a copy is five times as fast as the migrations. The first call
         creates the template and runs the migrations on it."""

@@ -244,7 +244,7 @@ async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: P
     database, bus, disks = parts
     upstream = Upstream(random)
     await upstream.start()
-    url = await database.fresh()
+    url = await database.create_database()
     proxy = Proxy(int(url.rpartition(":")[2].partition("/")[0]))
     await proxy.start()
     store = url.replace(f":{proxy.target_port}/", f":{proxy.port}/")

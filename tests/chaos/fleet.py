@@ -232,7 +232,7 @@ def main(arguments: list[str]) -> int:
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-fleet-")))
         database = opened.enter_context(postgres())
-        url = asyncio.run(database.migrated())
+        url = asyncio.run(database.create_migrated_database())
         engines = opened.enter_context(running_engines())
         settings = f'vectors = "pgvector"\n{opened.enter_context(_s3())}'
         model = _model(opened, engines)

@@ -184,7 +184,7 @@ def test_another_process_takes_over_a_run(tmp_path: Path, kills: int, database: 
     """Two processes over PostgreSQL, one of which is killed, and another started in its place;
     readers that lose theirs go on at the other one."""
     dice = random.Random(kills)
-    store = asyncio.run(database.migrated())
+    store = asyncio.run(database.create_migrated_database())
     numbers = itertools.count()
     with ExitStack() as stack:
 

@@ -173,7 +173,7 @@ async def api(cluster: Cluster, database: Postgres, tmp_path: Path) -> AsyncIter
     models = json_answer({"data": [{"id": "held", "object": "model", "owned_by": "test"}]})
     answer = Answer(pieces)
     async with fake(v1__models=models, v1__chat__completions=answer) as upstream:
-        api = Api(cluster, tmp_path, await database.migrated(), upstream.url)
+        api = Api(cluster, tmp_path, await database.create_migrated_database(), upstream.url)
         pieces.insert(1, api.release)
         async with api.client:
             yield api

@@ -47,7 +47,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path, database: Postgres) -> Iterator[Fleet]:
-    store = asyncio.run(database.migrated())
+    store = asyncio.run(database.create_migrated_database())
     with ExitStack() as stack:
         servers = [
             stack.enter_context(
@@ -181,7 +181,7 @@ def test_replicas_start_together_on_an_empty_database(tmp_path: Path, database: 
     async def opened() -> None:
         from antiphon.store import open_store
 
-        url = await database.migrated()
+        url = await database.create_migrated_database()
         stores = await asyncio.gather(*(open_store(url) for _ in range(8)))
         await asyncio.gather(*(store.close() for store in stores))
 
@@ -192,7 +192,7 @@ async def test_servers_on_one_host_send_events_over_sockets(
     tmp_path: Path, database: Postgres
 ) -> None:
     """The server that runs a response connects to the server whose client reads it."""
-    store = await database.migrated()
+    store = await database.create_migrated_database()
     sockets = tmp_path / "run" / "antiphon"
     environment = {"XDG_RUNTIME_DIR": str(sockets.parent)}
     with ExitStack() as stack:

@@ -40,7 +40,7 @@ def _settings(folder: Path) -> str:
 @pytest.fixture
 def servers(tmp_path: Path, database: Postgres) -> Iterator[list[Server]]:
     """A server of two workers, and one of a single process."""
-    store = asyncio.run(database.migrated())
+    store = asyncio.run(database.create_migrated_database())
     with (
         serving(
             tmp_path / "a", f"{SETTINGS}workers = 2", store=store,

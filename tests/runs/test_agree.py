@@ -86,7 +86,11 @@ class Agreement(RuleBasedStateMachine):
         self.talks = ["conv_none"]
 
     async def _open(self) -> list[World]:
-        urls = ["memory:", f"sqlite:{Path(self.folder.name)}/a.db", await self.database.migrated()]
+        urls = [
+            "memory:",
+            f"sqlite:{Path(self.folder.name)}/a.db",
+            await self.database.create_migrated_database(),
+        ]
         return [World(await open_store(url)) for url in urls]
 
     def teardown(self) -> None:

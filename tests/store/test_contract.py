@@ -38,7 +38,7 @@ async def open_new(kind: str, request: pytest.FixtureRequest) -> Store:
         folder = request.getfixturevalue("tmp_path")
         return await SqliteStore.open(folder / "a.db", peers=folder)
     database: Postgres = request.getfixturevalue("database")
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     return await open_store(url, listen_url=url)  # as behind a pooler: no session is ours
 
 

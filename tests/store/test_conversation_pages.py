@@ -59,7 +59,7 @@ async def test_sqlite_reads_a_page_alone(what: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", QUERIES)
 async def test_postgres_reads_a_page_alone(what: str, database: Postgres) -> None:
-    store = await open_store(await database.migrated())
+    store = await open_store(await database.create_migrated_database())
     assert isinstance(store, PostgresStore)
     conversation = ConversationResource(id="conv_a", created_at=1)
     await store.save_conversation("t", conversation, messages(MANY))
@@ -122,7 +122,7 @@ async def test_older_sqlite_database_knows_the_kinds_of_its_items(tmp_path: Path
 
 
 async def test_older_postgres_database_knows_the_kinds_of_its_items(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.create_database()
     connection = await asyncpg.connect(url)
     await connection.execute(
         "CREATE SCHEMA antiphon; CREATE TABLE antiphon.migrations (name TEXT PRIMARY KEY);"

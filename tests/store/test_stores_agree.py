@@ -92,7 +92,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = 0
 
     async def opened(self) -> list[StoreUnderTest]:
-        urls = ["memory:", f"sqlite:{self.folder.name}/a.db", await self.database.migrated()]
+        urls = [
+            "memory:",
+            f"sqlite:{self.folder.name}/a.db",
+            await self.database.create_migrated_database(),
+        ]
         return [StoreUnderTest(await open_store(url)) for url in urls]
 
     def teardown(self) -> None:

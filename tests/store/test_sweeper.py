@@ -123,7 +123,7 @@ class Counted:
 async def test_transactions_of_a_sweep_are_small(
     database: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = await open_store(await database.migrated())
+    store = await open_store(await database.create_migrated_database())
     counted = Counted(store, monkeypatch)
     claim = await begin_run(store)
     await store.runs.append([Append(claim, batch(n)) for n in range(2, 3_000)])

@@ -102,7 +102,7 @@ async def test_unused_connections_go_back_to_the_pool(monkeypatch: pytest.Monkey
 
 
 async def test_more_callers_than_connections_are_all_served(database: Postgres) -> None:
-    store = await open_store(await database.migrated(), connections=2)
+    store = await open_store(await database.create_migrated_database(), connections=2)
     names = [str(n) for n in range(40)]
     async with asyncio.timeout(60):
         await asyncio.gather(*(store.save("t", make_response(name)) for name in names))
@@ -113,7 +113,7 @@ async def test_more_callers_than_connections_are_all_served(database: Postgres) 
 
 async def test_lost_connections_are_replaced_without_an_error(database: Postgres) -> None:
     """The server closes idle connections, for example because it restarts."""
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     await asyncio.gather(*(store.has_response("t", str(n)) for n in range(5)))
     opened: Any = store

@@ -53,7 +53,7 @@ def rows(url: str) -> Any:
 @pytest.fixture
 async def url(database: Postgres) -> str:
     """An empty database."""
-    return await database.migrated()
+    return await database.create_migrated_database()
 
 
 @pytest.fixture

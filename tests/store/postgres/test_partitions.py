@@ -53,7 +53,7 @@ class Opened:
 
 @asynccontextmanager
 async def opened(database: Postgres) -> AsyncIterator[Opened]:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     connection = await asyncpg.connect(url)
     await connection.execute("SET search_path TO antiphon")
@@ -152,7 +152,7 @@ async def test_processes_sweep_at_once(database: Postgres) -> None:
 
 @pytest.mark.parametrize("runs", [0, 3])
 async def test_older_database_is_partitioned(runs: int, database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.create_database()
     connection = await asyncpg.connect(url)
     await connection.execute(
         "CREATE SCHEMA antiphon; CREATE TABLE antiphon.migrations (name TEXT PRIMARY KEY);"

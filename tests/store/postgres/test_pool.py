@@ -101,7 +101,7 @@ async def test_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_missing_permissions_are_named_and_needed_only_once(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.create_database()
     guest = url.replace("postgres@", "guest@")
     async with connected(url) as connection:
         await connection.execute("CREATE ROLE guest LOGIN")
@@ -121,7 +121,7 @@ async def test_missing_permissions_are_named_and_needed_only_once(database: Post
 
 
 async def test_other_tables_are_not_touched(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.create_database()
     async with connected(url) as connection:
         for table in ("migrations", "responses", "runs"):
             await connection.execute(f"CREATE TABLE {table} (theirs INTEGER)")
@@ -132,7 +132,7 @@ async def test_other_tables_are_not_touched(database: Postgres) -> None:
 
 
 async def test_newer_database_is_refused(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     await (await open_store(url)).close()
     async with connected(url) as connection:
         await connection.execute("INSERT INTO antiphon.migrations VALUES ('9999_later')")
@@ -141,7 +141,7 @@ async def test_newer_database_is_refused(database: Postgres) -> None:
 
 
 async def test_concurrent_processes_apply_migrations_once(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.create_database()
     stores = await asyncio.gather(*(open_store(url) for _ in range(6)))
     await stores[0].save("t", make_response("a"))
     assert all([await store.load("t", "resp_a") == make_response("a") for store in stores])
@@ -164,7 +164,7 @@ SMALL_TABLES = (
 
 
 async def test_every_query_uses_an_index(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     await (await open_store(url)).close()
     async with connected(url) as connection:
         await connection.execute("SET search_path TO antiphon; SET enable_seqscan TO off")
@@ -185,7 +185,7 @@ async def test_every_query_uses_an_index(database: Postgres) -> None:
 
 @pytest.mark.parametrize("name", ["msg_\0", "\0", "𝄞" * 1024, "x" * 1024], ids=len)
 async def test_unindexable_ids_work(database: Postgres, name: str) -> None:
-    store = await open_store(await database.migrated())
+    store = await open_store(await database.create_migrated_database())
     messages = Message(id=name, role="user", content=(InputText(text="a\0b"),))
     await store.save("t", make_response("a", added=(messages,)))
     loaded = await store.load("t", "resp_a")
@@ -210,7 +210,7 @@ def test_index_keys_are_distinct() -> None:
 
 
 async def test_invalid_text_fails_alone(database: Postgres) -> None:
-    store = await open_store(await database.migrated())
+    store = await open_store(await database.create_migrated_database())
     with pytest.raises(RunError):
         await store.save("\ud800", make_response("a"))
     with pytest.raises(RunError):
@@ -221,7 +221,7 @@ async def test_invalid_text_fails_alone(database: Postgres) -> None:
 
 
 async def test_unreadable_row_raises_run_error(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     await store.save("t", make_response("a"))
     async with connected(url) as connection:
@@ -232,7 +232,7 @@ async def test_unreadable_row_raises_run_error(database: Postgres) -> None:
 
 
 async def test_large_chain_is_decoded(database: Postgres) -> None:
-    store = await open_store(await database.migrated())
+    store = await open_store(await database.create_migrated_database())
     for n in range(6):
         await store.save("t", make_response(str(n), str(n - 1) if n else None, text="y" * 50_000))
     chain = await store.load_chain("t", "resp_5")
@@ -246,7 +246,7 @@ async def test_large_chain_is_decoded(database: Postgres) -> None:
 
 
 async def test_killed_process_loses_no_announced_event(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     await (await open_store(url)).close()
     requests = [sys.executable, "-c", APPENDING, url]
     with subprocess.Popen(requests, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
@@ -269,7 +269,7 @@ async def test_killed_process_loses_no_announced_event(database: Postgres) -> No
 
 async def test_pool_recovers_from_a_killed_server() -> None:
     with postgres() as server:
-        store = await open_store(await server.fresh())
+        store = await open_store(await server.create_database())
         claim = await begin_run(store)
         with store.runs.subscribe("t", "resp_a") as tail:
             await asyncio.to_thread(server.stop)
@@ -292,7 +292,7 @@ async def test_pool_recovers_from_a_killed_server() -> None:
 
 
 async def test_pool_reopens_a_lost_connection(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     await begin_run(store)
     async with connected(url) as connection, asyncio.timeout(60):
@@ -311,7 +311,7 @@ async def test_pool_reopens_a_lost_connection(database: Postgres) -> None:
 
 
 async def test_cancelled_append_still_notifies(database: Postgres) -> None:
-    store = await open_store(await database.migrated())
+    store = await open_store(await database.create_migrated_database())
     claim = await begin_run(store)
     async with asyncio.timeout(60):
         with store.runs.subscribe("t", "resp_a") as tail:
@@ -336,7 +336,7 @@ async def test_cancelled_append_still_notifies(database: Postgres) -> None:
 async def test_a_tenant_that_waits_for_its_lock_leaves_connections_to_others(
     database: Postgres,
 ) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await PostgresStore.open(url, connections=2)
 
     def writes() -> list[Coroutine[Any, Any, bool]]:
@@ -362,7 +362,7 @@ async def test_a_tenant_that_waits_for_its_lock_leaves_connections_to_others(
 
 
 async def test_two_servers_together_do_not_exceed_a_quota(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     stores = [await PostgresStore.open(url, connections=3) for _ in range(2)]
     limits: dict[str, Any] = {"max_responses": 3, "max_bytes": None, "lease_s": 60}
     try:

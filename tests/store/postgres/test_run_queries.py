@@ -65,7 +65,7 @@ def discarded_rows(plan: dict[str, Any]) -> Iterator[int]:
 @pytest.mark.parametrize("statistics", ["none", "all runs have ended"])
 async def test_runs_are_looked_up_by_key(database: Postgres, statistics: str) -> None:
     """A query does not read all runs that have not ended, even if the planner expects few."""
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store: Any = await open_store(url)
     async with connected(url) as connection:
         await connection.execute("SET search_path TO antiphon")
@@ -84,7 +84,7 @@ async def test_runs_are_looked_up_by_key(database: Postgres, statistics: str) ->
 async def test_frequent_statements_use_generic_plans(database: Postgres) -> None:
     """PostgreSQL plans a statement anew for each execution if a custom plan for the arguments seems
     cheaper than the generic plan. It decides after five executions."""
-    store: Any = await open_store(await database.migrated(), connections=1)
+    store: Any = await open_store(await database.create_migrated_database(), connections=1)
     claims = [await begin_run(store, name) for name in "ab"]
     for n in range(30):
         for count in (1, 2):

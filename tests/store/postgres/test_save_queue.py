@@ -18,7 +18,7 @@ from antiphon.testing.store_check import make_response
 
 @pytest.fixture
 async def store(database: Postgres) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.open(await database.migrated())
+    store = await PostgresStore.open(await database.create_migrated_database())
     yield store
     await store.close()
 
@@ -90,7 +90,7 @@ async def test_a_cancelled_save_leaves_the_others(store: PostgresStore) -> None:
 
 
 async def test_closing_waits_for_saves(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await PostgresStore.open(url)
     saves = [
         asyncio.create_task(store.save("t", make_response(str(number)))) for number in range(6)

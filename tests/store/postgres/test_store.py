@@ -41,7 +41,7 @@ class RecordingListener:
 @asynccontextmanager
 async def two(database: Postgres) -> AsyncIterator[tuple[Store, Store, RecordingListener]]:
     """Open two stores over one database; record the notifications of the second."""
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     one, other = await open_store(url), await open_store(url)
     listener = RecordingListener()
     one.runs.set_listener(RecordingListener())
@@ -124,7 +124,7 @@ async def test_run_whose_row_was_locked_is_claimed_soon(
     database: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader locks the row for a moment, to mark that it follows the run."""
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     await store.runs.create(job("a"), queued_response("a"), batch(0))
     listener = RecordingListener()
@@ -145,7 +145,7 @@ async def test_run_whose_row_was_locked_is_claimed_soon(
 
 
 async def test_takeover_in_progress_fences_an_append(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     claim = await begin_run(store)
     connection = await asyncpg.connect(url)
@@ -162,7 +162,7 @@ async def test_takeover_in_progress_fences_an_append(database: Postgres) -> None
 
 
 async def test_lock_is_refused_while_its_run_ends(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     await begin_run(store)
     connection = await asyncpg.connect(url)
@@ -290,7 +290,7 @@ async def test_subscription_gets_batches_without_reading_the_store(database: Pos
 
 
 async def test_concurrent_deletion_of_siblings_frees_the_parent(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     one, other = await open_store(url), await open_store(url)
     for n in range(20):
         await one.save("t", make_response(f"p{n}"))
@@ -310,7 +310,7 @@ async def test_concurrent_deletion_of_siblings_frees_the_parent(database: Postgr
 
 
 async def test_siblings_that_expire_together_free_their_ancestors(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     for name, parent in (("root", None), ("a", "root"), ("b", "root"), ("c", "b"), ("new", None)):
         created_at = 100 if name == "new" else 1
@@ -327,7 +327,7 @@ async def test_siblings_that_expire_together_free_their_ancestors(database: Post
 
 async def test_totals_of_tenants_are_exact(database: Postgres) -> None:
     """Whatever changed responses, and whichever changes were added to the totals."""
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     for n in range(6):
         await store.save(
@@ -351,7 +351,7 @@ async def test_totals_of_tenants_are_exact(database: Postgres) -> None:
 
 
 async def test_reservations_add_many_changes_to_the_totals(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     for n in range(102):
         await store.save("t", make_response(str(n)))
@@ -371,7 +371,7 @@ async def test_search_reads_the_list_in_steps(
     database: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_store, "_LOOKED_ROWS", 2)
-    store = await open_store(await database.migrated())
+    store = await open_store(await database.create_migrated_database())
     for n in range(9):
         await store.save("t", make_response(str(n), "0" if n in (1, 4, 7, 8) else None))
     for newest_first, expected in ((True, [8, 7, 4]), (False, [1, 4, 7])):
@@ -385,7 +385,7 @@ async def test_search_reads_the_list_in_steps(
 
 async def test_concurrent_appends_and_deletion_leave_no_rows(database: Postgres) -> None:
     """Concurrent appends, ends, takeovers and deletions are atomic and do not deadlock."""
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     one, other = await open_store(url), await open_store(url)
     async with asyncio.timeout(60):
         for n in range(25):
@@ -409,7 +409,7 @@ async def test_concurrent_appends_and_deletion_leave_no_rows(database: Postgres)
 
 
 async def test_finished_run_keeps_no_job(database: Postgres) -> None:
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     store = await open_store(url)
     claim = await begin_run(store)
     stored = "SELECT sum(length(request) + length(prompt)) FROM antiphon.runs"

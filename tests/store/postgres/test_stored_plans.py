@@ -180,7 +180,7 @@ async def test_plans_of_empty_tables_suit_large_tables() -> None:
     """Otherwise each look-up takes longer with each new row, until the tables are analysed.
     Autovacuum might analyse them during the test."""
     with postgres(autovacuum="off") as server:
-        await check_plans(await server.fresh())
+        await check_plans(await server.create_database())
 
 
 async def check_plans(url: str) -> None:

@@ -240,7 +240,7 @@ async def two_with_bus(
     """Open two stores with one bus, and a follower of nothing else."""
     bus = FakeBus(fault)
     monkeypatch.setattr("antiphon.store.postgres.store.find_connector", lambda url: bus.connect)
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     one, other = [await open_store(url, bus="fake://") for _ in range(2)]
     try:
         for store in (one, other):

@@ -164,7 +164,7 @@ async def test_unusable_folder_is_not_used(folder: Path, fault: str) -> None:
 @asynccontextmanager
 async def two_on_a_host(database: Postgres, folders: tuple[Path, Path]) -> AsyncIterator[Any]:
     """Open two stores over one database. They are on one host if their folders are the same."""
-    url = await database.migrated()
+    url = await database.create_migrated_database()
     one, other = [await open_store(url, peers=folder) for folder in folders]
     try:
         yield one, other

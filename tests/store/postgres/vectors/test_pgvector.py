@@ -27,7 +27,7 @@ async def url(database: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty database. More than 100 chunks are large."""
     monkeypatch.setattr(pgvector, "SMALL_ROWS", 100)
     monkeypatch.setattr(pgvector, "EXACT_ROWS", 100)
-    return await database.migrated()
+    return await database.create_migrated_database()
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def store(url: str) -> AsyncIterator[Store]:
 
 async def test_store_with_pgvector_passes_the_checks(database: Postgres) -> None:
     for check in CHECKS.values():
-        opened = await open_store(await database.migrated(), vectors="pgvector")
+        opened = await open_store(await database.create_migrated_database(), vectors="pgvector")
         try:
             await check(opened)
         finally:

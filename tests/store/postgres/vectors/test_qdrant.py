@@ -36,7 +36,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeQdrant]:
 
 @pytest.fixture
 async def url(database: Postgres) -> str:
-    return await database.migrated()
+    return await database.create_migrated_database()
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ async def store(url: str, server: FakeQdrant) -> AsyncIterator[Store]:
 
 async def test_store_with_qdrant_passes_the_checks(database: Postgres, server: FakeQdrant) -> None:
     for check in CHECKS.values():
-        opened = await open_store(await database.migrated(), vectors=server.url, vectors_key=KEY)
+        opened = await open_store(
+            await database.create_migrated_database(), vectors=server.url, vectors_key=KEY
+        )
         try:
             await check(opened)
         finally:
