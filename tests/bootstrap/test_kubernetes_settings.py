@@ -17,8 +17,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.wire.resources import containers as wc
 from tests.conformance.fake_containers import Uploads
-
-from .fake_cluster import POOL, fake_cluster
+from tests.sandbox.kubernetes.fake_cluster import POOL, fake_cluster
 
 
 def containers(**settings: Any) -> Any:
