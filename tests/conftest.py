@@ -25,7 +25,7 @@ _UNTIMED = settings(
 )
 settings.register_profile("default", _UNTIMED)
 settings.load_profile("default")
-#: `make fuzz`. Properties with a number of their own: ``searching.examples``.
+#: `make fuzz`. Properties with a number of their own: ``hypothesis_settings.examples``.
 settings.register_profile("fuzz", _UNTIMED, max_examples=2_000)
 
 #: A file system in memory, on Linux.

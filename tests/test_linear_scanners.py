@@ -71,6 +71,7 @@ from antiphon.wire.parsing.items import read_items
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.resources.containers import ContainerFile
 from tests.fuzz.parsers import TARGETS
+from tests.hypothesis_settings import is_fuzz
 from tests.near_misses import (
     PACKAGE,
     NearMiss,
@@ -80,7 +81,6 @@ from tests.near_misses import (
     parts,
     patterns,
 )
-from tests.searching import is_fuzz
 
 #: Characters of a piece, for scanners that read a stream.
 _PIECE = 1000

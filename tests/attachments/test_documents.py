@@ -34,8 +34,8 @@ from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.sandbox.base import ExecutionResult
 from antiphon.testing.sandbox import FakeSandbox
+from tests.hypothesis_settings import examples
 from tests.sandbox.real_sandboxes import sandbox as sandboxed
-from tests.searching import examples
 
 from .samples import docx, pdf, png, xlsx
 

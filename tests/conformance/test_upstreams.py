@@ -40,7 +40,7 @@ from tests.conformance import oracle
 from tests.conformance.asgi_clients import StreamingClient, WebSocketClient
 from tests.conformance.server import Server
 from tests.golden.models import MODELS
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer, sse
 
 KEY = "sk-of-the-operator"

@@ -27,7 +27,7 @@ from tests.dialects.replies import (
     tokenizer_for,
     write_calls,
 )
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 
 SHAPES = {
     "store": ToolShape(

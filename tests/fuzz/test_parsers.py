@@ -13,7 +13,7 @@ from tests.fuzz import campaign
 from tests.fuzz.laws import TRACERS, check_laws
 from tests.fuzz.mutations import EDGES, mutate
 from tests.fuzz.parsers import CORPUS, TARGETS, Target
-from tests.searching import examples, is_fuzz
+from tests.hypothesis_settings import examples, is_fuzz
 
 #: Outputs of the campaign that every run checks.
 SHARE = 500

@@ -29,8 +29,8 @@ from antiphon.stream.deltas import Delta
 from antiphon.testing.postgres import Postgres
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.resources.conversations import CreateConversation
+from tests.hypothesis_settings import examples
 from tests.runs.scripted_service import NOW, OneModel
-from tests.searching import examples
 
 TEXTS = st.sampled_from(["one", "two words", "and three words"])
 PLACES = st.integers(0, 30)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.sandbox.javascript import CallOutcome, JavaScript, ProgramCall, ProgramState
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 
 PATHS = (("look",), ("crm", "find"), ("a-b",))
 

@@ -22,7 +22,7 @@ from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended_response, job, queued_response
 from antiphon.testing.store_check import make_response
 from antiphon.wire.resources.conversations import ConversationResource
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 
 NAMES = st.sampled_from("abc")
 TENANTS = st.sampled_from("tttttu")

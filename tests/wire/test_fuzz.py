@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
 from antiphon.wire.request import CreateResponse
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 from tests.wire.samples import CHOICES, INPUT_PARTS, ITEMS, OUTPUT_PARTS, REQUIRED, TOOLS, noisy
 
 SCALARS = (

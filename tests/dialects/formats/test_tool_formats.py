@@ -15,7 +15,7 @@ from antiphon.dialects.formats.registry import DETECTION_NAMES, HARMONY_NAMES, S
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.errors import SetupError
 from tests.dialects.replies import Story, items, read, stories
-from tests.searching import is_fuzz
+from tests.hypothesis_settings import is_fuzz
 
 STORIES = stories()
 TEXTS = ("reasoning", "message", "input", "arguments")

@@ -47,7 +47,7 @@ from antiphon.wire.response import (
 )
 from antiphon.wire.tools import Custom, Function, Namespace
 from tests.dialects.gpt_oss import CARD, dialect, encoding, tokenizer
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = Function(name="get_weather", description="The weather.", parameters=CITY)

@@ -20,7 +20,7 @@ from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 from antiphon.wire.items import FunctionCall, Logprob, Message, Reasoning, TopLogprob
 from tests.dialects.replies import SHAPES, items, read, write_calls
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 
 THINK = ("<think>", "</think>")
 CALL = ("<tool_call>", "</tool_call>")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from antiphon.engines.gguf.reader import Tensor, read_gguf
 from antiphon.errors import SetupError
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 
 TYPES = {int: (4, "<I"), float: (6, "<f"), bool: (7, "<?")}
 

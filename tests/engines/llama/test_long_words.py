@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.engines.llama.long_words import split_long_words
 from antiphon.engines.llama.tokenizer import LlamaTokenizer
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 from tests.tiny_models.unpacked import tiny_gpt_oss
 
 LITERALS = {"<|end|>": 1, "!!": 2}

@@ -17,7 +17,7 @@ from antiphon.engines.llama import tokenizer as module
 from antiphon.engines.llama.tokenizer import LlamaTokenizer
 from antiphon.errors import SetupError
 from antiphon.testing.embedded_model import smollm2
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 
 pytestmark = pytest.mark.e2e
 

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.runs.replies.reasoning_excerpt import Excerpt
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 
 REASONING = """\
 Okay, two and two, e.g. as a sum (see 3.5). Let me think.

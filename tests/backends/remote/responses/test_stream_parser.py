@@ -26,7 +26,7 @@ from antiphon.testing.delta_reader import read_reply as checked
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 from tests.golden import story
-from tests.searching import examples
+from tests.hypothesis_settings import examples
 
 Json = dict[str, Any]
 #: Stories with a complete stream.
