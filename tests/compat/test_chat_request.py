@@ -12,7 +12,7 @@ from antiphon.compat.chat_request import ChatRequest, parse_chat_request
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
-from tests.wire.test_fuzz import JSON, check_error, mutated, searching
+from tests.wire.test_fuzz import JSON, check_error, mutated, property_test
 
 CALLS = [
     {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
@@ -83,25 +83,25 @@ def read(value: Any) -> ChatRequest | None:
         return None
 
 
-@searching
+@property_test
 @given(JSON)
 def test_any_json_is_parsed_or_refused(value: Any) -> None:
     read(value)
 
 
-@searching
+@property_test
 @given(mutated(SAMPLE))
 def test_mutated_request_is_parsed_or_refused(value: Any) -> None:
     read(value)
 
 
-@searching
+@property_test
 @given(mutated({"messages": MESSAGES, **LEGACY}))
 def test_mutated_legacy_request_is_parsed_or_refused(value: Any) -> None:
     read(value)
 
 
-@searching
+@property_test
 @given(st.sampled_from(MESSAGES).flatmap(mutated))
 def test_mutated_message_is_parsed_or_refused(value: Any) -> None:
     read({"messages": [*MESSAGES, value]})

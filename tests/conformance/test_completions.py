@@ -21,7 +21,7 @@ from antiphon.testing.tokenizer import END
 from antiphon.tokens import ModelCard
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server, engine, local
-from tests.wire.test_fuzz import JSON, check_error, mutated, searching
+from tests.wire.test_fuzz import JSON, check_error, mutated, property_test
 
 Json = dict[str, Any]
 
@@ -274,7 +274,7 @@ SAMPLE = {
 }
 
 
-@searching
+@property_test
 @given(mutated(SAMPLE) | JSON)
 def test_any_request_is_answered_or_rejected(value: Any) -> None:
     try:

@@ -20,7 +20,7 @@ from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.embedder import WordEmbedder
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server
-from tests.wire.test_fuzz import JSON, check_error, mutated, searching
+from tests.wire.test_fuzz import JSON, check_error, mutated, property_test
 
 Json = dict[str, Any]
 
@@ -161,7 +161,7 @@ async def test_input_tokens_are_counted(server: Server) -> None:
     assert 'antiphon_prompt_tokens_total{model="tiny"} 3.0' in metrics
 
 
-@searching
+@property_test
 @given(
     mutated({"input": ["a", [1]], "model": "m", "dimensions": 5, "user": "u"}) | JSON | st.none()
 )

@@ -83,7 +83,7 @@ REQUEST = st.fixed_dictionaries(
     },
 )
 
-searching = examples(60, suppress_health_check=[HealthCheck.too_slow])
+property_test = examples(60, suppress_health_check=[HealthCheck.too_slow])
 
 
 def read(body: bytes) -> CreateResponse | None:
@@ -106,20 +106,20 @@ def check_error(error: InvalidRequest) -> None:
     assert error.param is None or 0 < len(error.param) < 200
 
 
-@searching
+@property_test
 @given(st.binary(max_size=64))
 def test_any_bytes_are_parsed_or_refused(body: bytes) -> None:
     read(body)
 
 
-@searching
+@property_test
 @given(JSON)
 def test_any_json_is_parsed_or_refused(value: Any) -> None:
     read(json.dumps(value).encode())
 
 
 @pytest.mark.requirement("API-400")
-@searching
+@property_test
 @given(REQUEST)
 def test_mutated_request_is_parsed_or_refused(value: Any) -> None:
     request = read(json.dumps(value).encode())
@@ -161,7 +161,7 @@ VALID = st.fixed_dictionaries(
 )
 
 
-@searching
+@property_test
 @given(VALID)
 def test_encoded_request_parses_to_the_same_value(value: Any) -> None:
     request = read(json.dumps(value).encode())
@@ -169,7 +169,7 @@ def test_encoded_request_parses_to_the_same_value(value: Any) -> None:
     assert read(msgspec.json.encode(request)) == request
 
 
-@searching
+@property_test
 @given(
     st.dictionaries(
         st.text(st.characters(codec=None), max_size=4),
