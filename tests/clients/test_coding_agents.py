@@ -103,7 +103,9 @@ def connections(shell: Shell) -> int:
         ("gpt-5.6-sol", "Task for codex with code"),
     ],
 )
-def test_codex(shell: Shell, model: str, task: str, websockets: bool) -> None:
+def test_codex_finishes_a_task_with_each_style_of_tools(
+    shell: Shell, model: str, task: str, websockets: bool
+) -> None:
     """It has three styles of tools, which it chooses by the name of the model."""
     before = connections(shell)
     done(shell, codex(shell, task, model=model, websockets=websockets))
@@ -140,14 +142,14 @@ def test_codex_calls_tools_of_a_server(shell: Shell) -> None:
     assert (shell.work / "added.txt").read_text() == "42"
 
 
-def test_codex_compacts(shell: Shell) -> None:
+def test_codex_compacts_a_long_conversation(shell: Shell) -> None:
     """By the usage we report; the summary is an answer like any other."""
     more = "model_context_window = 60000\nmodel_auto_compact_token_limit = 45000\n"
     output = codex(shell, "Task for codex that is long " + "word " * 4000, more=more)
     assert "Done: after a summary." in output
 
 
-def test_opencode(shell: Shell) -> None:
+def test_opencode_finishes_a_task(shell: Shell) -> None:
     folder = shell.home / ".config" / "opencode"
     folder.mkdir(parents=True)
     settings = json.dumps(OPENCODE).replace("URL", shell.server.url)
@@ -156,7 +158,7 @@ def test_opencode(shell: Shell) -> None:
     done(shell, shell.run("opencode", "run", "Task for opencode"))
 
 
-def test_pi(shell: Shell) -> None:
+def test_pi_finishes_a_task(shell: Shell) -> None:
     folder = shell.home / ".pi" / "agent"
     folder.mkdir(parents=True)
     (folder / "models.json").write_text(json.dumps(PI).replace("URL", shell.server.url))

@@ -14,12 +14,12 @@ NODE = sorted((HERE / "node").glob("use_*.mjs"))
 
 
 @pytest.mark.parametrize("program", PYTHON, ids=lambda path: path.stem)
-def test_python_sdk(shell: Shell, program: Path) -> None:
+def test_program_with_a_python_sdk_succeeds(shell: Shell, program: Path) -> None:
     shell.run(TOOLS / "python", "-W", "error::DeprecationWarning:__main__", program)
 
 
 @pytest.mark.parametrize("program", NODE, ids=lambda path: path.stem)
-def test_node_sdk(shell: Shell, program: Path) -> None:
+def test_program_with_a_node_sdk_succeeds(shell: Shell, program: Path) -> None:
     shell.run(TOOLS / "node", program)
 
 
