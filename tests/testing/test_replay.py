@@ -75,7 +75,7 @@ async def test_invalid_file_is_reported_in_one_line(tmp_path: Path, text: str) -
     assert "\n" not in str(caught.value)
 
 
-async def test_missing_file(tmp_path: Path) -> None:
+async def test_missing_file_raises_setup_error(tmp_path: Path) -> None:
     model = Model(source=str(tmp_path / "none.toml"), engine="replay")
     with pytest.raises(SetupError, match="cannot be played"):
         await replay("tiny", model, Settings(), None)

@@ -91,7 +91,7 @@ async def test_correct_provider_passes() -> None:
         ({"schema": {"type": "string"}}, "are not an object"),
     ],
 )
-async def test_finds_violations(wrong: Any, why: str) -> None:
+async def test_check_finds_violations_of_the_contract(wrong: Any, why: str) -> None:
     tool = Tool(**wrong)
     with pytest.raises((AssertionError, GrammarError, ValueError, RequestError), match=why):
         await check_tool(tool, TRIAL)

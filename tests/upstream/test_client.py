@@ -51,7 +51,9 @@ def to(playing: Fake, pauses: Pauses, **more: Any) -> Upstream:
         ("https://h/v1beta/openai", "https://h/v1beta/openai", "https://h/v1beta/openai"),
     ],
 )
-async def test_addresses(url: str, root: str, versioned: str) -> None:
+async def test_urls_are_built_from_the_configured_address(
+    url: str, root: str, versioned: str
+) -> None:
     upstream = Upstream(url)
     assert (upstream.root, upstream.versioned_url) == (root, versioned)
     await upstream.close()
@@ -215,7 +217,7 @@ async def test_truncated_error_body(pauses: Pauses) -> None:
         await upstream.close()
 
 
-async def test_json_requests(pauses: Pauses) -> None:
+async def test_json_request_returns_the_body_or_raises_backend_error(pauses: Pauses) -> None:
     async with fake(ask=json_answer({"n": 1}), broken=Answer([b"<html>"])) as playing:
         upstream = to(playing, pauses)
         assert await read(upstream) == [b'{"n": 1}']

@@ -31,11 +31,11 @@ def read(*received: bytes) -> tuple[list[bytes], bool]:
         (b"", []),
     ],
 )
-def test_parses_events(stream: bytes, expected: list[bytes]) -> None:
+def test_reader_returns_the_data_of_each_event(stream: bytes, expected: list[bytes]) -> None:
     assert read(stream)[0] == expected
 
 
-def test_reports_done() -> None:
+def test_reader_reports_the_event_done() -> None:
     assert read(b"data: {}\n\ndata: [DONE]\n\n")[1]
     assert read(b"data: [DONE]")[1]
     assert not read(b"data: {}\n\n")[1]

@@ -93,6 +93,6 @@ async def test_it_answers_from_the_result(catalog: Catalog) -> None:
     assert isinstance(answer.item, Message) and "rainy" in text(answer)
 
 
-async def test_it_greets(catalog: Catalog) -> None:
+async def test_gpt_oss_answers_a_greeting(catalog: Catalog) -> None:
     *_, answer = await reply(catalog, user("hi"))
     assert text(answer) == "Hello! How can I help you today?"

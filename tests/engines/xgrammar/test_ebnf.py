@@ -37,7 +37,7 @@ def of_schema(schema: Any) -> str | None:
         ('<[5]> "a" <[7]>', 'Token(5) "a" ""'),
     ],
 )
-def test_each_form(body: str, written: str | None) -> None:
+def test_lark_expression_is_converted_to_ebnf(body: str, written: str | None) -> None:
     found = converted(f"start: {body}").partition("r_start ::= ")[2]
     assert found == written if written else found.startswith("[\\u0020-\\u002f")
 
