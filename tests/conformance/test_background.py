@@ -101,7 +101,9 @@ async def test_invalid_replay_is_rejected_before_the_stream(story: Any) -> None:
 
 
 @pytest.mark.requirement("D-35", "D-36")
-async def test_cancelling(serve: Serve, store: Store) -> None:
+async def test_cancelled_background_run_stops_and_stays_cancelled(
+    serve: Serve, store: Store
+) -> None:
     gate = asyncio.Event()
     server = serve(
         SteppedBackend([ANSWER, Text("one "), gate, Text("two"), Close(), finish()]), on=store

@@ -112,7 +112,7 @@ async def accumulate(client: AsyncOpenAI, **body: Any) -> Any:
 
 
 @pytest.mark.requirement("CC-ANSWER")
-async def test_text_completion(serve: Serve) -> None:
+async def test_chat_completion_has_one_choice_and_usage(serve: Serve) -> None:
     answer = await create(serve("Hello there!"))
     assert answer["object"] == "chat.completion" and answer["model"] == "tiny"
     assert answer["id"].startswith("chatcmpl-") and answer["created"]
@@ -274,7 +274,9 @@ async def test_stream_and_plain_answer_have_the_same_reasoning(serve: Serve, raw
 @pytest.mark.parametrize(
     ("reason", "finish"), [("length", "length"), ("content_filter", "content_filter")]
 )
-async def test_finish_reasons(serve: Serve, reason: Any, finish: str) -> None:
+async def test_finish_reason_says_why_the_output_ended(
+    serve: Serve, reason: Any, finish: str
+) -> None:
     server = serve(
         [(Open(Message(role="assistant", content=())), Text("Hel"), Finish(reason, USAGE))]
     )
@@ -282,7 +284,7 @@ async def test_finish_reasons(serve: Serve, reason: Any, finish: str) -> None:
     assert (await stream_chunks(server))[-1]["choices"][0]["finish_reason"] == finish
 
 
-async def test_model_refusal(serve: Serve) -> None:
+async def test_refusal_of_the_model_is_returned_as_refusal(serve: Serve) -> None:
     output = (
         Open(Message(role="assistant", content=())),
         Text("I will not.", channel="refusal"),
@@ -296,7 +298,7 @@ async def test_model_refusal(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CC-LOGPROBS")
-async def test_log_probabilities(serve: Serve) -> None:
+async def test_log_probabilities_are_the_same_with_and_without_a_stream(serve: Serve) -> None:
     server = serve(engine(["Hi"]))
     (choice,) = (await create(server, logprobs=True, top_logprobs=2))["choices"]
     content = choice["logprobs"]["content"]
@@ -633,7 +635,7 @@ async def test_idle_stream_sends_comments(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CC-CHOICES")
-async def test_multiple_choices(serve: Serve) -> None:
+async def test_n_choices_are_answered_and_counted(serve: Serve) -> None:
     server = serve(["One.", "Two.", "Three."])
     answer = await create(server, n=3)
     outputs = [(one["index"], one["message"]["content"]) for one in answer["choices"]]

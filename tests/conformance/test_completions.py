@@ -69,7 +69,7 @@ async def test_output_is_not_parsed(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CO-STREAM")
-async def test_streamed_completion(serve: Serve) -> None:
+async def test_stream_ends_with_finish_reason_and_requested_usage(serve: Serve) -> None:
     server = serve(engine([" upon"]))
     *pieces, end, usage = await streamed(server, stream_options={"include_usage": True})
     assert "".join(piece["choices"][0]["text"] for piece in pieces) == " upon"
@@ -97,7 +97,7 @@ async def test_multiple_prompts_and_choices(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CO-TOKENS")
-async def test_token_ids(serve: Serve) -> None:
+async def test_prompt_of_token_ids_reaches_the_engine_unchanged(serve: Serve) -> None:
     scripted_engine = engine(["x"])
     server = serve(scripted_engine)
     await plain(server, prompt=[72, 105])
@@ -125,7 +125,7 @@ async def test_bos_token_is_added_once(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CO-ECHO")
-async def test_echo(serve: Serve) -> None:
+async def test_echo_returns_the_prompt_before_the_completion(serve: Serve) -> None:
     server = serve(engine([" upon"]))
     assert (await plain(server, echo=True))["choices"][0]["text"] == "Once upon"
     pieces = await streamed(server, echo=True)
@@ -136,7 +136,7 @@ async def test_echo(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CO-LOGPROBS")
-async def test_log_probabilities(serve: Serve) -> None:
+async def test_every_token_has_log_probabilities_and_an_offset(serve: Serve) -> None:
     server = serve(engine(["abc"]))
     logprobs = (await plain(server, logprobs=2))["choices"][0]["logprobs"]
     assert logprobs["tokens"] == ["a", "b", "c"] and logprobs["text_offset"] == [0, 1, 2]
@@ -234,7 +234,7 @@ async def test_on_demand_model_is_loaded(serve: Serve) -> None:
     assert answer["choices"][0]["text"] == " upon"
 
 
-async def test_engine_failure(serve: Serve) -> None:
+async def test_engine_failure_returns_502_or_an_error_event(serve: Serve) -> None:
     server = serve(engine([BackendError("The engine is gone.")]))
     reply = await post(server)
     assert (reply.status_code, reply.json()["error"]["message"]) == (
@@ -246,7 +246,7 @@ async def test_engine_failure(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CO-STREAM")
-async def test_official_client(serve: Serve) -> None:
+async def test_official_client_reads_completions_and_streams(serve: Serve) -> None:
     server = serve(engine([" upon"]))
     transport = httpx.ASGITransport(server.app)
     async with AsyncOpenAI(

@@ -32,7 +32,7 @@ async def create_container(server: Server, **body: Any) -> Any:
 
 
 @pytest.mark.requirement("API-CONTAINERS")
-async def test_container_lifecycle(serve: Serve) -> None:
+async def test_container_can_be_created_listed_read_and_deleted(serve: Serve) -> None:
     server = serve(**code_interpreter_options(containers()))
     first, second = (
         await create_container(server),

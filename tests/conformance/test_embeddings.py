@@ -89,7 +89,9 @@ async def test_input_type_reaches_the_model(server: Server, embedder: WordEmbedd
 
 
 @pytest.mark.requirement("EM-TOKENS")
-async def test_token_ids(server: Server, embedder: WordEmbedder) -> None:
+async def test_token_ids_reach_the_model_if_it_supports_them(
+    server: Server, embedder: WordEmbedder
+) -> None:
     await ask(server, input=[1, 2, 3])
     assert embedder.requests[-1][0] == ((1, 2, 3),)
     await ask(server, input=[[1, 2], [3]])
@@ -143,7 +145,7 @@ async def test_generation_and_embedding_models_are_separate(serve: Serve, server
     assert listed["data"][0]["id"] == "tiny" and listed["models"] == []
 
 
-async def test_model_failure(server: Server, embedder: WordEmbedder) -> None:
+async def test_model_failure_returns_502_or_400(server: Server, embedder: WordEmbedder) -> None:
     embedder.error = BackendError("The model is gone.")
     reply = await ask(server, input="a")
     assert reply.status_code == 502

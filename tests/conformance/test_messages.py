@@ -208,7 +208,9 @@ async def test_official_client_accumulates_the_same_message(serve: Serve, client
         (Finish("turns", USAGE), 100, "pause_turn"),
     ],
 )
-async def test_stop_reasons(serve: Serve, finish: Finish, limit: int, expected: str) -> None:
+async def test_stop_reason_says_why_the_output_ended(
+    serve: Serve, finish: Finish, limit: int, expected: str
+) -> None:
     server = serve([(Open(Message(role="assistant", content=())), Text("Hel"), finish)])
     assert (await create(server, max_tokens=limit))["stop_reason"] == expected
     ends = (await stream_events(server, max_tokens=limit))[-2]

@@ -36,7 +36,7 @@ async def create_skill(server: Server, url: str = URL, **fields: str) -> Any:
 
 
 @pytest.mark.requirement("API-SKILLS")
-async def test_skill_lifecycle(serve: Serve, store: Store) -> None:
+async def test_skill_can_be_created_listed_read_and_deleted(serve: Serve, store: Store) -> None:
     server = serve(on=store)
     first = await create_skill(server)
     assert first == {
@@ -173,7 +173,7 @@ async def test_form_without_files_is_rejected(serve: Serve) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "default")
 
 
-async def test_tenant_quota(serve: Serve) -> None:
+async def test_skill_over_the_quota_returns_429_or_413(serve: Serve) -> None:
     server = serve(quotas=TenantQuotas(Quotas(max_files_bytes=400)))
     skill = await create_skill(server)
     for url in (URL, f"{URL}/{skill['id']}/versions"):

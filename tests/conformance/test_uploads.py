@@ -120,7 +120,9 @@ async def test_cancelled_and_expired_uploads_end(
 
 
 @pytest.mark.requirement("FILE-UPLOAD-LIMITS")
-async def test_upload_limits(store: Store, serve: Serve, client_of: Clients) -> None:
+async def test_upload_beyond_a_limit_is_rejected(
+    store: Store, serve: Serve, client_of: Clients
+) -> None:
     server = serve(on=store, quotas=TenantQuotas(Quotas(max_files_bytes=150)))
     app = create_app(
         server.service, limits=RequestLimits(max_file_bytes=100), ids=counted(), log=_Log()

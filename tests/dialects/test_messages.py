@@ -173,7 +173,7 @@ def test_paths_count_from_the_requests_own_items() -> None:
         assert refused.value.param == param
 
 
-def test_roles() -> None:
+def test_unknown_roles_become_user_messages() -> None:
     roles = ("system", "developer", "user", "critic", "tool")
     read_messages = read(*(it.Message(role=role, content=(text("x"),)) for role in roles))
     assert [m["role"] for m in read_messages] == ["system", "developer", "user", "user", "user"]

@@ -29,7 +29,7 @@ from tests.sandbox.real_sandboxes import SMALL, sandbox
 AUTO = {"type": "container_auto"}
 
 
-async def test_code_interpreter() -> None:
+async def test_code_interpreter_passes_the_tool_check() -> None:
     async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as registry:
         await check_tool(
             CodeInterpreterProvider(registry),
@@ -91,12 +91,14 @@ async def test_shell_call_with_too_many_commands_fails_as_a_whole() -> None:
         ),
     ],
 )
-async def test_client_tools(tool: Any, successful_call: tuple[str, str]) -> None:
+async def test_client_tools_pass_the_tool_check(
+    tool: Any, successful_call: tuple[str, str]
+) -> None:
     provider = CLIENT_TOOLS[str(tool.__struct_config__.tag)]
     await check_tool(provider, ToolCheckCase(tool=tool, successful_call=successful_call))
 
 
-async def test_web_search() -> None:
+async def test_web_search_passes_the_tool_check() -> None:
     index = PageIndex(":memory:")
     text = "A fjord is a narrow inlet.\n" * 2_000
     await index.add([PageDocument(url="https://a.example/", title="Fjords", text=text)])
@@ -132,7 +134,7 @@ class FakeVectorSearch:
         )
 
 
-async def test_file_search() -> None:
+async def test_file_search_passes_the_tool_check() -> None:
     await check_tool(
         FileSearchProvider(FakeVectorSearch()),
         ToolCheckCase(

@@ -111,7 +111,7 @@ class Model:
 # --- families ------------------------------------------------------------------------------------
 
 
-def test_smollm_prompt() -> None:
+def test_smollm_prompt_has_a_system_message() -> None:
     model = Model("smol")
     assert model.prompt(user("Hi")) == (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM<|im_end|>\n"

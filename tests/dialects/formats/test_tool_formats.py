@@ -135,7 +135,7 @@ def test_every_state_exists_and_is_reachable(name: str) -> None:
         ("{{ tools }} <|tool_call>call:", ("<|channel>",), ("gemma4", "gemma4")),
     ],
 )  # fmt: skip
-def test_detect(
+def test_formats_are_detected_from_template_and_special_tokens(
     template: str, special: tuple[str, ...], found: tuple[str | None, str | None]
 ) -> None:
     assert SHIPPED.detect(template, special) == found

@@ -147,7 +147,7 @@ def test_grammar_fault_is_one_short_line() -> None:
         (True, set()),
     ],
 )
-def test_types(schema: Any, types: set[str]) -> None:
+def test_types_of_a_schema_are_those_of_its_values(schema: Any, types: set[str]) -> None:
     assert types_of(schema) == types
 
 

@@ -118,7 +118,7 @@ def _rules(tag: Json) -> str:
         ({"type": "json_schema", "json_schema": True}, ["[1]", '"x"'], ["x"]),
     ],
 )
-def test_format_matches(format: Json, right: list[str], wrong: list[str]) -> None:
+def test_format_accepts_and_rejects_texts(format: Json, right: list[str], wrong: list[str]) -> None:
     lark = _rules({"type": "structural_tag", "format": format})
     assert [text for text in right if not matches(lark, text)] == []
     assert [text for text in wrong if matches(lark, text)] == []

@@ -145,7 +145,7 @@ USES = (
 
 
 @pytest.mark.requirement("TR-7", "VN-31")
-def test_shortest_prompt() -> None:
+def test_prompt_of_one_message_equals_the_reference() -> None:
     assert ids(user("Hi")) == reference_ids(system(), user_line("Hi"))
     assert decoded(ids(user("Hi"))).startswith(
         "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"

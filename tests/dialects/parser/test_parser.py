@@ -167,7 +167,7 @@ def test_text_streams_at_once() -> None:
 
 
 @pytest.mark.parametrize("tools", sorted(TOOLS))
-def test_arguments_stream(tools: str) -> None:
+def test_long_argument_streams_before_it_is_complete(tools: str) -> None:
     """A long string argument is given out as it comes, not at its end."""
     form = TOOLS[tools]
     opened, _, _ = write_calls(form, [("search", {"query": "~"})]).partition("~")

@@ -384,7 +384,9 @@ LISTED_THREE = it.McpListTools(
     ],
 )
 @pytest.mark.requirement("VN-32")
-async def test_allowed_tools(provider: McpProvider, value: Any, allowed: set[str]) -> None:
+async def test_allowed_tools_limits_the_offered_functions(
+    provider: McpProvider, value: Any, allowed: set[str]
+) -> None:
     value = tuple(value) if isinstance(value, list) else value
     async with provider.open(
         tool("http://x/", allowed_tools=value), response_context(LISTED_THREE)
@@ -412,7 +414,7 @@ async def test_allowed_tools(provider: McpProvider, value: Any, allowed: set[str
         ),
     ],
 )
-async def test_require_approval(
+async def test_require_approval_decides_which_functions_need_approval(
     provider: McpProvider, value: Any, needs_approval: set[str]
 ) -> None:
     tool_ = Mcp(server_label="toys", server_url="http://x/", **value)

@@ -83,7 +83,7 @@ def test_unanswered_call_has_no_outcome(call: it.Item) -> None:
     assert call_result((call,), TEXT) is None
 
 
-def test_return_types() -> None:
+def test_return_type_depends_on_the_tool_and_its_output() -> None:
     assert return_type(CALL, TEXT) == "string"
     assert return_type(CALL, VALUE) == "Record<string, unknown>"
     assert "stdout" in return_type(SHELL, TEXT) and "status" in return_type(PATCH, TEXT)

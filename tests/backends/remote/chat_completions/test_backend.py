@@ -92,7 +92,7 @@ async def test_plain_request_body() -> None:
     }
 
 
-async def test_standard_fields() -> None:
+async def test_standard_options_become_fields_of_the_request() -> None:
     body = await request_body(
         Options(
             temperature=0,
@@ -249,7 +249,7 @@ async def test_options_a_server_would_ignore_are_rejected(options: Options, para
         assert not playing.bodies
 
 
-async def test_tools() -> None:
+async def test_all_kinds_of_tools_become_functions() -> None:
     tools = (LOOK, PATCH, Namespace(name="desk", tools=(LOOK,)))
     body = await request_body(Options(tools=tools, parallel_tool_calls=False))
     functions = [tool["function"] for tool in body["tools"]]
@@ -287,13 +287,15 @@ async def test_tools() -> None:
         ),
     ],
 )
-async def test_tool_choice(choice: Any, expected: Any, names: list[str] | None) -> None:
+async def test_tool_choice_selects_the_tools_of_the_request(
+    choice: Any, expected: Any, names: list[str] | None
+) -> None:
     body = await request_body(Options(tools=(LOOK, PATCH), tool_choice=choice))
     assert body.get("tool_choice") == expected
     assert (names and [t["function"]["name"] for t in body["tools"]]) == names
 
 
-async def test_formats() -> None:
+async def test_text_format_becomes_response_format() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = JsonSchemaFormat(name="n", schema=schema, description="d", strict=True)
     body = await request_body(Options(text=TextConfig(format=form)), owner="vllm")
@@ -683,7 +685,7 @@ async def test_reply_cannot_be_resumed() -> None:
         ({}, "set upstream_model"),
     ],
 )
-async def test_invalid_settings(more: dict[str, Any], says: str) -> None:
+async def test_invalid_settings_raise_setup_error(more: dict[str, Any], says: str) -> None:
     async with fake() as playing:
         with pytest.raises(SetupError, match=says):
             await create_chat_backend("tiny", playing.url, **more)

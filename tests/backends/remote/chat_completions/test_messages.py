@@ -49,7 +49,7 @@ def converted(*items: Item, instructions: str | None = None, **more: Any) -> lis
     )
 
 
-def test_roles() -> None:
+def test_developer_message_becomes_system_unless_supported() -> None:
     items = [
         user("be kind", role="developer"),
         user("hi"),

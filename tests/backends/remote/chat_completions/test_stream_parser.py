@@ -231,7 +231,7 @@ STREAMS: dict[str, tuple[list[JSON], list[tuple[str, str]]]] = {
 
 @pytest.mark.requirement("UP-BROKEN")
 @pytest.mark.parametrize("name", STREAMS)
-def test_parses_streams(name: str) -> None:
+def test_stream_of_deltas_becomes_items(name: str) -> None:
     deltas, expected = STREAMS[name]
     assert item_pairs(parse_deltas(deltas)) == expected
 
@@ -318,7 +318,7 @@ def test_custom_calls_become_custom_items() -> None:
         ("SAFETY".lower(), "content_filter"),
     ],
 )
-def test_finish_reasons(reason: str, expected: str) -> None:
+def test_finish_reasons_of_upstreams_are_translated(reason: str, expected: str) -> None:
     reply = parse_deltas([{"content": "a"}], reason)
     assert reply.finish is not None and reply.finish.reason == expected
     assert reply.items[0].closed == (expected == "stop")
@@ -357,7 +357,7 @@ def test_truncated_call_stays_open() -> None:
     assert item_pairs(reply) == [TWO[0], ("look", '{"at":"s')]
 
 
-def test_usage() -> None:
+def test_usage_of_the_upstream_is_parsed() -> None:
     usage = {
         "prompt_tokens": 90,
         "completion_tokens": 20,
@@ -489,7 +489,7 @@ def test_missing_usage_is_estimated(usage: Any, expected: tuple[int, ...]) -> No
     )
 
 
-def test_logprobs() -> None:
+def test_logprobs_are_parsed_and_made_finite() -> None:
     content = [
         {
             "token": "é",

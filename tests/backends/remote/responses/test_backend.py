@@ -120,7 +120,7 @@ async def test_plain_request_body() -> None:
     assert "id" not in first
 
 
-async def test_standard_fields() -> None:
+async def test_standard_options_become_fields_of_the_request() -> None:
     wish = Options(
         temperature=0.5,
         top_p=0.5,
@@ -262,7 +262,7 @@ async def test_items_as_functions() -> None:
     assert [item.get("id") for item in messages] == [None, "rs_1", *[None] * 4, "msg_2"]
 
 
-async def test_items_unchanged() -> None:
+async def test_openai_gets_items_unchanged_and_no_reasoning() -> None:
     messages = (await request_body(conversation=CALLS, owner="openai"))["input"]
     assert [item["type"] for item in messages] == [
         "message",  # and no thinking, which it takes sealed only

@@ -360,7 +360,9 @@ def test_summary_beside_reasoning_does_not_split_its_text() -> None:
         ({"usage": {"input_tokens": 1, "output_tokens": 4}}, 5, "stop"),
     ],
 )
-def test_finish_reasons(fields: Json, most: int | None, reason: str | None) -> None:
+def test_finish_reason_follows_from_status_details_and_usage(
+    fields: Json, most: int | None, reason: str | None
+) -> None:
     finish = deltas_of([completed(**fields)], max_output_tokens=most)[-1]
     assert isinstance(finish, Finish) and finish.reason == (reason or "content_filter")
 
@@ -378,7 +380,7 @@ def test_finish_reasons(fields: Json, most: int | None, reason: str | None) -> N
         {"type": "response.completed", "response": {"status": "cancelled"}},
     ],
 )
-def test_failures_raise(payload: Json) -> None:
+def test_reported_failure_raises_backend_error(payload: Json) -> None:
     with pytest.raises(BackendError):
         deltas_of([payload])
 
