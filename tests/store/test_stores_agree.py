@@ -34,17 +34,21 @@ COUNTS = st.integers(1, 3)
 
 
 class StoreUnderTest(Struct):
-    """A store, its subscriptions with the last event that each has read, and its rows of runs."""
+    """A store, its subscriptions with the last event that each has read, and its rows of runs, by
+    tenant, id and epoch.
+
+    Tests create runs with the id of a deleted run. For a claim of the deleted run, the row of the
+    new run is used, because the memory store and SQLite find runs by their ids.
+    """
 
     store: Store
     readers: dict[tuple[str, str], tuple[Subscription, int]] = {}
-    rows: dict[Claim, int] = {}
+    rows: dict[tuple[str, str, int], int] = {}
 
     def without_row(self, claim: Claim) -> Claim:
         """Remember the claim's row, which differs between stores."""
-        same = replace(claim, row=0)
-        self.rows[same] = claim.row
-        return same
+        self.rows[_row_key(claim)] = claim.row
+        return replace(claim, row=0)
 
     async def claim(self, *arguments: Any, **named: Any) -> tuple[Claim, ...]:
         claims = await self.store.runs.claim(*arguments, **named)
@@ -57,7 +61,7 @@ class StoreUnderTest(Struct):
     async def append(self, appends: tuple[Append, ...]) -> frozenset[str]:
         return await self.store.runs.append(
             [
-                replace(each, claim=replace(each.claim, row=self.rows[each.claim]))
+                replace(each, claim=replace(each.claim, row=self.rows[_row_key(each.claim)]))
                 for each in appends
             ]
         )
@@ -66,6 +70,10 @@ class StoreUnderTest(Struct):
         """Close the subscription of this run."""
         if (tenant, name) in self.readers:
             self.readers.pop((tenant, name))[0].__exit__(None, None, None)
+
+
+def _row_key(claim: Claim) -> tuple[str, str, int]:
+    return claim.job.tenant, claim.job.id, claim.epoch
 
 
 def lock_of(conversation: str | None, owner: str) -> ConversationLock | None:
@@ -427,6 +435,18 @@ async def read_on(world: StoreUnderTest, tenant: str, name: str) -> list[int] | 
             return numbers
         world.readers[tenant, name] = (tail, after)
     return numbers
+
+
+def test_claim_of_a_deleted_run_counts_for_a_run_with_the_same_id(database: Postgres) -> None:
+    """A sequence of calls that a search has found."""
+    StoreMachine.database = database
+    machine = StoreMachine()
+    machine.run_without_failures(name="c", on=None, owner="one", talk=None, count=1)
+    machine.end(pick=1, count=0, kept=False, talk=None, expires=None)
+    machine.sweep(most=None, age=None, log_age=None, empty=True)
+    machine.begin(tenant="t", name="c", on=None, model="n", lock=None)
+    machine.take_over_and_continue(pick=0, name="a", seized=False, count=1, ends=False)
+    machine.teardown()
 
 
 def test_all_stores_agree(database: Postgres) -> None:
