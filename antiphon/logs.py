@@ -194,6 +194,10 @@ class LogLevel:
         """Set the minimum level of the lines that are written."""
         self._number = _LEVELS[name]
 
+    def lower(self, name: str) -> None:
+        """Set the minimum level to ``name``, unless the current minimum is already lower."""
+        self._number = min(self._number, _LEVELS[name])
+
     def filter(self, logger: Any, method: str, event: _Event) -> _Event:
         """Raise structlog's ``DropEvent`` for an event below the minimum level, so that it is not
         logged. This method is a structlog processor."""

@@ -71,10 +71,12 @@ class SettingsReloader:
                 self._log.error("the settings are not reloaded", reason=str(error))
                 return False
             change = compare_settings(self._loaded.settings, loaded.settings)
-            self._level.set(loaded.settings.log_level)
+            # The lines about the reload are logged if the earlier or the new level permits them.
+            self._level.lower(loaded.settings.log_level)
             self._log.info("the settings are reloaded", changed=change.applied_settings)
             if change.needs_restart:
                 self._log.warning("changed settings need a restart", settings=change.needs_restart)
+            self._level.set(loaded.settings.log_level)
             self._loaded = loaded
             return True
 

@@ -450,3 +450,23 @@ async def test_hangup_names_what_needs_a_restart(tmp_path: Path) -> None:
     assert applied == [5]
     assert [line.get("settings") for line in lines if "settings" in line] == [["lease_s"]]
     assert "lease_s" in lines[-1]["reason"]
+
+
+@pytest.mark.parametrize(("old", "new"), [("info", "error"), ("error", "info")])
+async def test_reload_that_changes_the_log_level_is_logged(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    file, stream = tmp_path / "antiphon.toml", io.StringIO()
+    file.write_text(f'log_level = "{old}"\n')
+    sources = SettingsSources(file=str(file))
+
+    async def apply(loaded: LoadedSettings) -> None: ...
+
+    level = LogLevel(old)
+    log = open_log(stream, level=level)
+    reloads = SettingsReloader(sources.load(), sources, apply, log=log, level=level)
+    file.write_text(f'log_level = "{new}"\n')
+    assert await reloads.reload()
+    log.info("after the reload")
+    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert events == ["the settings are reloaded", "after the reload"][: 1 + (new == "info")]
