@@ -17,13 +17,15 @@ import msgspec
 from msgspec.structs import asdict
 
 from antiphon.config.load import LoadedSettings
+from antiphon.config.options import flag_name
 from antiphon.config.settings import Settings
-from antiphon.errors import RequestError, SetupError, StoreError
+from antiphon.errors import InvalidRequest, RequestError, SetupError, StoreError
 from antiphon.ids import new_id
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.resources.admin.audit import AuditTrail
 from antiphon.store import is_postgres, open_store
 from antiphon.wire.admin.api_keys import CreateApiKey
+from antiphon.wire.parsing.fields import convert
 
 from .client import RequestFailed, Server, find_server
 
@@ -36,9 +38,11 @@ def new_key(loaded: LoadedSettings, fields: Mapping[str, Any]) -> str:
     """Create an API key and return its value, the secret. ``fields``: the fields of
     ``CreateApiKey``. Raises ``SetupError``."""
     try:
-        wanted = msgspec.convert(fields, CreateApiKey)
-    except msgspec.ValidationError as error:
-        raise SetupError(f"antiphon key new: {error}") from None
+        wanted = convert(dict(fields), CreateApiKey, "")
+    except InvalidRequest as error:
+        field = (error.param or "").partition("[")[0]
+        flag = "NAME" if field == "name" else flag_name(field)
+        raise SetupError(f"antiphon key new: {flag}: {error.message}") from None
     create = _KeyAction("created", wanted.name, lambda keys: keys.create(wanted))
     return str(_run(loaded, create)["value"])
 

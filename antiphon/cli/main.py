@@ -30,9 +30,9 @@ from antiphon.config.options import (
     Option,
     did_you_mean,
     flag_name,
+    from_text,
     literal,
     options,
-    split_list,
 )
 from antiphon.config.renamed_settings import RENAMED_SETTINGS
 from antiphon.config.report import mask_secrets
@@ -657,7 +657,7 @@ def _key(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     limits: dict[str, Any] = {}
     for name in (*_KEY_LIMITS, *_KEY_LISTS):
         if (text := getattr(arguments, f"key_{name}")) is not None:
-            limits[name] = split_list(text) if name in _KEY_LISTS else _whole_number(name, text)
+            limits[name] = from_text(options(ApiKey)[name], text, flag_name(name))
     if arguments.in_store is not None:
         return _stored_key(*_named_store(loaded, arguments), arguments, limits)
     if arguments.action != "new":
@@ -741,12 +741,6 @@ def _audit(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     given = {name: value for name, value in filters.items() if value is not None}
     for line in tenants.list_audit_events(loaded, given, count=arguments.last):
         _print_line(line)
-
-
-def _whole_number(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise SetupError(f"antiphon key: {name} must be a number, not {text!r}")
-    return int(text)
 
 
 def _print_line(text: str) -> None:

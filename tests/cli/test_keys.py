@@ -95,6 +95,30 @@ def test_invalid_arguments_are_refused_in_one_line(
     assert error.startswith("antiphon: ") and error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (
+            ("a", "--requests-per-minute", "0"),
+            '--requests-per-minute must be a whole number, 1 or more, not "0"\n',
+        ),
+        (
+            ("a", "--store", "--requests-per-minute", "0"),
+            '--requests-per-minute must be a whole number, 1 or more, not "0"\n',
+        ),
+        (("a", "--store", "--tokens-per-day", str(2**60)), "--tokens-per-day: Invalid"),
+        (("a", "--store", "--tools", "search"), "--tools: Invalid value: 'search'."),
+        (("a", "--store", "--tenant", ""), "--tenant: Invalid 'tenant': string does not match"),
+        (("a b", "--store"), "NAME: Invalid 'name': string does not match"),
+    ],
+)
+def test_error_names_the_invalid_flag(
+    words: tuple[str, ...], error: str, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = run(capsys, "new", *words, code=2)
+    assert error in printed and "$" not in printed.replace("{1,128}$", "")
+
+
 class _Server:
     """A server that uses the store."""
 
