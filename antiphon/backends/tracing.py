@@ -8,7 +8,7 @@ from contextlib import aclosing
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Delta, Finish, NewPrompt, finish_of
-from antiphon.tracing.base import Span, Tracer
+from antiphon.tracing.base import PROVIDER_NAME, Span, Tracer
 
 from .base import Backend, Reply
 
@@ -52,6 +52,7 @@ class _TracedReply(ReplyWrapper):
         options = self._options
         attributes = {
             "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": PROVIDER_NAME,
             "gen_ai.request.model": self._model,
             "gen_ai.request.max_tokens": options.max_output_tokens,
             "gen_ai.request.temperature": options.temperature,

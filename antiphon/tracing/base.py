@@ -13,7 +13,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Literal, Self
 
-__all__ = ["AttributeValue", "Span", "SpanKindName", "TraceHeaders", "Tracer"]
+__all__ = ["PROVIDER_NAME", "AttributeValue", "Span", "SpanKindName", "TraceHeaders", "Tracer"]
+
+#: The attribute ``gen_ai.provider.name``, which the semantic conventions for generative AI require
+#: for each model call.
+PROVIDER_NAME = "antiphon"
 
 #: Headers of the W3C trace context.
 TraceHeaders = Mapping[str, str]

@@ -14,6 +14,7 @@ from typing import Any
 from antiphon.errors import SetupError
 from antiphon.installation import needs_extra
 
+from .base import PROVIDER_NAME
 from .metrics import MetricsExporter
 
 __all__ = ["OtelMetrics", "open_exporter"]
@@ -112,7 +113,7 @@ class OtelMetrics(MetricsExporter):
 def _attributes(model: str, operation: str) -> dict[str, str]:
     return {
         "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": "antiphon",
+        "gen_ai.provider.name": PROVIDER_NAME,
         "gen_ai.request.model": model,
         "gen_ai.response.model": model,
     }

@@ -76,6 +76,8 @@ async def test_response_is_one_trace(serve: Serve, collector: Collector) -> None
     assert {f"{span.context.trace_id:032x}" for span in collector.spans if span.context} == {CLIENT}
     response = reply.json()
     turn = dict(collector.named("chat tiny").attributes or {})
+    assert turn["gen_ai.operation.name"] == "chat"
+    assert turn["gen_ai.provider.name"] == "antiphon"
     assert turn["gen_ai.usage.output_tokens"] == response["usage"]["output_tokens"]
     assert [event.name for event in collector.named("chat tiny").events] == ["first token"]
     attributes = dict(collector.named(root).attributes or {})
