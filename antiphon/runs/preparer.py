@@ -45,6 +45,7 @@ from antiphon.runs.request.tool_selection import (
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, with_functions
 from antiphon.tools.base import ResponseContext, ToolProvider
+from antiphon.tracing.base import TraceHeaders
 from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.items import (
     CustomToolCallOutput,
@@ -71,7 +72,11 @@ _SIMPLE_INPUT = (Message, FunctionCallOutput, CustomToolCallOutput)
 
 class PreparedRequest(Struct, frozen=True, kw_only=True):
     """A request that has been checked and whose prompt has been rendered. Nothing has been
-    generated yet."""
+    generated yet.
+
+    ``trace``: the trace headers of the span that is the parent of the reply's spans. ``reply``
+    reads this dict when it starts a span.
+    """
 
     request: CreateResponse
     model: CatalogModel
@@ -79,6 +84,13 @@ class PreparedRequest(Struct, frozen=True, kw_only=True):
     reply: Reply
     response: Response
     ignored_tools: tuple[str, ...]
+    trace: dict[str, str]
+
+    def set_parent_span(self, headers: TraceHeaders) -> None:
+        """Make the reply's spans children of the span with these trace headers. Call this method
+        before the reply starts."""
+        self.trace.clear()
+        self.trace.update(headers)
 
 
 class Preparer:
@@ -186,17 +198,19 @@ class Preparer:
         )
         await check_access(tools.server_tools, tools.visible_tools, tool_context)
         approved = _approved_calls(context, tool_context.items, tools)
+        options = await self._build_options(
+            resolved,
+            tools,
+            tool_context,
+            session_identity(request, context.chain, context.input, response_id),
+        )
+        trace = dict(options.trace)
         reply_request = ReplyRequest(
             context=context,
             backend=self._traced(
                 self._attachments.resolving_backend(model.backend, tenant, len(prompt_items)), model
             ),
-            options=await self._build_options(
-                resolved,
-                tools,
-                tool_context,
-                session_identity(request, context.chain, context.input, response_id),
-            ),
+            options=replace(options, trace=trace),
         )
         claimed = approved if claim else ()
         if claimed:
@@ -213,6 +227,7 @@ class Preparer:
             reply=reply,
             response=self._initial_response(request, model, response_id, context, tools),
             ignored_tools=tuple(each.type for each in tools.ignored_tools),
+            trace=trace,
         )
 
     async def _claim_approvals(

@@ -249,6 +249,7 @@ class BackgroundJobs:
         started = bool(log.done_items or log.open_items)
         prepared_request = self._prepared_requests.pop(job.id, None)
         if prepared_request is not None and not tokens and not started:
+            prepared_request.set_parent_span(request.trace or {})
             return prepared_request.reply, prepared_request.context.prompt_tokens
         if claim.attempts > _MAX_ATTEMPTS:
             raise CannotContinue("it was interrupted too often")
