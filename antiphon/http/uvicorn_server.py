@@ -212,7 +212,7 @@ async def serve(
     config = uvicorn.Config(
         app,
         http=_limited_protocol(limits or ConnectionLimits()),
-        ws="websockets-sansio",
+        ws=_WebSocketProtocol,
         ws_max_size=max_frame_bytes,
         ws_ping_interval=_PING_S,
         ws_ping_timeout=_PING_S,
@@ -452,6 +452,16 @@ class _Protocol(HttpToolsProtocol):
         self._output.write(STATUS_LINE[status] + head.encode() + b"connection: close\r\n\r\n")
         self._output.write(bytes(body))
         self._output.close()
+
+
+class _WebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket protocol without a wrong log line: uvicorn logs an error if the app
+    refuses the handshake with an HTTP response (extension ``websocket.http.response`` of ASGI)."""
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.close_sent:
+            self.handshake_complete = True
 
 
 class _ShortQueue(list[Any]):

@@ -23,6 +23,7 @@ from antiphon.http import uvicorn_server
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
 from antiphon.http.uvicorn_server import ConnectionLimits, bind, raise_file_limit, serve
+from tests.http.middleware.test_auth import ACCESS
 
 pytestmark = pytest.mark.usefixtures("freezes_again")
 
@@ -483,6 +484,24 @@ async def test_a_reader_of_the_body_waits_for_each_piece(make_app: Any, service:
 
     async with run_server(app, service.drain) as server:
         assert (await server.client.post("/", content=pieces())).content == b"abc"
+
+
+async def test_refused_websocket_logs_no_error(
+    make_app: Any, service: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(access=ACCESS).app
+    lines = (
+        b"GET /v1/responses HTTP/1.1",
+        b"Host: localhost",
+        b"Connection: Upgrade",
+        b"Upgrade: websocket",
+        b"Sec-WebSocket-Version: 13",
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    )
+    async with run_server(app, service.drain) as server:
+        refused = await _exchange(server.port, b"\r\n".join((*lines, b"", b"")))
+        assert refused.startswith(b"HTTP/1.1 401 ") and b"invalid_api_key" in refused
+    assert [record.message for record in caplog.records] == []
 
 
 async def test_connections_of_one_address_are_limited(
