@@ -68,6 +68,10 @@ _LAID_OUT = frozenset({"exception", "logger", "logger_name", "stack"})
 #: Characters for which the console renderer quotes a text.
 _QUOTED = re.compile(r"[ \t=\r\n\"']")
 
+#: Loggers of OpenTelemetry whose warnings are about trace headers, for example about a
+#: ``traceparent`` that is too long. Clients send these headers, so clients could fill the log.
+_HEADER_LOGGERS = ("opentelemetry.trace.propagation.tracecontext", "opentelemetry.trace.span")
+
 _Event = MutableMapping[str, Any]
 _Renderer = Callable[[Any, str, _Event], str]
 
@@ -243,6 +247,8 @@ def capture_libraries(log: Any, *, level: str = "warning") -> None:
     root = logging.getLogger()
     root.handlers[:] = [_LogBridge(log)]
     root.setLevel(level.upper())
+    for name in _HEADER_LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
     def relay(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
         getattr(log, method)(event.pop("event", ""), **event)

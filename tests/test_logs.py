@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 import structlog
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from antiphon import logs
 from antiphon.logs import LogLevel, Style, capture_libraries, open_log, redact
+from antiphon.tracing.opentelemetry import OtelTracer
 
 CANARY = "CANARY-3fd1"
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+MANY_STATES = ",".join(f"k{number}=v" for number in range(33))
 
 
 @pytest.mark.parametrize("style", ["json", "human"])
@@ -119,6 +125,8 @@ def global_state() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+    for name in logs._HEADER_LOGGERS:
+        logging.getLogger(name).setLevel(logging.NOTSET)
     structlog.reset_defaults()
 
 
@@ -144,6 +152,19 @@ def test_other_loggers_are_captured() -> None:
     assert ended["authorization"] == "[redacted]"
     assert "KeyError" in oh["exception"]
     assert "KeyError" in ah["exception"]
+
+
+@pytest.mark.usefixtures("global_state")
+@pytest.mark.parametrize(
+    ("traceparent", "tracestate"),
+    [("0" * 513, ""), (TRACEPARENT, "a" * 9000), (TRACEPARENT, "?"), (TRACEPARENT, MANY_STATES)],
+)
+def test_trace_headers_of_clients_are_not_logged(traceparent: str, tracestate: str) -> None:
+    stream = io.StringIO()
+    capture_libraries(open_log(stream))
+    tracer = OtelTracer(SimpleSpanProcessor(InMemorySpanExporter()))
+    tracer.start("span", {"traceparent": traceparent, "tracestate": tracestate}).end()
+    assert stream.getvalue() == ""
 
 
 @pytest.mark.parametrize(
