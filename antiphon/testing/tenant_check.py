@@ -4,6 +4,7 @@ log."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from antiphon.store.audit import AuditQuery, AuditRecord
 from antiphon.store.base import Retention, Store
@@ -106,6 +107,28 @@ async def deletes_large_tenants_in_steps(store: Store) -> None:
     assert await store.delete_tenant("t") == 0
 
 
+async def finds_nothing_for_names_with_nul(store: Store) -> None:
+    """Operators can put any text into the URLs of queries and deletions, also U+0000."""
+    await _fill(store, "t")
+    await store.audit.add(_act(1, target="t"))
+    name = "t\0"
+    assert await store.audit.list(AuditQuery(after=name)) is None
+    for query in (AuditQuery(type=name), AuditQuery(actor=name), AuditQuery(target=name)):
+        assert await store.audit.list(query) == ()
+    for field in ("tenants", "api_keys", "models"):
+        filters: dict[str, Any] = {field: ("m\0", name)}
+        usage = UsageQuery(start=0, end=9 * _DAY, width=_DAY, **filters)
+        assert await store.usage_log.totals(usage) == ()
+    assert not await store.keys.delete(name)
+    assert await store.list_responses(name, ResponseQuery()) == ()
+    assert await store.list_conversations(name, limit=9) == ()
+    assert await store.files.list_page(name, FileQuery()) == ()
+    assert await store.vectors.list_stores(name) == ()
+    assert await store.skills.list_skills(name) == ()
+    assert await store.delete_tenant(name) == 0
+    assert (await store.usage("t")).responses == await _used(store, "t") == 2
+
+
 async def lists_conversations_in_pages(store: Store) -> None:
     for name in "cab":
         await store.save_conversation("t", _conversation(name))
@@ -163,6 +186,7 @@ CHECKS: Mapping[str, Check] = {
     for check in (
         deletes_everything_of_a_tenant,
         deletes_large_tenants_in_steps,
+        finds_nothing_for_names_with_nul,
         lists_conversations_in_pages,
         pages_and_filters_the_audit_log,
         expires_audit_records,

@@ -168,6 +168,33 @@ async def test_only_operators_manage_tenants_and_read_the_audit_log(serve: Serve
         assert reply.status_code == 403 and "may not" in reply.json()["error"]["message"]
 
 
+_USAGE = "/v1/organization/usage/completions?start_time=1&"
+
+
+@pytest.mark.requirement("API-TENANT-EXPORT", "API-TENANT-DELETE", "API-AUDIT")
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/antiphon/audit?after=%00", 400),
+        ("GET", "/antiphon/audit?type=%00", 200),
+        ("GET", "/antiphon/audit?key=%00", 200),
+        ("GET", "/antiphon/audit?target=%00", 200),
+        ("GET", _USAGE + "project_ids=%00", 200),
+        ("GET", _USAGE + "api_key_ids=%00", 200),
+        ("GET", _USAGE + "models=%00", 200),
+        ("POST", "/antiphon/keys/%00/rotate", 404),
+        ("DELETE", "/antiphon/keys/%00", 404),
+        ("GET", "/antiphon/tenants/%00/export", 200),
+        ("DELETE", "/antiphon/tenants/%00", 200),
+    ],
+)
+async def test_name_with_nul_is_an_unknown_name(
+    method: str, path: str, status: int, store: Store, serve: Serve
+) -> None:
+    clients = Clients(serve(on=store))
+    assert (await clients.root.request(method, path)).status_code == status
+
+
 @pytest.mark.requirement("API-AUDIT")
 async def test_administrative_acts_are_recorded(store: Store, serve: Serve) -> None:
     server = serve(["Hello!"] * 2, on=store)

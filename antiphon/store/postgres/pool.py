@@ -56,6 +56,17 @@ def index_key(text: str) -> str:
     return "sha256 " + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def _without_nul(value: Any) -> Any:
+    """Return an argument of a statement in a form that PostgreSQL accepts: each text with U+0000
+    is replaced by its digest, because PostgreSQL has no U+0000 in texts. Such a text is always a
+    name or an id, so only equality matters. Texts for people are changed before they come here."""
+    if isinstance(value, str):
+        return index_key(value) if "\0" in value else value
+    if isinstance(value, (list, tuple)) and not (value and isinstance(value[0], (int, float))):
+        return [_without_nul(each) for each in value]  # an array, perhaps of texts
+    return value
+
+
 class ConnectionPool:
     """The connections of this process to one database. Made by ``open``. ``is_pooled``: whether a
     connection pooler (such as PgBouncer) is between this process and the database."""
@@ -123,7 +134,9 @@ class ConnectionPool:
         """Run the query with this name, and return its rows."""
         with self._operations:
             async with self._connections.use() as connection:
-                found: list[Any] = await connection.fetch(self.queries[name], *arguments)
+                found: list[Any] = await connection.fetch(
+                    self.queries[name], *map(_without_nul, arguments)
+                )
             return found
 
     async def decoded_rows(
@@ -320,8 +333,7 @@ class Transaction:
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
         """Run the query with this name, and return its rows."""
-        found: list[Any] = await self._connection.fetch(self._queries[name], *arguments)
-        return found
+        return await self.fetch(self._queries[name], *arguments)
 
     async def execute(self, statement: str, *, timeout_s: float | None = None) -> None:
         """Execute an SQL text, which may contain several statements. The text need not be one of
@@ -331,12 +343,14 @@ class Transaction:
     async def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Execute an SQL statement once for each row of arguments. The statement need not be one of
         the named queries."""
-        await self._connection.executemany(statement, rows)
+        await self._connection.executemany(
+            statement, [tuple(map(_without_nul, row)) for row in rows]
+        )
 
     async def fetch(self, statement: str, *arguments: Any) -> list[Any]:
         """Run an SQL statement, and return its rows. The statement need not be one of the named
         queries."""
-        found: list[Any] = await self._connection.fetch(statement, *arguments)
+        found: list[Any] = await self._connection.fetch(statement, *map(_without_nul, arguments))
         return found
 
     async def count(self, name: str, *arguments: Any) -> int:
@@ -346,7 +360,7 @@ class Transaction:
     async def value(self, name: str, *arguments: Any) -> Any:
         """Run the query with this name, and return the first column of its first row. Returns None
         if there is no row."""
-        return await self._connection.fetchval(self._queries[name], *arguments)
+        return await self._connection.fetchval(self._queries[name], *map(_without_nul, arguments))
 
 
 async def _set_search_path(connection: Any) -> None:

@@ -27,9 +27,15 @@ class SqliteUsage:
 
     async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
         named = (query.tenants, query.api_keys, query.models)
-        lists = [None if names is None else encode(names).decode() for names in named]
+        lists = [None if names is None else _encode_names(names) for names in named]
         arguments = usage_filters(query, lists)
         return usage_totals_of(await self._database.rows("usage_totals", arguments, tuple))
+
+
+def _encode_names(names: Sequence[str]) -> str:
+    """Encode names for a comparison with SQLite's ``json_each``. Names with U+0000 are left out,
+    because ``json_each`` cuts a text at U+0000. No record contains such a name."""
+    return encode([name for name in names if "\0" not in name]).decode()
 
 
 def add_usage(

@@ -69,7 +69,7 @@ async def test_saves_of_one_response_keep_their_order(
 
 
 async def test_a_response_that_cannot_be_stored_fails_alone(store: PostgresStore) -> None:
-    bad = replace(make_response("bad"), tokens=TurnTokens(base=0, ids=b"", fingerprint="\0"))
+    bad = replace(make_response("bad"), tokens=TurnTokens(base=0, ids=b"", fingerprint="\ud800"))
     good = [make_response(str(number)) for number in range(5)]
     saves = [store.save("t", each) for each in (*good[:3], bad, *good[3:])]
     results = await asyncio.gather(*saves, return_exceptions=True)
