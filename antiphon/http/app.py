@@ -343,7 +343,10 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
     chat_completions = CompletionsEndpoint(
         parse_chat_request,
         lambda context, request, index: deps.service.create(
-            context.tenant, request.requests[index], client=context.client
+            context.tenant,
+            request.requests[index],
+            client=context.client,
+            counts_prompt=index == 0,
         ),
         deps,
         Operation(
@@ -362,6 +365,7 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
             request.requests[index],
             request.prompts[index],
             client=context.client,
+            counts_prompt=index % request.n == 0,
         ),
         deps,
         Operation(

@@ -59,15 +59,17 @@ class RunFactory:
         held: ConversationLockHandle,
         *,
         api_key: str | None = None,
+        counts_prompt: bool = True,
     ) -> Run:
         """Create a foreground run. The caller starts it with ``Run.drive``. ``held``: the lock of
-        the run's conversation, which is released when the run ends."""
+        the run's conversation, which is released when the run ends. ``counts_prompt``: whether the
+        input tokens are charged."""
         request, response, context = prepared.request, prepared.response, prepared.context
         chain, parent_tokens, input = context.chain, context.prompt_tokens, context.input
         if chain and response.store and not all(stored.response.store for stored in chain):
             # The response continues a response that is not stored. Its history becomes its input.
             chain, parent_tokens, input = (), None, (*chain_items(chain), *input)
-        meter = self._meter(tenant, api_key, prepared.model.name)
+        meter = self._meter(tenant, api_key, prepared.model.name, counts_prompt)
         save = None
         if response.store:
             save = self._save(tenant, held.lock, request.trace or {}, meter)
@@ -105,13 +107,15 @@ class RunFactory:
         response_id: str,
         *,
         api_key: str | None = None,
+        counts_prompt: bool = True,
     ) -> Run:
-        """Create a run that continues raw text. Neither the prompt nor the output is stored."""
+        """Create a run that continues raw text. Neither the prompt nor the output is stored.
+        ``counts_prompt``: whether the input tokens are charged."""
         dependencies = self._dependencies
         name, now = request.model or model.name, int(dependencies.clock())
         response = initial_response(request, id=response_id, model=name, created_at=now)
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
-        meter = self._meter(tenant, api_key, model.name)
+        meter = self._meter(tenant, api_key, model.name, counts_prompt)
         return Run(writer, self._spec(reply, (), _release_nothing, meter), self._supervisor)
 
     def background_run(
@@ -141,9 +145,18 @@ class RunFactory:
         )
         return Run(writer, spec, self._background_supervisor, recorder=recorder)
 
-    def _meter(self, tenant: str, api_key: str | None, model: str) -> UsageMeter:
+    def _meter(
+        self, tenant: str, api_key: str | None, model: str, counts_prompt: bool
+    ) -> UsageMeter:
         clock = self._dependencies.clock
-        return UsageMeter(tenant=tenant, api_key=api_key, model=model, started=clock(), clock=clock)
+        return UsageMeter(
+            tenant=tenant,
+            api_key=api_key,
+            model=model,
+            started=clock(),
+            clock=clock,
+            counts_prompt=counts_prompt,
+        )
 
     def _spec(
         self,

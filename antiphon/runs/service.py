@@ -263,13 +263,16 @@ class Service:
         client: Client = ANYONE,
         session_chains: SessionChains | None = None,
         generate: bool = True,
+        counts_prompt: bool = True,
     ) -> Run:
         """Prepare a foreground run. The caller starts it with ``Run.drive``.
 
         ``client``: the client that is charged, and its permissions. ``session_chains``: the chains
         of responses that this client connection can continue, even if the responses are not stored.
-        If ``generate`` is False, the model only caches the prompt. Raises ``RequestError`` if the
-        request asks for something that is not possible.
+        If ``generate`` is False, the model only caches the prompt. ``counts_prompt``: whether the
+        client is charged for the input tokens; False if it is already charged for another choice of
+        the same prompt. Raises ``RequestError`` if the request asks for something that is not
+        possible.
         """
         if generate and request.store is not False:
             await self.store_health.require()
@@ -277,7 +280,9 @@ class Service:
         prepared = accepted.prepared
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
-        return self._runs.foreground_run(tenant, prepared, accepted.held, api_key=client.key)
+        return self._runs.foreground_run(
+            tenant, prepared, accepted.held, api_key=client.key, counts_prompt=counts_prompt
+        )
 
     async def complete(
         self,
@@ -286,10 +291,11 @@ class Service:
         prompt: str | tuple[int, ...],
         *,
         client: Client = ANYONE,
+        counts_prompt: bool = True,
     ) -> Run:
         """Prepare a run that continues raw text. The caller starts it with ``Run.drive``. Neither
-        prompt nor output is stored. Only the sampling options of the request are used. Raises
-        ``RequestError``."""
+        prompt nor output is stored. Only the sampling options of the request are used.
+        ``counts_prompt``: as for ``create``. Raises ``RequestError``."""
         self._supervisor.admit()
         model = self._models.find(request.model)
         client.check_model(model.name, request.model)
@@ -306,7 +312,13 @@ class Service:
         reply = await model.backend.complete(prompt, options)
         response_id = self._dependencies.ids("resp")
         return self._runs.completion_run(
-            tenant, request, model, reply, response_id, api_key=client.key
+            tenant,
+            request,
+            model,
+            reply,
+            response_id,
+            api_key=client.key,
+            counts_prompt=counts_prompt,
         )
 
     async def compact(

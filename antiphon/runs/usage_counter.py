@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.errors import StoreError
 from antiphon.store.usage import UsageKind, UsageLog, UsageQuery, UsageRecord, UsageTotals
-from antiphon.wire.response import Response, Usage
+from antiphon.wire.response import InputTokensDetails, Response, Usage
 from antiphon.wire.response_list import is_call
 
 __all__ = [
@@ -37,13 +38,15 @@ _MAX_NAME = 256
 class UsageMeter(Struct, frozen=True, kw_only=True):
     """Makes the usage record of one request. ``tenant`` and ``api_key``: who is charged.
     ``model``: the name of the served model, not an alias. ``started``: when the request arrived, in
-    Unix seconds. ``clock`` returns Unix seconds."""
+    Unix seconds. ``clock`` returns Unix seconds. ``counts_prompt``: False if the record of another
+    choice with the same prompt contains the input tokens."""
 
     tenant: str
     api_key: str | None
     model: str
     started: float
     clock: Callable[[], float]
+    counts_prompt: bool = True
 
     def record(self, response: Response, usage: Usage | None = None) -> UsageRecord:
         """Return the usage record of a response that ends now. If ``usage`` is given, it is
@@ -70,6 +73,8 @@ class UsageMeter(Struct, frozen=True, kw_only=True):
         """Return the usage record of a request that ends now. ``id``: the id of the record.
         ``used``: the tokens that the request used."""
         now = self.clock()
+        if not self.counts_prompt:
+            used = replace(used, input_tokens=0, input_tokens_details=InputTokensDetails())
         return UsageRecord(
             id=id,
             start=int(now),

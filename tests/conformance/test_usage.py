@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from typing import Any
 
 import httpx
@@ -75,6 +76,33 @@ async def test_requests_that_are_not_stored_count(serve: Serve) -> None:
     (sums,) = await totals(server)
     assert sums.requests >= 3, "the background run may still be running"
     assert sums.output_tokens > 0
+
+
+@pytest.mark.requirement("API-USAGE-LOG")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "prompt", "choices"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, 3),
+        ("completions", {"prompt": "one two"}, 3),
+        ("completions", {"prompt": ["one two", "three"]}, 6),
+    ],
+)
+async def test_choices_of_a_prompt_count_its_tokens_once(
+    path: str, prompt: dict[str, Any], choices: int, stream: bool, serve: Serve
+) -> None:
+    """The usage log, which the token limits read, agrees with the usage in the answer."""
+    server = serve(local(engine(["Hello!"] * choices)))
+    options = {"stream_options": {"include_usage": True}, "stream": True} if stream else {}
+    body = {"model": "tiny", "n": 3, **prompt, **options}
+    answer = await server.client.post(f"/v1/{path}", json=body)
+    assert answer.status_code == 200
+    last = answer.text.split("data: ")[-2] if stream else answer.text
+    usage = json.loads(last)["usage"]
+    (sums,) = await totals(server)
+    assert sums.requests == choices
+    assert sums.input_tokens == usage["prompt_tokens"] > 0
+    assert sums.output_tokens == usage["completion_tokens"] > 0
 
 
 @pytest.mark.requirement("API-USAGE-LOG")

@@ -144,7 +144,9 @@ class FakeService:
             FakeModel("upstream", (), None),
         )
 
-    async def create(self, tenant: str, request: Any, *, client: Any = None) -> FakeRun:
+    async def create(
+        self, tenant: str, request: Any, *, client: Any = None, counts_prompt: bool = True
+    ) -> FakeRun:
         self._record("create", tenant, request)
         run = FakeRun(f"resp_{len(self.runs) + 1}", self.words, **self.script)
         self.runs.append(run)
