@@ -147,19 +147,23 @@ async def test_background_run_belongs_to_the_trace_of_its_request(
     assert collector.tree()["chat tiny"] == "background run"
 
 
+@pytest.mark.parametrize("background", [False, True])
 async def test_tool_call_is_a_span(
-    serve: Serve, collector: Collector, providers: dict[str, WebSearchProvider]
+    background: bool,
+    serve: Serve,
+    collector: Collector,
+    providers: dict[str, WebSearchProvider],
 ) -> None:
     server = serve(local(engine(STEPS)), providers=providers, tracer=collector.tracer)
-    await server.client.post(
-        "/v1/responses",
-        json={"model": "tiny", "input": "hi", "tools": [{"type": "web_search"}]},
-        headers=TRACEPARENT,
-    )
+    body = {"model": "tiny", "input": "hi", "tools": [{"type": "web_search"}]}
+    modes = {"background": True, "stream": True} if background else {}
+    await server.client.post("/v1/responses", json={**body, **modes}, headers=TRACEPARENT)
     calls = [span for span in collector.spans if span.name.startswith("execute_tool ")]
     turns = [span for span in collector.spans if span.name == "chat tiny"]
     assert len(turns) == len(calls) + 1 > 1
     assert all((call.attributes or {})["gen_ai.tool.call.id"] for call in calls)
+    parent = "background run" if background else "POST /v1/responses"
+    assert {collector.tree()[span.name] for span in (*turns, *calls)} == {parent}
 
 
 async def test_chat_completions_are_traced(serve: Serve, collector: Collector) -> None:
