@@ -304,8 +304,8 @@ def engine(
 
 
 def local(scripted: ScriptedEngine, model: str = "qwen") -> LocalBackend:
-    """Return the backend over such an engine."""
-    if scripted.card == _card(model):
+    """Return the backend over such an engine. Its dialect uses the engine's tokenizer."""
+    if scripted.card == _card(model) and type(scripted.tokenizer) is ByteTokenizer:
         return LocalBackend(scripted, _dialect(model, tuple(scripted.tokenizer.special)))
     return LocalBackend(scripted, _new_dialect(scripted.card, scripted.tokenizer, model))
 

@@ -168,6 +168,7 @@ async def test_next_prompt_extends_the_sampled_tokens(serve: Serve, ask: Ask, st
     second = await continue_response(ask, server, first, "b")
     (before, _), (prompt, _) = scripted_engine.requests
     whole = (*before.ids, *scripted_engine.sampled[0])
+    assert Merging.ONE not in whole
     assert prompt.ids[: len(whole)] == whole
     cached = second.terminal_response["usage"]["input_tokens_details"]["cached_tokens"]
     assert cached == len(whole)
