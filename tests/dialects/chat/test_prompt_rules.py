@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 import pytest
@@ -37,13 +38,26 @@ DATES = {
 }
 
 
-def prompt(template: str, *items: Item, today: datetime = datetime(2026, 7, 9)) -> str:
+TOKENIZER = ByteTokenizer(("<think>", "</think>"))
+
+
+def prompt(template: str, *items: Item, tokenizer: ByteTokenizer = TOKENIZER) -> str:
     """Render ``items`` with ``template``."""
-    tokenizer = ByteTokenizer(("<think>", "</think>"))
+    return render(new_dialect(template, tokenizer), *items, tokenizer=tokenizer)
+
+
+def new_dialect(
+    template: str, tokenizer: ByteTokenizer, today: Callable[[], datetime] = datetime.now
+) -> ChatDialect:
+    """Return a dialect with the chat template ``template``."""
     card = ModelCard(
         name="m", context_size=1000, fingerprint="f", eos_token=END, chat_template=template
     )
-    dialect = ChatDialect(card, tokenizer, today=lambda: today)
+    return ChatDialect(card, tokenizer, today=today)
+
+
+def render(dialect: ChatDialect, *items: Item, tokenizer: ByteTokenizer = TOKENIZER) -> str:
+    """Return the text of the prompt that ``dialect`` renders from ``items``."""
     ids = dialect.render(Conversation(items=items), Options()).prompt.ids
     return b"".join(map(tokenizer.piece, ids)).decode()
 
@@ -73,7 +87,7 @@ def test_template_decides_which_thinking_is_repeated() -> None:
     assert "old" not in current
 
 
-@pytest.mark.requirement("VO-4", "D-48")
+@pytest.mark.requirement("VO-4", "VN-35", "D-48")
 def test_thinking_never_becomes_text_of_a_template_without_it() -> None:
     items = (
         user("A"),
@@ -86,19 +100,25 @@ def test_thinking_never_becomes_text_of_a_template_without_it() -> None:
     )
     text = prompt(source("smol"), *items)
     assert "Sunny." in text and "old" not in text
+    assert "<think>\nnow\n</think>" in text
+    without_tags = ByteTokenizer(("<|im_start|>", "<|im_end|>"))
+    text = prompt(source("smol"), *items, tokenizer=without_tags)
+    assert "Sunny." in text and "old" not in text and "now" not in text
 
 
 @pytest.mark.requirement("GO-4")
 @pytest.mark.parametrize("template", DATES.values(), ids=DATES)
 def test_date_is_the_day_of_the_request(template: str) -> None:
-    first, second = (
-        prompt(template, user("Hi"), today=day)
-        for day in (datetime(2026, 7, 9), datetime(2027, 1, 31))
-    )
+    days = [datetime(2026, 7, 9)]
+    dialect = new_dialect(template, TOKENIZER, today=lambda: days[-1])
+    first = render(dialect, user("Hi"))
+    days.append(datetime(2027, 1, 31))  # the day changes while the server runs
+    second = render(dialect, user("Hi"))
     assert "2026" in first and "09" in first
     assert "2027" in second and "31" in second
 
 
 @pytest.mark.requirement("GO-4")
 def test_template_that_asks_for_no_date_gets_none() -> None:
-    assert "2026" not in prompt(REPEATS_THINKING, user("Hi"))
+    dialect = new_dialect(REPEATS_THINKING, TOKENIZER, today=lambda: datetime(2026, 7, 9))
+    assert "2026" not in render(dialect, user("Hi"))
