@@ -19,6 +19,7 @@ from antiphon.dialects.harmony.parser import (
 from antiphon.stream.deltas import Close, Delta, FinishReason, SampledTokens, Text
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
+from tests.dialects.parser.test_parser import WorkCounter
 from tests.dialects.replies import SHAPES, items, read
 
 TOKENIZER = ByteTokenizer([*CONTROL_TOKENS.values(), "<|endoftext|>", "<|reserved_200013|>"])
@@ -498,6 +499,20 @@ def test_text_before_a_stop_string_is_emitted() -> None:
         [answer("One two")],
         False,
     )
+
+
+@pytest.mark.requirement("D-96")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|channel|>final<|message|>$<|return|>",
+        "<|channel|>analysis<|message|>$<|end|>",
+        '<|channel|>commentary to=functions.get_weather<|message|>{"city": "$"}<|call|>',
+        "$",
+    ],
+)
+def test_work_grows_linearly_with_a_reply(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    WorkCounter(monkeypatch).assert_linear(parser, ids_of, text)
 
 
 SHREDS = (

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+import tracemalloc
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.dialects.base import Parser
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.parser.lexer import StateTerminals
@@ -412,7 +415,12 @@ def test_broken_reader_does_not_stop_the_parser(
 
 
 class WorkCounter:
-    """Counts function calls and characters scanned while a reply is parsed."""
+    """Measures the work of parsing a reply, in three numbers: function calls, characters that the
+    lexer scans, and bytes.
+
+    The bytes are the sum of the memory that each call of ``feed`` needs at most. They show copies
+    of a growing text, because one function call can copy a text of any length.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = self.characters = 0
@@ -424,11 +432,9 @@ class WorkCounter:
 
         monkeypatch.setattr(StateTerminals, "find", counted)
 
-    def parse(self, tools: str, text: str, size: int) -> tuple[int, int]:
-        """Parse ``text`` token by token; return the calls and the characters it took."""
-        tokenizer = ByteTokenizer(CALL + THINK)
-        reader = parser(tokenizer, tools)
-        ids = tokenizer.encode(text.replace("$", "word " * size), special=True)
+    def parse(self, new_parser: Callable[[], Parser], ids: Sequence[int]) -> tuple[int, int, int]:
+        """Parse ``ids`` token by token. Return the calls, the characters and the bytes."""
+        reader = new_parser()
         self.calls = self.characters = 0
         sys.setprofile(self._count)
         try:
@@ -437,10 +443,37 @@ class WorkCounter:
             list(reader.finish("stop"))
         finally:
             sys.setprofile(None)
-        return self.calls, self.characters
+        return self.calls, self.characters, self._measure_bytes(new_parser(), ids)
 
     def _count(self, frame: FrameType, event: str, arg: object) -> None:
         self.calls += 1
+
+    def _measure_bytes(self, reader: Parser, ids: Sequence[int]) -> int:
+        size = 0
+        tracemalloc.start()
+        try:
+            for id in ids:
+                tracemalloc.reset_peak()
+                before, _ = tracemalloc.get_traced_memory()
+                list(reader.feed(Chunk(ids=(id,))))
+                _, peak = tracemalloc.get_traced_memory()
+                size += peak - before
+        finally:
+            tracemalloc.stop()
+        return size
+
+    def assert_linear(
+        self, new_parser: Callable[[], Parser], ids_of: Callable[[str], Sequence[int]], text: str
+    ) -> None:
+        """Fail if the work grows faster than a reply. ``text``: the reply. The character ``$`` in
+        it stands for the part that grows."""
+        # The first reply fills the caches of texts of tokens.
+        _, small, large = (
+            self.parse(new_parser, ids_of(text.replace("$", "word " * size)))
+            for size in (1, 50, 400)
+        )
+        for before, after in zip(small, large, strict=True):
+            assert after <= 8.5 * before + 1000
 
 
 @pytest.mark.requirement("D-96")
@@ -464,8 +497,7 @@ class WorkCounter:
 def test_work_grows_linearly_with_a_reply(
     monkeypatch: pytest.MonkeyPatch, tools: str, text: str
 ) -> None:
-    counter = WorkCounter(monkeypatch)
-    counter.parse(tools, text, 1)  # fills the caches of texts of tokens
-    small, large = (counter.parse(tools, text, size) for size in (50, 400))
-    for before, after in zip(small, large, strict=True):
-        assert after <= 8.5 * before + 1000
+    tokenizer = ByteTokenizer(CALL + THINK)
+    WorkCounter(monkeypatch).assert_linear(
+        lambda: parser(tokenizer, tools), lambda text: tokenizer.encode(text, special=True), text
+    )
