@@ -44,5 +44,6 @@ def test_preamble_streams_as_a_message_before_the_call() -> None:
 def test_tool_name_keeps_its_dots(name: str) -> None:
     text = f"<|channel|>commentary to=functions.{name}<|message|>{{}}<|call|>"
     shapes = {name: ToolShape(wire_name=name), "read": ToolShape(wire_name="read")}
-    (call,) = (d.item for d in stream(text, shapes) if isinstance(d, Open))
-    assert isinstance(call, FunctionCall) and call.name == name
+    for known in (shapes, {"read": shapes["read"]}):  # also if no tool has this name
+        (call,) = (d.item for d in stream(text, known) if isinstance(d, Open))
+        assert isinstance(call, FunctionCall) and call.name == name

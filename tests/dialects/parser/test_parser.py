@@ -401,6 +401,16 @@ class StuckReader:
     def finish(self) -> None: ...
 
 
+@pytest.mark.requirement("D-82")
+def test_name_of_an_unknown_tool_keeps_its_dots() -> None:
+    tokenizer = ByteTokenizer(CALL)
+    text = '<tool_call>{"name": "files.search", "arguments": {}}</tool_call>'
+    deltas = read(parser(tokenizer), [tokenizer.encode(text, special=True)])
+    (call,) = (delta.item for delta in deltas if isinstance(delta, Open))
+    assert "search" in SHAPES
+    assert isinstance(call, FunctionCall) and call.name == "files.search"
+
+
 @pytest.mark.parametrize("tools", sorted(TOOLS))
 def test_broken_reader_does_not_stop_the_parser(
     monkeypatch: pytest.MonkeyPatch, tools: str
