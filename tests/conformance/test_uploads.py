@@ -119,6 +119,11 @@ async def test_cancelled_and_expired_uploads_end(
         assert [file async for file in client.files.list()] == []
 
 
+def refusal(error: openai.APIStatusError) -> tuple[int, str | None, str | None]:
+    """Return the status, the field and the code of a rejected request."""
+    return error.status_code, error.param, error.code
+
+
 @pytest.mark.requirement("FILE-UPLOAD-LIMITS")
 async def test_upload_beyond_a_limit_is_rejected(
     store: Store, serve: Serve, client_of: Clients
@@ -131,11 +136,11 @@ async def test_upload_beyond_a_limit_is_rejected(
     async with asyncio.timeout(60):
         with pytest.raises(openai.APIStatusError) as large:
             await client.uploads.create(bytes=101, **NEW)
-        assert (large.value.status_code, large.value.code) == (413, "file_too_large")
+        assert refusal(large.value) == (413, "bytes", "file_too_large")
         upload = await client.uploads.create(bytes=100, **NEW)
         with pytest.raises(openai.APIStatusError) as full:
             await client.uploads.create(bytes=51, **NEW)
-        assert (full.value.status_code, full.value.code) == (429, "insufficient_quota")
+        assert refusal(full.value) == (429, "bytes", "insufficient_quota")
         first = await client.uploads.parts.create(upload.id, data=b"x" * 60)
         for data, code in ((b"y" * 41, "upload_size_exceeded"), (b"", "empty_file")):
             with pytest.raises(openai.BadRequestError) as refused:
@@ -143,17 +148,17 @@ async def test_upload_beyond_a_limit_is_rejected(
             assert (refused.value.code, refused.value.param) == (code, "data")
         second = await client.uploads.parts.create(upload.id, data=b"y" * 40)
         ids = [first.id, second.id]
-        for body, param in (
-            ({"part_ids": ids[:1]}, "part_ids"),
-            ({"part_ids": ["part_0"]}, "part_ids[0]"),
-            ({"part_ids": [first.id, first.id]}, "part_ids[1]"),
-            ({"part_ids": []}, "part_ids"),
-            ({"part_ids": ids, "md5": "0" * 32}, "md5"),
-            ({"part_ids": ids, "md5": "x"}, "md5"),
+        for body, param, code in (
+            ({"part_ids": ids[:1]}, "part_ids", "upload_size_mismatch"),
+            ({"part_ids": ["part_0"]}, "part_ids[0]", None),
+            ({"part_ids": [first.id, first.id]}, "part_ids[1]", "invalid_value"),
+            ({"part_ids": []}, "part_ids", "empty_array"),
+            ({"part_ids": ids, "md5": "0" * 32}, "md5", "upload_checksum_mismatch"),
+            ({"part_ids": ids, "md5": "x"}, "md5", "invalid_value"),
         ):
             with pytest.raises(openai.BadRequestError) as wrong:
                 await client.uploads.complete(upload.id, **body)  # type: ignore[arg-type]
-            assert wrong.value.param == param, body
+            assert refusal(wrong.value) == (400, param, code), body
         assert [file async for file in client.files.list()] == []
         await client.uploads.complete(upload.id, part_ids=ids)
         assert len([file async for file in client.files.list()]) == 1
