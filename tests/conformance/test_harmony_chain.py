@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from datetime import datetime
 
 import pytest
 
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
+from antiphon.engines.base import Sampling
+from antiphon.tokens import Chunk, Prompt
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Ask, engine, local
 from tests.conformance.test_code_harmony import Turns, final
@@ -61,13 +64,29 @@ async def test_a_prompt_beyond_the_context_is_refused_for_every_format(
 @pytest.mark.requirement("VO-8")
 @pytest.mark.parametrize("model", [chat, harmony])
 async def test_usage_counts_the_tokens_of_prompt_and_answer(
-    serve: Serve, ask: Ask, model: Callable[..., Backend]
+    monkeypatch: pytest.MonkeyPatch, serve: Serve, ask: Ask, model: Callable[..., LocalBackend]
 ) -> None:
-    server = serve(model("one", "two two two two"))
-    first, second = [
+    backend = model("one", "two two two two")
+    scripted_engine = backend._engine
+    prompt_sizes: list[int] = []
+    output_sizes: list[int] = []
+    generate = scripted_engine.generate
+
+    async def counted(prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        prompt_sizes.append(len(prompt.ids))
+        output_sizes.append(0)
+        async with aclosing(generate(prompt, sampling)) as chunks:
+            async for chunk in chunks:
+                output_sizes[-1] += len(chunk.ids)
+                yield chunk
+
+    monkeypatch.setattr(scripted_engine, "generate", counted)
+    server = serve(backend)
+    usages = [
         (await ask(server, input=text)).terminal_response["usage"] for text in ("hi", "hi " * 50)
     ]
-    assert second["input_tokens"] > first["input_tokens"] > 0
-    assert second["output_tokens"] > first["output_tokens"] > 0
-    for usage in (first, second):
+    assert output_sizes[0] > len("one") and output_sizes[1] > len("two two two two")
+    assert [usage["input_tokens"] for usage in usages] == prompt_sizes
+    assert [usage["output_tokens"] for usage in usages] == output_sizes
+    for usage in usages:
         assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
