@@ -18,7 +18,7 @@ from antiphon.config.load import (
     proxy_variables,
 )
 from antiphon.config.model import DEFAULT_MODEL, Model
-from antiphon.config.options import options
+from antiphon.config.options import Option, options
 from antiphon.config.renamed_settings import RENAMED_SETTINGS
 from antiphon.config.settings import Settings, runtime_folder
 from antiphon.config.tenants import Tenant
@@ -123,23 +123,32 @@ def test_missing_config_file_is_an_error() -> None:
         load(environ={"ANTIPHON_CONFIG": "absent.toml"})
 
 
-@pytest.mark.requirement("VN-6")
-def test_every_option_has_a_flag_and_a_variable() -> None:
-    texts = {
+def example(option: Option) -> tuple[str, object]:
+    """Return the text of a valid value of ``option``, and the value."""
+    texts: dict[str, tuple[str, object]] = {
         "a text": ("x", "x"),
+        "a number from 0 to 1": ("0.5", 0.5),
         "a number from 0.01 to 1": ("0.5", 0.5),
+        "a number from 0 to 2": ("0.5", 0.5),
         "a path": ("x", Path("x")),
         "a list of texts": ("x,y", ("x", "y")),
         "true or false": ("true", True),
     }
+    if option.kind.startswith('"'):
+        text = option.kind.split('"')[1]
+        return text, text
+    return texts.get(option.kind, ("9", 9))
+
+
+@pytest.mark.requirement("VN-6")
+def test_every_option_has_a_flag_and_a_variable() -> None:
     for name, option in options(Settings).items():
         if name in ("models", "mcp_servers", "keys", "tenants", "default_model", "summary_model"):
             continue
         if option.kind == "a table":
             continue
-        text, value = texts.get(option.kind, ("9", 9))
-        if option.kind.startswith('"'):
-            text = value = option.kind.split('"')[1]
+        text, value = example(option)
+        assert option.flag is not None or option.secret
         assert getattr(load({name: text}, environ={}).settings, name) == value
         assert getattr(load(environ={option.env: text}).settings, name) == value
         is_bare = text in ("9", "0.5", "true")
@@ -147,6 +156,16 @@ def test_every_option_has_a_flag_and_a_variable() -> None:
         if option.kind == "a list of texts":
             content = f'{name} = ["x", "y"]'
         assert getattr(read(content).settings, name) == value
+
+
+@pytest.mark.requirement("VN-6")
+def test_options_of_the_only_model_have_flags() -> None:
+    for name, option in options(Model).items():
+        if option.kind == "a table":
+            continue
+        text, value = example(option)
+        loaded = load({"models": ["m=a.gguf"]}, model_flags={name: text}, environ={})
+        assert getattr(loaded.settings.models["m"], name) == value
 
 
 @pytest.mark.requirement("VN-6")
