@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.errors import BackendError, InvalidRequest, RunError
+from antiphon.errors import BackendError, InvalidRequest, RunError, StoreError, Unavailable
+from antiphon.http.middleware.errors import run_error_reply
 from tests.conformance import oracle
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Ask, Json, engine
@@ -158,7 +159,7 @@ async def test_backend_rejection_is_an_http_error(serve: Serve, ask: Ask) -> Non
     assert (rejection["http"], rejection["param"]) == (400, "input[2]")
 
 
-@pytest.mark.requirement("VN-14", "D-70", "API-UNEXPECTED")
+@pytest.mark.requirement("VN-14", "D-70", "D-95", "API-UNEXPECTED")
 async def test_internal_exception_is_not_exposed(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve(SteppedBackend([KeyError("secret/path")])))
     assert answer.error is not None
@@ -185,6 +186,7 @@ async def test_failure_keeps_its_code(serve: Serve) -> None:
     assert '"code":"rate_limit_exceeded"' in (await server.post(stream=True)).text
 
 
+@pytest.mark.requirement("CL-RETRY-AFTER")
 async def test_stopping_server_is_no_internal_error(serve: Serve) -> None:
     server = serve(SteppedBackend([asyncio.Event()]))
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
@@ -200,6 +202,20 @@ async def test_stopping_server_is_no_internal_error(serve: Serve) -> None:
     assert (error["type"], error["code"]) == ("service_unavailable_error", "server_error")
     assert error["message"].endswith("You can retry your request.")
     assert streamed.status_code in (200, 503) and "server_error" in streamed.text
+
+
+@pytest.mark.requirement("CL-RETRY-AFTER")
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (StoreError("The store does not answer."), 503),
+        (Unavailable("The server stops."), 503),
+        (BackendError("Slow down.", code="rate_limit_exceeded"), 429),
+    ],
+)
+def test_temporary_failure_has_retry_after(failure: RunError, status: int) -> None:
+    reply = run_error_reply(failure)
+    assert reply.status_code == status and int(reply.headers["retry-after"]) > 0
 
 
 @pytest.mark.requirement("D-95", "API-404")

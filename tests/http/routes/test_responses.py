@@ -237,6 +237,7 @@ async def test_reraise_lets_unexpected_errors_through(make_app: Any, service: An
         await make_app(reraise=True).client.post("/v1/responses", json=ASK)
 
 
+@pytest.mark.requirement("CL-RETRY-AFTER")
 async def test_overload_has_retry_after(make_app: Any, service: Any, error_of: ErrorOf) -> None:
     service.refusal = Overloaded(
         "Stopping.", status=503, retry_after_s=5, code="server_is_overloaded"
@@ -246,6 +247,7 @@ async def test_overload_has_retry_after(make_app: Any, service: Any, error_of: E
     assert error_of(answer)["type"] == "server_error"
 
 
+@pytest.mark.requirement("CL-RETRY-AFTER")
 async def test_exhausted_quota_forbids_retries(make_app: Any, service: Any) -> None:
     service.refusal = Overloaded("Used up.", code="insufficient_quota")
     answer = await make_app().client.post("/v1/responses", json=ASK)
