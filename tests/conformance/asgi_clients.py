@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +18,21 @@ __all__ = ["TERMINAL_EVENTS", "StreamingClient", "WebSocketClient"]
 
 #: The terminal events of a response.
 TERMINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+
+
+async def _end_app(
+    app_task: asyncio.Task[None],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
+    """Wait until the app has ended. If the test has failed, cancel the app first, because the
+    reason may be that the app does not notice the disconnect."""
+    if error is None:
+        await app_task
+        return
+    app_task.cancel()
+    await asyncio.gather(app_task, return_exceptions=True)
 
 
 class StreamingClient:
@@ -32,6 +49,7 @@ class StreamingClient:
         self._output: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
         self._frames: deque[bytes] = deque()
         self.status: int | None = None
+        self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> StreamingClient:
         scope = {
@@ -41,9 +59,9 @@ class StreamingClient:
             "query_string": b"",
             "headers": [(b"host", b"localhost")],
         }
-        self._timeout = asyncio.timeout(60)
-        await self._timeout.__aenter__()
+        await self._exits.enter_async_context(asyncio.timeout(60))
         self._app_task = asyncio.create_task(self._app(scope, self._receive, self._send))
+        self._exits.push_async_exit(partial(_end_app, self._app_task))
         return self
 
     async def __aexit__(
@@ -53,8 +71,7 @@ class StreamingClient:
         trace: TracebackType | None,
     ) -> None:
         self.disconnect()
-        await self._app_task
-        await self._timeout.__aexit__(kind, error, trace)
+        await self._exits.__aexit__(kind, error, trace)
 
     def disconnect(self) -> None:
         """Disconnect. Further output is lost."""
@@ -111,6 +128,7 @@ class WebSocketClient:
         ]
         self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._output: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> WebSocketClient:
         scope = {
@@ -120,10 +138,10 @@ class WebSocketClient:
             "headers": self._headers,
             "extensions": {"websocket.http.response": {}},
         }
-        self._timeout = asyncio.timeout(60)
-        await self._timeout.__aenter__()
+        await self._exits.enter_async_context(asyncio.timeout(60))
         self._incoming.put_nowait({"type": "websocket.connect"})
         self._app_task = asyncio.create_task(self._app(scope, self._incoming.get, self._output.put))
+        self._exits.push_async_exit(partial(_end_app, self._app_task))
         return self
 
     async def __aexit__(
@@ -133,8 +151,7 @@ class WebSocketClient:
         trace: TracebackType | None,
     ) -> None:
         self.disconnect()
-        await self._app_task
-        await self._timeout.__aexit__(kind, error, trace)
+        await self._exits.__aexit__(kind, error, trace)
 
     def disconnect(self) -> None:
         """Disconnect."""
