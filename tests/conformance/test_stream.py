@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -390,6 +391,13 @@ ALWAYS = {
 }  # fmt: skip
 
 
+#: The fields that the API allows to be null.
+NULLABLE = {
+    "completed_at", "incomplete_details", "previous_response_id", "instructions", "error",
+    "usage", "max_output_tokens", "max_tool_calls", "safety_identifier", "prompt_cache_key",
+}  # fmt: skip
+
+
 @pytest.mark.requirement("API-METADATA", "D-29", "D-58", "HF-14", "API-FIELDS", "CL-CREATED")
 async def test_every_snapshot_has_all_response_fields(serve: Serve, ask: Ask) -> None:
     body: Json = {
@@ -421,9 +429,15 @@ async def test_every_snapshot_has_all_response_fields(serve: Serve, ask: Ask) ->
         assert snapshot["text"] == {"format": {"type": "text"}, "verbosity": "low"}
 
 
-@pytest.mark.requirement("API-DEFAULTS", "D-64", "GO-2")
+@pytest.mark.requirement("API-DEFAULTS", "API-FIELDS", "D-64", "GO-2")
 async def test_absent_fields_are_echoed_with_defaults(serve: Serve, ask_foreground: Ask) -> None:
-    ended = (await ask_foreground(serve())).terminal_response
+    answer = await ask_foreground(serve())
+    ended = answer.terminal_response
+    for snapshot in [ended, *(e["response"] for e in answer.events if "response" in e)]:
+        assert set(snapshot) == ALWAYS
+        nulls = {name for name in ALWAYS if snapshot[name] is None}
+        assert nulls <= NULLABLE
+        assert (snapshot["usage"] is None) == (snapshot["status"] != "completed")
     result = {name: ended[name] for name in ALWAYS - {"id", "output", "usage"}}
     assert result == {
         "object": "response", "created_at": 1_700_000_000, "completed_at": 1_700_000_000,
@@ -447,5 +461,14 @@ async def test_frames_have_names_numbers_and_done(serve: Serve) -> None:
     assert names[0] == "event: response.created"
     assert names[-1] == "event: response.completed"
     assert lines[-3:] == ["data: [DONE]", "", ""]
+    for size in (10, 100_000):  # a long event is sent in several pieces
+        server = serve()
+        queued = (await server.post(background=True, instructions="x" * size)).json()
+        replay = (await server.get(f"responses/{queued['id']}", stream=True)).text
+        *frames, done, end = replay.split("\n\n")
+        names = [frame.split("\n")[0] for frame in frames]
+        types = [json.loads(frame.split("\ndata: ")[1])["type"] for frame in frames]
+        assert names == [f"event: {type}" for type in types]
+        assert (types[-1], done, end) == ("response.completed", "data: [DONE]", "")
     answer = await send_in_mode("stream", serve(), {})
     assert [e["sequence_number"] for e in answer.events] == list(range(len(answer.events)))
