@@ -121,6 +121,7 @@ async def test_no_route_shows_objects_of_another_tenant(store: Store) -> None:
             ({"previous_response_id": plain["id"]}, 400),
             ({"conversation": talk}, 404),
             ({"input": [{"type": "item_reference", "id": item}]}, 404),
+            ({"input": [{"type": "item_reference", "id": plain["output"][0]["id"]}]}, 404),
         ):
             for path in ("/v1/responses", "/v1/responses/input_tokens"):
                 answer = await thief.post(path, json={**body, **field})
@@ -131,6 +132,8 @@ async def test_no_route_shows_objects_of_another_tenant(store: Store) -> None:
             wire.send({"type": "response.create", **body, "previous_response_id": plain["id"]})
             assert (await wire.event())["error"]["code"] == "previous_response_not_found"
         assert (await mine.get(f"/v1/responses/{plain['id']}")).status_code == 200
+        own = {"input": [{"type": "item_reference", "id": plain["output"][0]["id"]}]}
+        assert (await mine.post("/v1/responses", json={**body, **own})).status_code == 200
         assert (await mine.get(f"/v1/conversations/{talk}/items/{item}")).status_code == 200
     await served.service.drain(0)
     await store.close()
