@@ -83,6 +83,26 @@ async def test_call_searches_and_the_answer_cites_pages(
         assert "output_text.delta" in types[at:output]
 
 
+@pytest.mark.requirement("VN-87")
+async def test_failing_search_is_not_completed(serve: Serve, ask: Ask) -> None:
+    empty = {"web_search": WebSearchProvider(PageIndex(":memory:"), is_external=False)}
+    server = serve(local(engine([STEPS[0], "Sorry."])), providers=empty)
+    answer = await ask(server, tools=[TOOL])
+    searched, _ = answer.output
+    assert (searched["type"], searched["status"]) == ("web_search_call", "failed")
+    assert searched["action"]["query"] == "longest fjord"
+    if answer.events:
+        types = [e["type"].removeprefix("response.") for e in answer.events]
+        at = types.index("web_search_call.in_progress")
+        assert types[at - 1 : at + 3] == [
+            "output_item.added",
+            "web_search_call.in_progress",
+            "web_search_call.searching",
+            "output_item.done",
+        ]
+        assert "web_search_call.completed" not in types
+
+
 @pytest.mark.requirement("WS-SOURCES")
 async def test_sources_and_results_are_included_on_request(
     serve: Serve, ask_foreground: Ask, providers: Any
@@ -96,6 +116,9 @@ async def test_sources_and_results_are_included_on_request(
     searched = answer.output[0]
     assert {"type": "url", "url": FJORD} in searched["action"]["sources"]
     assert searched["results"][0]["url"] == FJORD
+    server = serve(local(engine([STEPS[0], "Well."])), providers=providers)
+    searched = (await ask_foreground(server, tools=[TOOL])).output[0]
+    assert "sources" not in searched["action"] and "results" not in searched
 
 
 async def test_filters_and_context_size_are_applied(
