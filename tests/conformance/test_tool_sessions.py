@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.tools.base import ResponseContext, Toolset
-from antiphon.wire.items import Item
+from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
+from antiphon.wire.items import Item, WebSearchCall
+from antiphon.wire.tools import Function
 from tests.conformance.asgi_clients import StreamingClient
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL, message_deltas
@@ -20,9 +21,11 @@ from tests.conformance.stepped_backend import SteppedBackend
 
 
 class CountingProvider:
-    """A tool provider without functions that records which task opens and closes its sessions."""
+    """A tool provider that records which task opens and closes its sessions. ``functions``: the
+    tool functions that it offers."""
 
-    def __init__(self) -> None:
+    def __init__(self, functions: tuple[ToolFunction, ...] = ()) -> None:
+        self._functions = functions
         self.opened: list[asyncio.Task[Any] | None] = []
         self.closed: list[asyncio.Task[Any] | None] = []
 
@@ -38,7 +41,7 @@ class CountingProvider:
     async def _session(self) -> AsyncIterator[Toolset]:
         self.opened.append(asyncio.current_task())
         try:
-            yield Toolset()
+            yield Toolset(functions=self._functions)
         finally:
             self.closed.append(asyncio.current_task())
 
@@ -94,12 +97,19 @@ async def test_a_client_that_disconnects_closes_its_session(serve: Serve) -> Non
 @pytest.mark.requirement("D-74")
 async def test_a_model_sees_the_tools_of_its_own_request_only(serve: Serve, ask: Ask) -> None:
     scripted_engine = engine(["one", "two", "three"])
-    server = serve(local(scripted_engine), providers={"web_search": CountingProvider()})
+    look_up = ToolFunction(tool=Function(name="look_up"), initial_item=WebSearchCall())
+    provider = CountingProvider((look_up,))
+    server = serve(local(scripted_engine), providers={"web_search": provider})
     other = {**TOOL, "name": "get_time"}
     first = await ask(server, tools=[TOOL])
     await ask(server, tools=[other], previous_response_id=first.terminal_response["id"])
     await ask(server, previous_response_id=first.terminal_response["id"])
-    weather, time, none = (scripted_engine.text(prompt) for prompt, _ in scripted_engine.requests)
+    searching = await ask(server, tools=[SEARCH])
+    await ask(server, tools=[TOOL], previous_response_id=searching.terminal_response["id"])
+    prompts = [scripted_engine.text(prompt) for prompt, _ in scripted_engine.requests]
+    weather, time, none, search, later = prompts
     assert "get_weather" in weather and "get_time" not in weather
     assert "get_time" in time and "get_weather" not in time
     assert "get_time" not in none and "get_weather" not in none
+    assert ["look_up" in text for text in prompts] == [False, False, False, True, False]
+    assert "get_weather" not in search and "get_weather" in later
