@@ -11,10 +11,12 @@ import pytest
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
+from antiphon.tools.allowed_callers import callers_of
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.programs.provider import ProgramProvider
 from antiphon.tools.shell import ShellProvider
+from antiphon.wire.tools import Function
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import NOW, Ask, Json, engine, local
@@ -242,6 +244,7 @@ async def test_direct_calls_name_their_caller(
     server = serve(local(engine([tool_call("stock", {"sku": "x"})])), **program_options)
     answer = await ask_foreground(server, tools=[stock(["direct"])])
     assert "caller" not in answer.output[0]
+    assert tuple(callers_of(Function(name="f"))) == ("direct",)
 
 
 @pytest.mark.requirement("API-PROGRAM-CHOICE")
