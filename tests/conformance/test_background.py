@@ -100,7 +100,7 @@ async def test_invalid_replay_is_rejected_before_the_stream(story: Any) -> None:
     assert (await server.get(f"responses/{plain.id}", starting_after=1)).status_code == 400
 
 
-@pytest.mark.requirement("D-35", "D-36")
+@pytest.mark.requirement("D-35", "D-36", "D-37")
 async def test_cancelled_background_run_stops_and_stays_cancelled(
     serve: Serve, store: Store
 ) -> None:

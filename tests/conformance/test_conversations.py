@@ -58,7 +58,7 @@ async def test_conversation_has_one_response_at_a_time(serve: Serve, ask: Ask) -
     )  # fmt: skip
 
 
-@pytest.mark.requirement("API-CONVERSATION-UNKNOWN", "API-CONVERSATION-OR-CHAIN")
+@pytest.mark.requirement("D-66", "API-CONVERSATION-UNKNOWN", "API-CONVERSATION-OR-CHAIN")
 async def test_unknown_conversation_is_rejected(serve: Serve, ask: Ask) -> None:
     unknown = (await ask(serve(), conversation="conv_none")).rejection
     assert unknown["http"] == 404

@@ -30,7 +30,7 @@ def _parsed(item: dict[str, Any]) -> dict[str, Any]:
         return item
 
 
-@pytest.mark.requirement("API-CALL-FORMATS")
+@pytest.mark.requirement("API-CALL-FORMATS", "VN-5")
 @each_story
 def test_story_gives_its_items(story: Story) -> None:
     found, is_open = items(read(story.parser(), [story.ids()]))
