@@ -57,19 +57,29 @@ async def _ask_all(server: Server) -> list[dict[str, Any]]:
 
 def _count_chunks(
     engine: CompletionsEngine, monkeypatch: pytest.MonkeyPatch, count: int
-) -> asyncio.Event:
-    """Return an event that is set once the engine has yielded so many chunks."""
+) -> tuple[asyncio.Event, list[list[int]]]:
+    """Return an event that is set once the engine has yielded so many chunks, and the token ids of
+    each reply so far."""
     begun, left, generate = asyncio.Event(), iter(range(count)), engine.generate
+    sampled: list[list[int]] = []
 
     async def counted(prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        ids: list[int] = []
+        sampled.append(ids)
         async with aclosing(generate(prompt, sampling)) as chunks:
             async for chunk in chunks:
+                ids.extend(chunk.ids)
                 if next(left, None) is None:
                     begun.set()
                 yield chunk
 
     monkeypatch.setattr(engine, "generate", counted)
-    return begun
+    return begun, sampled
+
+
+def _without_ids(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the output items of a response without their ids."""
+    return [{**item, "id": ""} for item in response["output"]]
 
 
 @pytest.mark.requirement("UP-FAILOVER")
@@ -82,20 +92,22 @@ async def test_replies_survive_the_death_of_an_engine(monkeypatch: pytest.Monkey
         try:
             async with asyncio.timeout(WAIT_S):
                 undisturbed = await _ask_all(server)
-                begun = _count_chunks(engine, monkeypatch, 250)
+                begun, sampled = _count_chunks(engine, monkeypatch, 250)
                 asking = asyncio.create_task(_ask_all(server))
                 await begun.wait()
                 replicas = engine._upstream._pool._replicas
                 victim = max(replicas, key=lambda replica: replica.running)
                 running = victim.running
+                sizes = [len(ids) for ids in sampled]
                 processes[victim.root].kill()
                 survived = await asking
         finally:
             await server.close()
             await backend.close()
     assert running >= 4 and victim.failures
+    assert any(0 < size < 180 for size in sizes), "no reply was interrupted after its first token"
     for before, after in zip(undisturbed, survived, strict=True):
         assert after["status"] == before["status"] == "incomplete"
-        assert after["output"][0]["content"] == before["output"][0]["content"]
+        assert _without_ids(after) == _without_ids(before)
         assert after["usage"]["output_tokens"] == before["usage"]["output_tokens"] == 180
         assert after["usage"]["input_tokens"] == before["usage"]["input_tokens"]
