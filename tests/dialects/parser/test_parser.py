@@ -482,8 +482,10 @@ class WorkCounter:
             self.parse(new_parser, ids_of(text.replace("$", "word " * size)))
             for size in (1, 50, 400)
         )
-        for before, after in zip(small, large, strict=True):
-            assert after <= 8.5 * before + 1000
+        # The replies differ by a factor of 8. Memory varies: linear code needs 6 to 8 times as many
+        # bytes, and code that copies the growing text 19 times as many.
+        for before, after, limit in zip(small, large, (8.5, 8.5, 12), strict=True):
+            assert after <= limit * before + 1000
 
 
 @pytest.mark.requirement("D-96")
