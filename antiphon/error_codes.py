@@ -460,6 +460,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The MD5 sum of the parts differs from `md5`.",
         "Upload the file again.",
     ),
+    "upload_part_not_found": ErrorCode(
+        400,
+        "The upload has no part with this id.",
+        "Send the ids that the server returned for the parts.",
+    ),
     "upload_size_exceeded": ErrorCode(
         400,
         "The parts together are larger than the `bytes` of the upload.",

@@ -201,7 +201,11 @@ class ChunkedUploads:
             file = await self._store.get(owner, part_id)
             part = None if file is None else await self._contents.open(owner, file)
             if part is None:
-                raise InvalidRequest(f"No such Part: {part_id[:64]}", param=f"part_ids[{at}]")
+                raise InvalidRequest(
+                    f"No such Part: {part_id[:64]}",
+                    param=f"part_ids[{at}]",
+                    code="upload_part_not_found",
+                )
             parts.append(part)
         size = sum(part.file.bytes for part in parts)
         if size != record.upload.bytes:

@@ -177,11 +177,11 @@ async def test_failure_of_the_model_is_no_internal_error(serve: Serve, ask: Ask)
     assert answer.http == (200 if answer.events else 502)
 
 
-@pytest.mark.requirement("API-FAILURE-CODES")
+@pytest.mark.requirement("API-FAILURE-CODES", "CL-RETRY-AFTER")
 async def test_failure_keeps_its_code(serve: Serve) -> None:
     server = serve(ScriptedBackend([RunError("Slow down.", code="rate_limit_exceeded")]))
     reply = await server.post()
-    assert reply.status_code == 429
+    assert reply.status_code == 429 and int(reply.headers["retry-after"]) > 0
     assert oracle.error(reply)["code"] == "rate_limit_exceeded"
     assert '"code":"rate_limit_exceeded"' in (await server.post(stream=True)).text
 

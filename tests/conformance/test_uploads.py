@@ -150,7 +150,7 @@ async def test_upload_beyond_a_limit_is_rejected(
         ids = [first.id, second.id]
         for body, param, code in (
             ({"part_ids": ids[:1]}, "part_ids", "upload_size_mismatch"),
-            ({"part_ids": ["part_0"]}, "part_ids[0]", None),
+            ({"part_ids": ["part_0"]}, "part_ids[0]", "upload_part_not_found"),
             ({"part_ids": [first.id, first.id]}, "part_ids[1]", "invalid_value"),
             ({"part_ids": []}, "part_ids", "empty_array"),
             ({"part_ids": ids, "md5": "0" * 32}, "md5", "upload_checksum_mismatch"),

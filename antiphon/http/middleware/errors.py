@@ -114,7 +114,7 @@ def failed_response_reply(response: Response) -> Reply:
     headers: dict[str, str] = {}
     if response.output or status_of(error) == 400 or error.code == "insufficient_quota":
         headers["x-should-retry"] = "false"
-    elif status_of(error) == 503:
+    elif status_of(error) in (429, 503):
         headers["retry-after"] = "1"
     return _failed(error, error.message, headers)
 
