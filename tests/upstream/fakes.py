@@ -88,6 +88,8 @@ class Fake(Struct):
                     await piece.wait()
                 else:
                     await response.write(piece)
+                    for _ in range(3):  # the client reads this piece before the next is written
+                        await asyncio.sleep(0)
             if answer.hang:
                 await asyncio.Event().wait()
         except (asyncio.CancelledError, ConnectionError):
