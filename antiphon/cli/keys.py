@@ -29,8 +29,10 @@ from antiphon.wire.parsing.fields import convert
 
 from .client import RequestFailed, Server, find_server
 
-__all__ = ["list_keys", "new_key", "revoke_key", "rotate_key"]
+__all__ = ["STORE_FLAG", "list_keys", "new_key", "revoke_key", "rotate_key"]
 
+#: Origin of the setting ``store`` if the flag of the command has named a store.
+STORE_FLAG = "--store"
 _PATH = "/antiphon/keys"
 
 
@@ -115,13 +117,17 @@ def _run(loaded: LoadedSettings, action: _KeyAction) -> Any:
 
 async def _act(loaded: LoadedSettings, action: _KeyAction) -> Any:
     settings = loaded.settings
+    # A running server uses the store of the settings, not a store that the flag names.
+    is_named = loaded.origins.get("store") == STORE_FLAG
     if settings.store == "memory:":
+        if is_named:
+            raise SetupError("--store: the command cannot open memory:, only a running server can")
         return await action.run(_ServerKeys(find_server(loaded)))
     try:
         store = await open_store(settings.store)
     except SetupError:
         server = find_server(loaded)
-        if is_postgres(settings.store) or not server.is_listening():
+        if is_named or is_postgres(settings.store) or not server.is_listening():
             raise
         return await action.run(_ServerKeys(server))
     try:

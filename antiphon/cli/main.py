@@ -659,7 +659,7 @@ def _key(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
         if (text := getattr(arguments, f"key_{name}")) is not None:
             limits[name] = from_text(options(ApiKey)[name], text, flag_name(name))
     if arguments.in_store is not None:
-        return _stored_key(*_named_store(loaded, arguments), arguments, limits)
+        return _stored_key(_with_store(loaded, arguments), arguments, limits)
     if arguments.action != "new":
         raise SetupError("antiphon key: only keys in the store can be managed: add --store")
     secret = f"sk-{secrets.token_urlsafe(32)}"
@@ -672,26 +672,23 @@ def _key(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     _print_line("\n".join(["[[keys]]", *lines]))
 
 
-def _named_store(
-    loaded: LoadedSettings, arguments: argparse.Namespace
-) -> tuple[LoadedSettings, str | None]:
-    """Return the settings with the store that ``--store`` names, and the name of the key. A word
-    after ``--store`` that is no URL is the name of the key, because the URL is optional."""
+def _with_store(loaded: LoadedSettings, arguments: argparse.Namespace) -> LoadedSettings:
+    """Return the settings with the store that ``--store`` names, if it names one."""
+    from .keys import STORE_FLAG
+
     store = arguments.in_store
-    if store and ":" not in store and arguments.name is None:
-        return loaded, store
-    if store:
-        loaded = replace(loaded, settings=replace(loaded.settings, store=store))
-    return loaded, arguments.name
+    if not store:
+        return loaded
+    settings = replace(loaded.settings, store=store)
+    return replace(loaded, settings=settings, origins={**loaded.origins, "store": STORE_FLAG})
 
 
 def _stored_key(
-    loaded: LoadedSettings,
-    name: str | None,
-    arguments: argparse.Namespace,
-    limits: Mapping[str, Any],
+    loaded: LoadedSettings, arguments: argparse.Namespace, limits: Mapping[str, Any]
 ) -> None:
     from . import keys
+
+    name = arguments.name
 
     if arguments.action == "list":
         names = (*_KEY_LIMITS, *_KEY_LISTS)
@@ -701,7 +698,9 @@ def _stored_key(
             _print_line("  ".join(parts))
         return
     if name is None:
-        raise SetupError(f"antiphon key {arguments.action} --store: name a key")
+        raise SetupError(
+            f"antiphon key {arguments.action}: give the name of the key before --store"
+        )
     if arguments.action == "revoke":
         keys.revoke_key(loaded, name)
         return _print_line(f"{name}  revoked")

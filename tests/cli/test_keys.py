@@ -70,9 +70,11 @@ def test_store_can_be_named_by_its_url(
 ) -> None:
     other = f"sqlite:{tmp_path}/other.db"
     run(capsys, "new", "ci", "--store", other)
-    run(capsys, "new", "--store", "local")  # the name of a key may follow the flag
+    run(capsys, "new", "local", "--store")
     assert run(capsys, "list", "--store", other).startswith("ci ")
+    assert run(capsys, "list", "--store", f"{tmp_path}/other.db").startswith("ci ")
     assert run(capsys, "list", f"--store={store}").startswith("local ")
+    assert "before --store" in run(capsys, "revoke", "--store", "local", code=2)
     assert "'mysql' is unknown" in run(capsys, "list", "--store", "mysql://x", code=2)
 
 
