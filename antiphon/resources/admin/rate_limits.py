@@ -5,15 +5,14 @@ A scope is an API key or a tenant that has limits. Each scope has a token bucket
 process keeps a local copy of the bucket and uses this copy to admit requests. A few times a second,
 the process reports to the store how many requests it has admitted, and reads how many requests the
 other processes have admitted. So most requests need no round trip to the store. A request waits for
-the store only if the local copy is more than two seconds old, for example because the scope had no
-request for some time.
+the store only in two cases: the local copy is more than two seconds old, for example because the
+scope had no request for some time, or the request would be refused because of concurrent requests
+in other processes. Such requests may have ended since the last report, so the request waits for the
+next reports of the other processes.
 
 Between two reports, all processes together may admit more requests than the bucket holds. The level
 of the bucket is then negative, and no request is admitted until the bucket has refilled. So the
 limit is exact over several minutes.
-
-Requests of other processes that have just ended may still count as concurrent requests. So before a
-request is refused because of the other processes, it waits for their next reports.
 """
 
 from __future__ import annotations
@@ -181,15 +180,11 @@ class RateLimits:
         ]
         for scope, limit in limited:
             await self._read_running(scope.id, limit)
+            self._check_running(scope, limit)
         # Nothing is awaited from here on, so no other request takes the place.
+        for scope, limit in limited:
+            self._check_running(scope, limit)
         views = [self._view(scope.id) for scope, _ in limited]
-        for view, (scope, limit) in zip(views, limited, strict=True):
-            if view.running + view.state.remote_running_count >= limit:
-                raise Overloaded(
-                    f"Rate limit reached: {scope.owner} has {limit} requests in progress, as many"
-                    f" as it may have (concurrent_requests). Please try again in {_RETRY_S}s.",
-                    retry_after_s=_RETRY_S,
-                )
         for view in views:
             view.running += 1
         try:
@@ -199,6 +194,16 @@ class RateLimits:
         finally:
             for view in views:
                 view.running -= 1
+
+    def _check_running(self, scope: LimitScope, limit: int) -> None:
+        """Raise ``Overloaded`` if the scope has no room for one more running request."""
+        view = self._view(scope.id)
+        if view.running + view.state.remote_running_count >= limit:
+            raise Overloaded(
+                f"Rate limit reached: {scope.owner} has {limit} requests in progress, as many"
+                f" as it may have (concurrent_requests). Please try again in {_RETRY_S}s.",
+                retry_after_s=_RETRY_S,
+            )
 
     async def _read_running(self, name: str, limit: int) -> None:
         """Read how many requests of the scope ``name`` run in other processes, if the local copy is
@@ -212,8 +217,10 @@ class RateLimits:
             view = self._view(name)
             if view.running >= limit or view.running + view.state.remote_running_count < limit:
                 return
+            started = self._timer()
             await asyncio.sleep(_EXCHANGE_S)
-            await self._refresh(name)
+            if self._view(name).read_at <= started:  # no other request has read the counts
+                await self._refresh(name)
 
     # --- the exchange ----------------------------------------------------------------------------
 

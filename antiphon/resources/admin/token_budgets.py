@@ -48,6 +48,11 @@ class TokensUsed(Struct, frozen=True):
         """The number of seconds after which none of the tokens of the last 60 seconds counts."""
         return self.recent[-1][0] if self.recent else 0
 
+    @property
+    def next_change_s(self) -> int:
+        """The number of seconds after which some of the tokens no longer count."""
+        return min([self.day_ends_s, *(wait_s for wait_s, _ in self.recent[:1])])
+
     def minute_wait_s(self, limit: int) -> int:
         """Return the seconds until fewer than ``limit`` tokens count as used in the last minute, if
         no further tokens are used."""
@@ -88,7 +93,7 @@ class TokenBudgets:
         """Return how many tokens a scope (an API key or a tenant) has used. Raises
         ``StoreError``."""
         read_at, used = self._used.get(scope.id, (-math.inf, None))
-        if used is not None and self._timer() - read_at <= _MAX_AGE_S:
+        if used is not None and self._timer() - read_at < min(_MAX_AGE_S, used.next_change_s):
             return used
         read_at, now = self._timer(), int(self._clock())
         midnight = now - now % _DAY
