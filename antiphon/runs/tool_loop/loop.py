@@ -28,6 +28,7 @@ from antiphon.conversation import (
     ResumePoint,
     ToolChoice,
     ToolName,
+    open_programs,
 )
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, ConnectorError, InvalidRequest, ToolError
 from antiphon.runs.request.tool_selection import ToolSelection, discovered_tools, function_names
@@ -135,7 +136,7 @@ class ToolLoop(ReplyWrapper):
         self._stop_text: str | None = None
         #: Why the loop ends; None while it continues.
         self._end_reason: FinishReason | None = None
-        #: The error with which the loop ends, because a later prompt was refused.
+        #: The error with which the loop ends, because a prompt was refused.
         self._refusal: InvalidRequest | None = None
 
     @property
@@ -382,7 +383,8 @@ class ToolLoop(ReplyWrapper):
     async def _resume_turn(self, point: ResumePoint, rendered: Options) -> None:
         """Prepare the reply that was interrupted while the model was writing. ``rendered``: the
         options with which the present reply was prepared."""
-        if self._turn_usages:  # a later turn was interrupted
+        # A later turn was interrupted, or the turn after a program that the request continues.
+        if self._turn_usages or open_programs(self._spec.conversation.items):
             self._options = self._next_options()
         conversation = conversation_with_found_tools(self._spec.conversation, point)
         if self._options != rendered or conversation is not self._spec.conversation:

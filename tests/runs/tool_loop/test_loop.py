@@ -621,6 +621,20 @@ async def test_resume_within_a_later_turn_continues_with_the_options_of_that_tur
     assert sampling.max_tokens == undisturbed.max_tokens - len(written)
 
 
+async def test_resume_within_the_turn_after_a_continued_program() -> None:
+    """The program has made the call that ``tool_choice`` demanded."""
+    program = it.Program(id="prg_1", call_id="c1", code="text('x')", fingerprint="f")
+    message = it.Message(id="msg_1", role="assistant", content=(it.OutputText(text="The ans"),))
+    written = tuple(b"The ans")
+    point = ResumePoint((1,), written, (), (message,), ((1, len(written)),))
+    engine = ScriptedEngine(["wer is forty-two."])
+    loop = _on_engine(engine, Options(tools=(LOOK, ASK), tool_choice=ToolChoice("required")))
+    items = (*loop.spec.conversation.items, program)
+    loop.spec = replace(loop.spec, conversation=Conversation(items))
+    loop = await _resume(loop, point)
+    assert "".join(d.text for d in loop.deltas if isinstance(d, Text)) == "wer is forty-two."
+
+
 async def test_resume_within_a_call_of_a_found_tool() -> None:
     search = it.ToolSearchCall(id="tsc_1", call_id="c1", arguments={"query": "q"})
     output = it.ToolSearchOutput(id="tso_1", call_id="c1", tools=(Custom(name="note"),))
