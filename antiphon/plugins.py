@@ -37,14 +37,22 @@ def load_plugin(
     """
     found = entry_points(group=group)
     if name not in found.names:
-        points = [point for point in found if is_valid is None or is_valid(_load(point))]
-        names = sorted(point.name for point in points)
+        names = sorted(point.name for point in found if _is_listed(point, is_valid))
         valid = ", ".join(dict.fromkeys((*built_in, *names)))
         raise SetupError(
             f"{setting}: {name!r} is unknown: use {valid}, or install a package that registers it"
             f" as an entry point of {group}"
         )
     return _load(found[name])
+
+
+def _is_listed(point: EntryPoint, is_valid: Callable[[Any], bool] | None) -> bool:
+    """Return whether an error lists the plug-in as a valid value. A plug-in that cannot be imported
+    is listed: the import error is reported when a setting names the plug-in."""
+    try:
+        return is_valid is None or is_valid(_load(point))
+    except SetupError:
+        return True
 
 
 def load_plugins(group: str) -> Iterator[tuple[str, Any]]:

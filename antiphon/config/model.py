@@ -33,10 +33,10 @@ class Model(Struct, frozen=True, kw_only=True):
         declare(
             "Source of the model: a GGUF file, a folder with a GGUF file, a folder in the "
             "format of Hugging Face, a model at Hugging Face (`hf:owner/repo/file.gguf`, "
-            "`owner/repo:Q4_K_M`, or `hf:owner/repo` for a folder), or, with the `engine` for "
-            "its API, the URL of an upstream. For several upstreams with the same model: a "
-            "list of URLs, or one text with URLs separated by commas. Not needed for an engine "
-            "that includes its model."
+            "`owner/repo:Q4_K_M`, or `hf:owner/repo` for a folder), or the URL of an "
+            "upstream. For a URL, set `engine` to the API of the upstream. For several "
+            "upstreams with the same model: a list of URLs, or one text with URLs separated "
+            "by commas. Not needed for an engine that includes its model."
         ),
     ] = ""
     engine: Annotated[

@@ -286,9 +286,8 @@ def _reject_url(name: str, model: Model) -> None:
     """Raise ``SetupError`` if the source of the model is a URL, but its engine reads files."""
     if "://" in model.source and has_files(model):
         raise SetupError(
-            f"model {name}: source is a URL, but the engine {model.engine!r} reads model files: if"
-            " the URL is the address of a server, set engine to the API of this server"
-            f" ({', '.join(REMOTE_ENGINES)})"
+            f"model {name}: source is a URL, but the engine {model.engine!r} reads model files. For"
+            f" the URL of a server, set engine to the server's API: {', '.join(REMOTE_ENGINES)}"
         )
 
 

@@ -15,8 +15,8 @@ from typing import Literal, Self
 
 __all__ = ["PROVIDER_NAME", "AttributeValue", "Span", "SpanKindName", "TraceHeaders", "Tracer"]
 
-#: The attribute ``gen_ai.provider.name``, which the semantic conventions for generative AI require
-#: for each model call.
+#: Value of the attribute ``gen_ai.provider.name``. The semantic conventions for generative AI
+#: require this attribute for each model call.
 PROVIDER_NAME = "antiphon"
 
 #: Headers of the W3C trace context.

@@ -47,13 +47,15 @@ async def test_store(tmp_path: Path) -> None:
     @asynccontextmanager
     async def open_new() -> AsyncIterator[JournalStore]:
         store = JournalStore(tmp_path / "responses.jsonl")
-        yield store
-        await store.close()
+        try:
+            yield store
+        finally:
+            await store.close()
 
     await store_check.check_store(open_new)
     await store_check.check_store(open_new, run_check.CHECKS)
 
 
 async def test_sandbox() -> None:
-    # A sandbox that runs code also passes the other checks, so it needs no second argument here.
+    # This sandbox runs no code. For a sandbox that runs code, leave out FILE_CHECKS.
     await check_sandbox(await open_sandbox(Settings()), FILE_CHECKS)

@@ -78,7 +78,7 @@ def test_vocabulary_folder_without_the_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["auto", "llama", "llama_embeddings", "openvino", "vllm"])
 def test_url_as_source_of_a_local_engine_names_the_remote_engines(engine: str) -> None:
     model = Model(source="http://127.0.0.1:9/v1", engine=engine)
-    with pytest.raises(SetupError, match=r"model fake: .*set engine to .*\(chat_completions, "):
+    with pytest.raises(SetupError, match=r"model fake: .*set engine to .*: chat_completions, "):
         backend_factory("fake", model)
 
 
