@@ -100,17 +100,7 @@ def _chat(engine: Engine, name: str, model: Model, settings: Settings) -> Dialec
     from antiphon.dialects.chat.dialect import ChatDialect
 
     options = _options(engine, model, settings)
-    return ChatDialect(
-        engine.card,
-        engine.tokenizer,
-        template=options.template,
-        reasoning_format=options.reasoning_format,
-        tool_format=options.tool_format,
-        formats=options.formats,
-        settings=options.template_kwargs,
-        images=options.images,
-        unreadable=options.unreadable,
-    )
+    return ChatDialect.from_options(engine.card, engine.tokenizer, options)
 
 
 def _harmony(engine: Engine, name: str, model: Model, settings: Settings) -> Dialect:

@@ -1,5 +1,7 @@
 """The dialect of the imaginary model family Quill: ``dialect = "quill"``."""
 
+from msgspec.structs import replace
+
 from antiphon.dialects.base import Dialect, DialectOptions
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import SetupError
@@ -16,14 +18,4 @@ def create_dialect(card: ModelCard, tokenizer: Tokenizer, options: DialectOption
     """Make the dialect of a model. The template of the model's own files is not used."""
     if options.template is not None:
         raise SetupError(f"{card.name}: the dialect quill has a template of its own")
-    return ChatDialect(
-        card,
-        tokenizer,
-        template=TEMPLATE,
-        reasoning_format=options.reasoning_format,
-        tool_format=options.tool_format,
-        formats=options.formats,
-        settings=options.template_kwargs,
-        images=options.images,
-        unreadable=options.unreadable,
-    )
+    return ChatDialect.from_options(card, tokenizer, replace(options, template=TEMPLATE))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.base import ReasoningRetention, Rendered
+from antiphon.dialects.base import DialectOptions, ReasoningRetention, Rendered
 from antiphon.dialects.formats.registry import (
     DETECTION_NAMES,
     SHIPPED,
@@ -153,6 +153,23 @@ class ChatDialect:
             True: Lexer(tokenizer, self.reasoning, self.tools, result_tags),
             False: Lexer(tokenizer, self.reasoning, None),
         }
+
+    @classmethod
+    def from_options(
+        cls, card: ModelCard, tokenizer: Tokenizer, options: DialectOptions
+    ) -> ChatDialect:
+        """Create the dialect from the settings of a model."""
+        return cls(
+            card,
+            tokenizer,
+            template=options.template,
+            reasoning_format=options.reasoning_format,
+            tool_format=options.tool_format,
+            formats=options.formats,
+            settings=options.template_kwargs,
+            images=options.images,
+            unreadable=options.unreadable,
+        )
 
     def _prepare(
         self, source: str, today: Callable[[], datetime], terminals: Collection[str]
