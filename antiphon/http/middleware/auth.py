@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -365,6 +365,27 @@ def _duration(seconds: float) -> str:
     return "".join([*parts, f"{rest}s"])
 
 
+class _TokenLimit(NamedTuple):
+    """A limit of tokens, and the tokens used. ``reset_s``: if the limit is reached, the seconds
+    until it is no longer reached; otherwise, the seconds until no used token counts."""
+
+    period: Literal["minute", "day"]
+    limit: int
+    used: int
+    reset_s: int
+
+
+def _token_limits(limits: ClientLimits, used: TokensUsed) -> list[_TokenLimit]:
+    """Return the token limits of a scope, the shorter period first."""
+    found: list[_TokenLimit] = []
+    if (limit := limits.tokens_per_minute) is not None:
+        reset_s = used.minute_wait_s(limit) or used.minute_ends_s
+        found.append(_TokenLimit("minute", limit, used.minute, reset_s))
+    if (limit := limits.tokens_per_day) is not None:
+        found.append(_TokenLimit("day", limit, used.day, used.day_ends_s))
+    return found
+
+
 def _token_headers(
     scopes: Sequence[tuple[ClientLimits, TokensUsed]],
 ) -> list[tuple[bytes, bytes]]:
@@ -374,31 +395,22 @@ def _token_headers(
     ``scopes``: up to two pairs of limits and used tokens, one for the API key and one for its
     tenant. A pair is present only if it has token limits.
     """
-    found: list[tuple[int, int, int]] = []
-    for limits, used in scopes:
-        if (limit := limits.tokens_per_minute) is not None:
-            reset_s = used.minute_wait_s(limit) or used.minute_ends_s
-            found.append((limit, used.minute, reset_s))
-        if (limit := limits.tokens_per_day) is not None:
-            found.append((limit, used.day, used.day_ends_s))
+    found = [each for scope in scopes for each in _token_limits(*scope)]
     if not found:
         return []
-    limit, tokens, reset_s = min(found, key=lambda each: each[0] - each[1])
-    return _limit_headers("tokens", limit, max(0, limit - tokens), reset_s)
+    nearest = min(found, key=lambda each: each.limit - each.used)
+    remaining = max(0, nearest.limit - nearest.used)
+    return _limit_headers("tokens", nearest.limit, remaining, nearest.reset_s)
 
 
 def _check_tokens(limits: ClientLimits, used: TokensUsed) -> None:
     """Raise ``Overloaded`` if the used tokens have reached the limit per day or per minute."""
-    per_minute = limits.tokens_per_minute
-    for period, limit, tokens, seconds in (
-        ("day", limits.tokens_per_day, used.day, used.day_ends_s),
-        ("minute", per_minute, used.minute, used.minute_wait_s(per_minute or 0)),
-    ):
-        if limit is not None and tokens >= limit:
+    for each in reversed(_token_limits(limits, used)):
+        if each.used >= each.limit:
             raise Overloaded(
-                f"Rate limit reached: {limit} tokens per {period}, used {tokens}. "
-                f"Please try again in {seconds}s.",
-                retry_after_s=seconds,
+                f"Rate limit reached: {each.limit} tokens per {each.period}, used {each.used}. "
+                f"Please try again in {each.reset_s}s.",
+                retry_after_s=each.reset_s,
             )
 
 
