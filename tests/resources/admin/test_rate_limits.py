@@ -51,6 +51,18 @@ def process(rates: RateStore, clock: Clock, owner: str = "a") -> RateLimits:
     return RateLimits(rates, owner=owner, timer=clock)
 
 
+def two_processes() -> tuple[Clock, Rates, RateLimits, RateLimits]:
+    clock = Clock()
+    rates = Rates(clock)
+    return clock, rates, process(rates, clock, "1"), process(rates, clock, "2")
+
+
+async def assert_refused(limits: RateLimits, *scopes: LimitScope) -> None:
+    with pytest.raises(Overloaded, match="concurrent_requests"):
+        async with limits.running(scopes):
+            raise AssertionError
+
+
 async def test_a_bucket_holds_one_minute_of_requests() -> None:
     clock = Clock()
     rates = Rates(clock)
@@ -65,9 +77,7 @@ async def test_a_bucket_holds_one_minute_of_requests() -> None:
 
 
 async def test_processes_share_a_bucket_and_pay_back_what_was_too_much() -> None:
-    clock = Clock()
-    rates = Rates(clock)
-    one, two = process(rates, clock, "1"), process(rates, clock, "2")
+    clock, _, one, two = two_processes()
     limited = scope(requests_per_minute=60)
     total = 0
     for _ in range(600):  # ten minutes, two processes of which each gets the whole rate
@@ -114,33 +124,23 @@ async def test_without_a_store_a_process_limits_by_itself() -> None:
 
 
 async def test_running_requests_of_all_processes_count() -> None:
-    clock = Clock()
-    rates = Rates(clock)
-    one, two = process(rates, clock, "1"), process(rates, clock, "2")
+    _, _, one, two = two_processes()
     limited = scope(concurrent_requests=2)
     async with one.running([limited]):
         await one._run_exchange()
         async with two.running([limited]):
-            with pytest.raises(Overloaded, match="concurrent_requests"):
-                async with two.running([limited]):
-                    raise AssertionError
+            await assert_refused(two, limited)
     async with one.running([limited]), one.running([limited]):
-        with pytest.raises(Overloaded):
-            async with one.running([scope("o"), limited]):
-                raise AssertionError
+        await assert_refused(one, scope("o"), limited)
 
 
 async def test_requests_that_have_ended_in_other_processes_do_not_count() -> None:
-    clock = Clock()
-    rates = Rates(clock)
-    one, two = process(rates, clock, "1"), process(rates, clock, "2")
+    clock, _, one, two = two_processes()
     limited = scope(concurrent_requests=1)
     for _ in range(2):
         async with one.running([limited]):
             await one._run_exchange()
-            with pytest.raises(Overloaded):
-                async with two.running([limited]):
-                    raise AssertionError
+            await assert_refused(two, limited)
         await one._run_exchange()
         async with two.running([limited]):  # it reads the counts again before it refuses
             await two._run_exchange()
@@ -149,24 +149,18 @@ async def test_requests_that_have_ended_in_other_processes_do_not_count() -> Non
 
 
 async def test_old_counts_of_other_processes_are_read_again() -> None:
-    clock = Clock()
-    rates = Rates(clock)
-    one, two = process(rates, clock, "1"), process(rates, clock, "2")
+    clock, _, one, two = two_processes()
     limited = scope(concurrent_requests=1)
     async with two.running([limited]):
         pass
     clock.now += 5
     async with one.running([limited]):
         await one._run_exchange()
-        with pytest.raises(Overloaded):
-            async with two.running([limited]):
-                raise AssertionError
+        await assert_refused(two, limited)
 
 
 async def test_without_a_store_requests_of_other_processes_do_not_count() -> None:
-    clock = Clock()
-    rates = Rates(clock)
-    one, two = process(rates, clock, "1"), process(rates, clock, "2")
+    _, rates, one, two = two_processes()
     limited = scope(concurrent_requests=1)
     async with one.running([limited]):
         await one._run_exchange()
