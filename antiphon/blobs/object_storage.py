@@ -208,8 +208,8 @@ async def _segments(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]
 
 
 async def _delete_file(store: Any, path: str) -> None:
-    """Delete a file. Only used if the object storage is a folder of the file system. Do nothing if
-    another process has already deleted the file."""
+    """Delete a file of an object storage that is a folder of the file system. If another process
+    has already deleted the file, do nothing."""
     import obstore
 
     try:

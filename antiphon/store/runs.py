@@ -44,8 +44,8 @@ class RunListener(Protocol):
         """Called when there may be a run that can be claimed."""
 
     def on_run_lost(self, response_id: str, epoch: int) -> None:
-        """Called when another owner has taken over a run of this process. ``epoch``: the new epoch
-        of the run, which it got when it was taken over."""
+        """Called when another owner has taken over a run of this process. ``epoch``: the epoch
+        that the run has since then."""
 
 
 class RunLimitReached(Exception):

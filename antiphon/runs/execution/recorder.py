@@ -99,7 +99,7 @@ class Recorder:
         #: Open calls of server-side tools by key. After an interruption, the key is the item's id.
         self._calls: dict[str, ItemWriter] = {}
         self._last_closed: Item | None = None
-        #: The token log: all token ids that the model sampled (see ``token_log``).
+        #: All token ids that the model sampled (see the module ``token_log``).
         self.token_log = array("I")
         #: Whether the recorded deltas must be persisted before further deltas are recorded.
         self.checkpoint_pending = False
@@ -112,7 +112,7 @@ class Recorder:
 
     def resume(self, token_log: array[int]) -> None:
         """Continue an interrupted run. Call this only when the ``ResponseWriter`` already contains
-        the run's items. ``token_log``: the run's token log so far (see ``token_log``)."""
+        the run's items. ``token_log``: the run's token log so far."""
         writer = self._writer
         self.token_log = token_log
         self._current = next(iter(writer.open_items), None)

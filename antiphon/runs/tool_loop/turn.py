@@ -379,8 +379,8 @@ class Turn:
     def new_items(
         self, output_items: Callable[[ToolCall], Sequence[it.Item]]
     ) -> tuple[it.Item, ...]:
-        """Return the items that the turn adds to the conversation. ``output_items``: for a call, it
-        returns the items that contain the call's result for the model."""
+        """Return the items that the turn adds to the conversation. ``output_items``:
+        a function that returns, for a call, the items with the result that the model sees."""
         written = (
             item.call_item() if isinstance(item, ToolCall) else item.item() for item in self._items
         )

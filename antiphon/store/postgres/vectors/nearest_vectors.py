@@ -35,7 +35,7 @@ class NearestVectors(Protocol):
         transaction has locked this row. ``model``: the model that computed the vectors."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Do the slow part of adding vectors, for example create an index. Called after the
+        """Do the slow part of adding vectors, such as creating an index. Called after the
         transaction of ``add`` has committed, because this part would keep the transaction open for
         too long."""
 
