@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from antiphon.bootstrap.server import open_app
 from antiphon.config.load import load
 from antiphon.errors import SetupError
-from antiphon.installation import needs_extra
 from antiphon.store import is_postgres
+from antiphon.support.installation import needs_extra
 
 __all__ = ["ServeArguments", "ServedApp", "app"]
 

@@ -222,10 +222,10 @@ class _Direct:
 
 
 async def _direct(streams: int) -> _Direct:
-    from antiphon.conversation import Conversation, Options
     from antiphon.dialects.chat.dialect import ChatDialect
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load as load_engine
+    from antiphon.inference.conversation import Conversation, Options
     from antiphon.testing.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)

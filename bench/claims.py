@@ -82,9 +82,9 @@ async def _claims(server: Postgres, rate: int) -> list[Line]:
 
 def _service(store: Any) -> Any:
     from antiphon.backends.scripted_backend import ScriptedBackend
-    from antiphon.ids import new_id
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, RunDependencies, Service
+    from antiphon.wire.object_ids import new_id
 
     backend = ScriptedBackend([" ".join(["word"] * 20)], wait_s=0.01)
     return Service(

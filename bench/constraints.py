@@ -64,7 +64,7 @@ async def _measure() -> dict[str, list[float]]:
 
 async def _once(engine: Any, lark: str | None) -> float:
     from antiphon.engines.base import Sampling
-    from antiphon.tokens import Constraint, Prompt
+    from antiphon.inference.tokens import Constraint, Prompt
 
     prompt = Prompt(tuple(engine.tokenizer.encode("Once upon a time", special=False)))
     sampling = Sampling(

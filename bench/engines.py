@@ -128,7 +128,7 @@ async def _streams(engine: Any, streams: int, seed: int) -> tuple[float, float, 
     """Median milliseconds to the first token, tokens a second, and milliseconds of CPU time a
     token, of generations with different prompts."""
     from antiphon.engines.base import Sampling
-    from antiphon.tokens import Prompt
+    from antiphon.inference.tokens import Prompt
 
     random_ids = random.Random(seed)
     sampling = Sampling(max_tokens=_OUTPUT, temperature=0, ignore_eos=True)
@@ -170,7 +170,7 @@ async def backend(name: str, parallel: int) -> Any:
 async def _rate(engine: Any, streams: int) -> float:
     """Tokens a second of the engine alone."""
     from antiphon.engines.base import Sampling
-    from antiphon.tokens import Prompt
+    from antiphon.inference.tokens import Prompt
 
     request = f"<|im_start|>user\n{_QUESTION}<|im_end|>\n<|im_start|>assistant\n"
     prompt = Prompt(tuple(engine.tokenizer.encode(request, special=True)))

@@ -20,7 +20,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.engines.base import Capabilities, Engine, Sampling
-from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
+from antiphon.inference.tokens import Chunk, ModelCard, Prompt, Tokenizer
 
 from .process import Process, running
 from .table import Line, median

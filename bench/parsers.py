@@ -14,8 +14,8 @@ from antiphon.dialects.harmony import parser as harmony
 from antiphon.dialects.parser.lexer import Lexer
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
+from antiphon.inference.tokens import Chunk
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Chunk
 
 from .table import Line
 

@@ -151,8 +151,8 @@ async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
 async def answer(backend: Any, schema: dict[str, Any], *, most: int = MAX_TOKENS) -> str | None:
     """Return what the model writes for a schema; None for a truncated or an invalid answer."""
     from antiphon.backends.base import flatten
-    from antiphon.conversation import Conversation, Options
     from antiphon.errors import RunError
+    from antiphon.inference.conversation import Conversation, Options
     from antiphon.stream.deltas import Finish, Text
     from antiphon.wire.items import InputText, Message
     from antiphon.wire.response import JsonSchemaFormat, TextConfig

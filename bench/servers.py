@@ -85,9 +85,9 @@ async def _serve(
     from antiphon.http.app import create_app
     from antiphon.http.middleware.auth import RequestLimits
     from antiphon.http.uvicorn_server import bind, serve
-    from antiphon.ids import IdMaker
-    from antiphon.logs import open_log
     from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
+    from antiphon.support.logs import open_log
+    from antiphon.wire.object_ids import IdMaker
 
     ids = IdMaker(time.time)
     policy = Policy(file_search_embeddings=embeddings)

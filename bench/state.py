@@ -91,10 +91,10 @@ def turns() -> Iterator[Line]:
 
 async def _turns(url: str) -> tuple[list[float], list[int]]:
     from antiphon.backends.scripted_backend import ScriptedBackend
-    from antiphon.ids import new_id
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, RunDependencies, Service
     from antiphon.store import open_store
+    from antiphon.wire.object_ids import new_id
     from antiphon.wire.parsing.requests import parse_create_response
 
     store = await open_store(url)

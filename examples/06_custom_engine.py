@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import Chunk, ModelCard, Prompt
 from antiphon.stream.deltas import Text
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Chunk, ModelCard, Prompt
 from antiphon.wire.items import InputText, Message
 
 

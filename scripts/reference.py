@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import httpx
 
-from antiphon.error_codes import ERROR_CODES
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.openapi.describe import FieldRow, OperationView, TextSpan, operations, rows
 from antiphon.http.openapi.describe import type_spans as describe_type
 from antiphon.http.routes.admin.managed_models import ModelAdministration
-from antiphon.logs import open_log
 from antiphon.store.memory.store import MemoryStore
+from antiphon.support.logs import open_log
+from antiphon.wire.error_codes import ERROR_CODES
 from tests.conformance.server import Server, backend_of
 
 __all__ = ["api_page", "errors_page", "metrics_page"]
@@ -126,7 +126,7 @@ def _row(cells: Iterable[str]) -> str:
 _ERRORS_HEAD = """\
 # Errors
 
-Generated from `antiphon/error_codes.py` by `make docs`.
+Generated from `antiphon/wire/error_codes.py` by `make docs`.
 
 An HTTP error has the body `{"error": {"message", "type", "param", "code"}}`. `param` is the path
 of the faulty field, such as `input[1].role`. Programs should evaluate `code`, not the message. The

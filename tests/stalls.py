@@ -6,8 +6,8 @@ import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from antiphon.logs import open_log
-from antiphon.loop_watchdog import BLOCKED, LoopWatchdog
+from antiphon.support.logs import open_log
+from antiphon.support.loop_watchdog import BLOCKED, LoopWatchdog
 
 __all__ = ["without_stalls"]
 

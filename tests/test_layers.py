@@ -8,54 +8,31 @@ from pathlib import Path
 
 from tests.sources import MODULES, PACKAGE, nodes
 
-#: Leaf modules of the package root that any layer may import.
-ROOTS = {
-    "errors",
-    "error_codes",
-    "text",
-    "tokens",
-    "sampling",
-    "conversation",
-    "installation",
-    "limits",
-    "clients",
-    "tracing",
-}
+#: Packages that any layer may import.
+ROOTS = {"errors", "support", "inference", "limits", "tracing"}
 #: Package or top-level module → packages and modules of ours that it may import.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "errors": set(),
-    "error_codes": set(),
-    "ids": set(),
-    "installation": set(),
-    "text": set(),
-    "tokens": set(),
-    "sampling": set(),
+    "support": {"errors"},
     "limits": {"errors"},
-    "clients": {"errors"},
-    "conversation": {"wire", "sampling"},
-    "logs": {"errors"},
-    "loop_watchdog": set(),
+    "inference": {"wire"},
     "ipc": {"errors"},
-    "tracing": {"errors", "installation", "wire"},
+    "tracing": {"errors", "support", "wire"},
     "config": {"errors"},
     "security": {"errors"},
-    "plugins": {"errors"},
-    "grammars": {"ipc", "text"},
-    "search_terms": set(),
-    "pagination": {"errors", "wire"},
+    "grammars": {"ipc", "support"},
     # the path of a request, from the wire to the model
-    "wire": {"errors", "text"},
-    "compat": {"errors", "error_codes", "wire"},
+    "wire": {"errors", "support"},
+    "compat": {"errors", "wire"},
     "stream": {"errors", "wire"},
     "dialects": {*ROOTS, "grammars", "wire", "stream"},
-    "upstream": {"errors", "installation", "sampling"},
+    "upstream": {"errors", "support", "inference"},
     "engines": {*ROOTS, "dialects", "ipc", "upstream"},
     "embeddings": {*ROOTS, "engines", "ipc", "upstream"},
     "backends": {*ROOTS, "ipc", "wire", "stream", "dialects", "engines", "embeddings", "upstream"},
     "models": {
         *ROOTS,
         "ipc",
-        "plugins",
         "config",
         "wire",
         "dialects",
@@ -64,13 +41,12 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "backends",
     },
     # state, tools and runs
-    "store": {"errors", "installation", "ipc", "plugins", "wire", "search_terms"},
-    "blobs": {"errors", "installation", "security", "store"},
-    "input_items": {*ROOTS, "wire", "stream", "store"},
-    "sandbox": {"errors", "limits", "installation", "security", "text"},
-    "attachments": {"errors", "ipc", "security", "sandbox", "limits", "installation"},
-    "retrieval": {"errors", "embeddings", "installation", "store"},
-    "webhooks": {"errors", "installation", "security", "store"},
+    "store": {"errors", "support", "ipc", "wire"},
+    "blobs": {"errors", "support", "security", "store"},
+    "sandbox": {"errors", "limits", "support", "security"},
+    "attachments": {"errors", "ipc", "security", "sandbox", "limits", "support"},
+    "retrieval": {"errors", "embeddings", "support", "store"},
+    "webhooks": {"errors", "support", "security", "store"},
     "tools": {
         *ROOTS,
         "ipc",
@@ -82,8 +58,6 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "sandbox",
         "security",
         "upstream",
-        "pagination",
-        "search_terms",
     },
     "resources": {
         *ROOTS,
@@ -96,9 +70,6 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "blobs",
         "attachments",
         "retrieval",
-        "input_items",
-        "pagination",
-        "search_terms",
     },
     "runs": {
         *ROOTS,
@@ -111,10 +82,8 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "store",
         "attachments",
         "security",
-        "input_items",
-        "pagination",
     },
-    "http": {*ROOTS, "wire", "stream", "compat", "resources", "runs", "security", "pagination"},
+    "http": {*ROOTS, "wire", "stream", "compat", "resources", "runs", "security"},
 }
 #: Composition, the public API and test doubles know the parts they put together.
 COMPOSITION = {"__init__", "bootstrap", "workers", "cli", "__main__", "testing", "ray"}

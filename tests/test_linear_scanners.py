@@ -23,7 +23,6 @@ from antiphon.attachments.frontmatter import front_matter
 from antiphon.attachments.image_header import InvalidImage, sniff
 from antiphon.backends.truncation import droppable_groups
 from antiphon.backends.validation.answer_format import first_json_value
-from antiphon.conversation import Options
 from antiphon.dialects.chat.prompt import ChatPromptEncoder
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.json_schema import (
@@ -49,15 +48,16 @@ from antiphon.engines.xgrammar.ebnf import to_ebnf
 from antiphon.engines.xgrammar.regexes import parse_regex
 from antiphon.errors import AntiphonError
 from antiphon.http.requests import multipart
-from antiphon.input_items import check_call_outputs, resolve_items
-from antiphon.logs import redact
+from antiphon.inference.conversation import Options
+from antiphon.resources.input_items import check_call_outputs, resolve_items
 from antiphon.retrieval.chunking import join_chunks, split_text
 from antiphon.runs.history.visible_history import VisibleHistory
-from antiphon.search_terms import index_terms, query_terms
 from antiphon.store.memory.store import MemoryStore
+from antiphon.store.search_terms import index_terms, query_terms
 from antiphon.stream.deltas import Text
+from antiphon.support.logs import redact
+from antiphon.support.text import replace_lone_surrogates, truncate_middle
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.text import replace_lone_surrogates, truncate_middle
 from antiphon.tools.citations import CitationReader
 from antiphon.tools.client_tools.shell_arguments import CommandObserver
 from antiphon.tools.code_interpreter import file_citations
@@ -128,7 +128,7 @@ def test_patterns_take_linear_time(part: str) -> None:
 def test_patterns_of_the_package_are_found() -> None:
     names = {pattern.name for part in parts() for pattern in patterns(part)}
     assert len(names) > 100
-    assert {"antiphon.logs._IN_TEXT", "antiphon.attachments.frontmatter._KEY"} <= names
+    assert {"antiphon.support.logs._IN_TEXT", "antiphon.attachments.frontmatter._KEY"} <= names
     assert any(re.fullmatch(r"antiphon\.attachments\.frontmatter:\d+", name) for name in names)
 
 
@@ -637,7 +637,7 @@ COVERED = {module for scanner in SCANNERS for module in scanner.covers} | {
 #: Packages that read the text of clients, models, pages and upstreams.
 LAYERS = {
     *("attachments", "backends", "compat", "dialects", "engines", "http", "resources", "retrieval"),
-    *("runs", "security", "text.py", "tokens.py", "tools", "upstream", "webhooks", "wire"),
+    *("runs", "security", "support", "inference", "tools", "upstream", "webhooks", "wire"),
 }
 _CACHE, _BUFFER, _OWN = "drops old entries", "reads a stream by pieces", "the operator's input"
 _PROGRAM = "runs in another process"
@@ -664,8 +664,9 @@ NOT_SCANNERS = {
     "runs/history/visible_history.py": "visits each item once",
     "runs/request/tool_selection.py": "a free name",
     "runs/tool_loop/toolsets.py": "a free name",
-    "tokens.py": "a binary search",
+    "inference/tokens.py": "a binary search",
     "upstream/routers.py": _CACHE,
+    "support/loop_watchdog.py": "watches until it is stopped",
     "tools/mcp/results.py": "the causes of an error",
     "tools/mcp/sessions.py": _CACHE,
     "tools/mcp/transport.py": "the causes of an error",

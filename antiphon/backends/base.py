@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.dialects.base import ReasoningRetention
 from antiphon.errors import BackendError, InvalidRequest
+from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.stream.deltas import Delta
 from antiphon.upstream.retries import RetryState, track_retries
 from antiphon.wire.items import Item

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from antiphon.conversation import Conversation, Options
 from antiphon.embeddings.base import Embedder
 from antiphon.errors import BackendError, InvalidRequest
+from antiphon.inference.conversation import Conversation, Options
 
 from .base import Backend, Reply, Status
 from .on_demand import OnDemandBackend

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Backend, Reply
 from antiphon.backends.wrapper import BackendWrapper
-from antiphon.conversation import Conversation, Options
+from antiphon.inference.conversation import Conversation, Options
 
 __all__ = ["LoraBackend"]
 

@@ -32,8 +32,8 @@ from antiphon.backends.base import (
 )
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
-from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
+from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Delta, NewPrompt
 
 __all__ = ["OnDemandBackend", "OnDemandReply", "ProgressCallback"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.conversation import Conversation, Options
 from antiphon.embeddings.reranker import Reranker
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Conversation, Options
 
 from .base import Backend, Reply
 

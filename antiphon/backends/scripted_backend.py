@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from typing import Any
 
 from antiphon.backends.base import Backend, BackendCapabilities, Reply
-from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import CannotContinue, RequestError, RunError
+from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage

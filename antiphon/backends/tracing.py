@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
-from antiphon.conversation import Conversation, Options, ResumePoint
+from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Delta, Finish, NewPrompt, finish_of
 from antiphon.tracing.base import PROVIDER_NAME, Span, Tracer
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from antiphon.conversation import Conversation
+from antiphon.inference.conversation import Conversation
 from antiphon.wire import items as it
 
 __all__ = ["droppable_groups", "shorten_conversation"]

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.stream.deltas import Delta
 from antiphon.wire.items import Item
 

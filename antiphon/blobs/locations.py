@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.installation import needs_extra
 from antiphon.security.encryption import Encryptor
+from antiphon.support.installation import needs_extra
 
 from .object_storage import ObjectBlobs
 

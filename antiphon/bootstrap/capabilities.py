@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from msgspec import Struct
 
 from antiphon.config.settings import Settings
-from antiphon.installation import needs_extra
 from antiphon.store.vector_setting import is_qdrant
+from antiphon.support.installation import needs_extra
 from antiphon.tools.base import AvailabilityReporter, ToolProvider
 
 __all__ = ["Capability", "list_capabilities"]

@@ -14,7 +14,7 @@ from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.reload import compare_settings
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.logs import LogLevel
+from antiphon.support.logs import LogLevel
 
 __all__ = ["SettingsReloader", "check_reload"]
 

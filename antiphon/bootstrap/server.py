@@ -30,7 +30,6 @@ from antiphon.backends.catalog import ModelCatalog
 from antiphon.blobs.base import Blobs
 from antiphon.blobs.collector import BlobCollector
 from antiphon.blobs.locations import open_blobs
-from antiphon.clients import ClientLimits
 from antiphon.config.keys import ApiKey
 from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.report import report_settings
@@ -48,16 +47,13 @@ from antiphon.http.admission import Admission, admission_queue
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware import auth as guard
-from antiphon.ids import IdMaker, new_id
-from antiphon.installation import antiphon_command
 from antiphon.ipc.http_calls import HttpCaller
 from antiphon.ipc.http_endpoint import HttpCallEndpoint, is_call
 from antiphon.ipc.server import CallServer
 from antiphon.ipc.signatures import CallSigner
+from antiphon.limits.clients import ClientLimits
 from antiphon.limits.fair_limiter import tenant_share
 from antiphon.limits.quotas import Quotas, TenantQuotas
-from antiphon.logs import LogLevel, capture_libraries, open_log
-from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models import catalog
 from antiphon.models.download import progress_bar
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS, with_packaged_embedder
@@ -77,6 +73,9 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.clock import Clock, StoreClock
 from antiphon.store.store_observer import observe_store
 from antiphon.store.sweeper import Sweeper
+from antiphon.support.installation import antiphon_command
+from antiphon.support.logs import LogLevel, capture_libraries, open_log
+from antiphon.support.loop_watchdog import LoopWatchdog
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.local import LocalContainers
 from antiphon.tools.containers.registry import ContainerRegistry
@@ -85,6 +84,7 @@ from antiphon.tracing.base import Tracer
 from antiphon.tracing.metrics import MetricsExporter
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
 from antiphon.wire.admin.settings import SettingEntry, SettingList
+from antiphon.wire.object_ids import IdMaker, new_id
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.tools import HostedTool
 from antiphon.workers.context import WorkerContext

@@ -20,15 +20,15 @@ from antiphon.attachments.documents import DocumentReader, Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.installation import antiphon_command, needs_extra
 from antiphon.ipc.calls import Calls
 from antiphon.limits.quotas import TenantQuotas
-from antiphon.plugins import load_plugin, load_plugins
 from antiphon.sandbox.base import Sandbox
 from antiphon.sandbox.egress.dialer import Dialer
 from antiphon.security.encryption import Encryptor
 from antiphon.security.ssrf import parse_network
 from antiphon.store.containers import ContainerDirectory
+from antiphon.support.installation import antiphon_command, needs_extra
+from antiphon.support.plugins import load_plugin, load_plugins
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.container import ContainerPolicy, Uploads
 from antiphon.tools.containers.hosted import HostedContainers

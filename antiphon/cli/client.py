@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from antiphon.config.load import LoadedSettings
 from antiphon.config.settings import state_folder
 from antiphon.errors import AntiphonError, SetupError
-from antiphon.installation import antiphon_command
+from antiphon.support.installation import antiphon_command
 
 __all__ = ["RequestFailed", "Server", "find_server", "remember_server", "sse"]
 

@@ -13,7 +13,7 @@ import structlog
 from antiphon import __version__
 from antiphon.bootstrap.capabilities import Capability
 from antiphon.config.settings import Settings
-from antiphon.installation import Installation, detect, needs_extra
+from antiphon.support.installation import Installation, detect, needs_extra
 
 __all__ = ["report", "summary"]
 

@@ -14,9 +14,9 @@ from antiphon.blobs.collector import BlobCollector
 from antiphon.bootstrap.server import FILES_IN_STORE, files_blobs, open_encryptor
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError, StoreError
-from antiphon.installation import antiphon_command
 from antiphon.resources.content_migration import migrate_contents
 from antiphon.store import open_store
+from antiphon.support.installation import antiphon_command
 
 __all__ = ["collect", "migrate"]
 

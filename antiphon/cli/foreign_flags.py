@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from antiphon.installation import antiphon_command
+from antiphon.support.installation import antiphon_command
 
 __all__ = ["FOREIGN_FLAGS", "hint"]
 

@@ -20,11 +20,11 @@ from antiphon.config.load import LoadedSettings
 from antiphon.config.options import flag_name
 from antiphon.config.settings import Settings
 from antiphon.errors import InvalidRequest, RequestError, SetupError, StoreError
-from antiphon.ids import new_id
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.resources.admin.audit import AuditTrail
 from antiphon.store import is_postgres, open_store
 from antiphon.wire.admin.api_keys import CreateApiKey
+from antiphon.wire.object_ids import new_id
 from antiphon.wire.parsing.fields import convert
 
 from .client import RequestFailed, Server, find_server

@@ -38,7 +38,7 @@ from antiphon.config.renamed_settings import RENAMED_SETTINGS
 from antiphon.config.report import mask_secrets
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.installation import antiphon_command
+from antiphon.support.installation import antiphon_command
 
 from .foreign_flags import hint
 

@@ -16,9 +16,9 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from antiphon.conversation import Conversation, Options
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import Chunk, Constraint, ModelCard, Prompt, Tokenizer
 from antiphon.stream.deltas import Delta, FinishReason
-from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt, Tokenizer
 
 from .formats.registry import SHIPPED, Formats
 from .images import Unreadable

@@ -9,7 +9,7 @@ import codecs
 from collections import deque
 from collections.abc import Mapping
 
-from antiphon.tokens import Tokenizer, TokenLogprob
+from antiphon.inference.tokens import Tokenizer, TokenLogprob
 from antiphon.wire.items import Logprob, TopLogprob
 
 __all__ = ["Detokenizer", "TokenOrigins", "wire_logprob"]

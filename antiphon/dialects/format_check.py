@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from antiphon.dialects.formats.types import ToolFormat
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
+from antiphon.inference.tokens import Chunk
 from antiphon.stream.deltas import Delta, Open, Text
-from antiphon.tokens import Chunk
 from antiphon.wire.items import FunctionCall
 
 __all__ = ["round_trip_failure"]

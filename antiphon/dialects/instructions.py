@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
-from antiphon.conversation import Options
+from antiphon.inference.conversation import Options
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .tools import namespace_notes

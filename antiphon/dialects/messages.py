@@ -16,8 +16,8 @@ from urllib.parse import unquote_to_bytes
 
 from msgspec import UNSET, to_builtins
 
-from antiphon.conversation import caller_program_id
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import caller_program_id
 from antiphon.wire import items as it
 from antiphon.wire.tools import Tool
 

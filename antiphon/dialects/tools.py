@@ -15,9 +15,9 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import Options
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Options
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.errors import InvalidRequest, SetupError
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 from .base import Role, Vector
 from .thread_worker import ThreadedEmbedder

@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon.sampling import SamplingOptions
-from antiphon.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt, Tokenizer
+from antiphon.inference.sampling import SamplingOptions
+from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt, Tokenizer
 
 __all__ = [
     "DEFAULT_LOAD_OPTIONS",

@@ -20,8 +20,8 @@ from antiphon.engines.common.request_checks import check_request, sampling_value
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
-from antiphon.installation import needs_extra
-from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
+from antiphon.inference.tokens import Chunk, ModelCard, Prompt, Tokenizer
+from antiphon.support.installation import needs_extra
 
 from .huggingface.model_folder import read_folder
 

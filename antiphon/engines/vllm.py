@@ -30,8 +30,8 @@ from antiphon.engines.common.request_checks import (
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
-from antiphon.installation import needs_extra
-from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
+from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
+from antiphon.support.installation import needs_extra
 
 from .huggingface.model_folder import read_folder
 

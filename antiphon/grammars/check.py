@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from antiphon.ipc.worker_program import program_command, program_environment
-from antiphon.text import nesting_depth
+from antiphon.support.text import nesting_depth
 
 __all__ = ["grammar_fault", "is_cheap"]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.clients import Client
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import RequestContext
+from antiphon.limits.clients import Client
 from antiphon.resources.admin.rate_limits import RateLimits
 from antiphon.tracing.base import Span, TraceHeaders, Tracer
 from antiphon.wire.request import CreateResponse

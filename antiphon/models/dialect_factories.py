@@ -21,7 +21,7 @@ from antiphon.dialects.base import Dialect, DialectOptions, DialectPlugin
 from antiphon.dialects.formats.registry import SHIPPED, Formats
 from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
-from antiphon.plugins import load_plugin, load_plugins
+from antiphon.support.plugins import load_plugin, load_plugins
 
 __all__ = ["DIALECTS", "available_formats", "create_dialect", "read_template"]
 

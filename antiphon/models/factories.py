@@ -20,7 +20,7 @@ from antiphon.config.options import did_you_mean
 from antiphon.config.settings import Settings
 from antiphon.engines.base import Engine, LoadOptions
 from antiphon.errors import SetupError
-from antiphon.plugins import load_plugin, plugin_names
+from antiphon.support.plugins import load_plugin, plugin_names
 
 from .dialect_factories import available_formats, create_dialect
 from .download import DEFAULT, DEFAULT_SAMPLERS, ProgressCallback, fetch_gguf, pull_folder

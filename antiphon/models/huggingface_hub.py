@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.errors import SetupError
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 __all__ = ["Hub"]
 

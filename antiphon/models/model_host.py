@@ -18,7 +18,7 @@ from antiphon.embeddings.hosted import EmbedderDescription, PackedEmbeddings
 from antiphon.engines.base import Engine, ImageMeasurer, Sampling
 from antiphon.engines.hosted.description import EngineDescription, describe_engine
 from antiphon.errors import SetupError
-from antiphon.tokens import Chunk, Constraint, EncodedImage, Prompt
+from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, Prompt
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
 from .catalog import Catalog

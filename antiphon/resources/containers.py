@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
-from antiphon.pagination import PageParams
 from antiphon.tools.containers import registry as registries
 from antiphon.tools.containers.container import safe_file_name
 from antiphon.wire.admin.usage import QuotaUsage
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources import containers as wc
 

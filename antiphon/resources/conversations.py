@@ -10,17 +10,17 @@ from contextlib import suppress
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, StoreError
-from antiphon.input_items import resolve_items
-from antiphon.pagination import (
+from antiphon.resources.input_items import resolve_items
+from antiphon.store.base import Store
+from antiphon.store.records import ConversationLock, ItemQuery
+from antiphon.stream.writer import Ids
+from antiphon.wire.cursors import (
     PageParams,
     make_page,
     page_of_found,
     page_query,
     unknown_cursor,
 )
-from antiphon.store.base import Store
-from antiphon.store.records import ConversationLock, ItemQuery
-from antiphon.stream.writer import Ids
 from antiphon.wire.items import Item, LocalShellCallOutput
 from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.errors import duplicate_item

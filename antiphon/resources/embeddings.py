@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBackend
-from antiphon.clients import ANYONE, Client
 from antiphon.embeddings.base import Embedder, Role, Vector, truncate_vector
 from antiphon.errors import InvalidRequest
+from antiphon.limits.clients import ANYONE, Client
 
 from .model_choice import choose_model
 

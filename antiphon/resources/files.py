@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from antiphon.blobs.base import Blobs
 from antiphon.errors import InvalidRequest, NotFound, TooLarge
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, quota_exceeded_error
-from antiphon.pagination import page_of
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids
+from antiphon.wire.cursors import page_of
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources.files import File, FileExpiresAfter
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.clients import Client
 from antiphon.errors import InvalidRequest
+from antiphon.limits.clients import Client
 
 __all__ = ["choose_model"]
 

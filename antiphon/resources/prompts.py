@@ -21,10 +21,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import Conflict, InvalidRequest, NotFound, RequestError, SetupError
-from antiphon.input_items import check_call_outputs
-from antiphon.pagination import page_of
+from antiphon.resources.input_items import check_call_outputs
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
+from antiphon.wire.cursors import page_of
 from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.request_checks import check_tools

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.clients import ANYONE, Client
 from antiphon.errors import NotFound
+from antiphon.limits.clients import ANYONE, Client
 
 from .model_choice import choose_model
 

@@ -19,10 +19,10 @@ from antiphon.attachments.skill_bundles import (
 )
 from antiphon.errors import InvalidRequest, NotFound, QuotaExceeded
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, quota_exceeded_error
-from antiphon.pagination import PageParams, make_page
 from antiphon.store.base import Store
 from antiphon.store.skills import SkillDraft
 from antiphon.stream.writer import Ids
+from antiphon.wire.cursors import PageParams, make_page
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources.skills import Skill, SkillVersion
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.clients import ANYONE, Client
-from antiphon.conversation import Options
 from antiphon.errors import BackendError, InvalidRequest, Overloaded
+from antiphon.inference.conversation import Options
+from antiphon.limits.clients import ANYONE, Client
 
 __all__ = ["TokenizedText", "Tokenizers"]
 

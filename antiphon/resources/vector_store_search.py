@@ -13,7 +13,7 @@ from antiphon.embeddings.base import Vector
 from antiphon.errors import InvalidRequest
 from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
 from antiphon.retrieval.vector_search import VectorSearch
-from antiphon.search_terms import query_terms
+from antiphon.store.search_terms import query_terms
 from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex
 from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest

@@ -15,7 +15,11 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, quota_exceeded_error
-from antiphon.pagination import (
+from antiphon.retrieval.chunking import Passage, join_chunks
+from antiphon.store.base import Store
+from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage, VectorFileQuery
+from antiphon.stream.writer import Ids
+from antiphon.wire.cursors import (
     PageParams,
     page_of,
     page_of_found,
@@ -23,10 +27,6 @@ from antiphon.pagination import (
     select_page,
     unknown_cursor,
 )
-from antiphon.retrieval.chunking import Passage, join_chunks
-from antiphon.store.base import Store
-from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage, VectorFileQuery
-from antiphon.stream.writer import Ids
 from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.vector_stores import (
     AddFile,

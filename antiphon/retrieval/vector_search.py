@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from antiphon.embeddings.base import Vector
 from antiphon.errors import SetupError
-from antiphon.installation import needs_extra
 from antiphon.store.vectors import ChunkHit, ChunkVectors, VectorIndex, VectorsVersion
+from antiphon.support.installation import needs_extra
 
 __all__ = ["VectorSearch", "require_numpy"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from antiphon.clients import Client, LimitScope
 from antiphon.errors import Overloaded
+from antiphon.limits.clients import Client, LimitScope
 from antiphon.store.records import RunLimit
 from antiphon.store.runs import RunLimitReached, RunStore
 

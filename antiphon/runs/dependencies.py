@@ -11,8 +11,8 @@ from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.blobs.base import Blobs
+from antiphon.inference.sampling import Session
 from antiphon.resources.prompts import Prompts
-from antiphon.sampling import Session
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.stream.kinds import ItemKind, kinds_for

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply
 from antiphon.backends.catalog import CatalogModel
 from antiphon.backends.tracing import TracedBackend
-from antiphon.conversation import Conversation, Options, PromptTokens
+from antiphon.inference.conversation import Conversation, Options, PromptTokens
 from antiphon.runs.history.chain_cache import ChainCache
 from antiphon.runs.history.context import ConversationContext, load_context
 from antiphon.runs.history.encrypted_items import TenantSealer

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from antiphon.backends.base import Reply
 from antiphon.backends.catalog import CatalogModel
-from antiphon.conversation import PromptTokens
 from antiphon.errors import ConversationLost
+from antiphon.inference.conversation import PromptTokens
 from antiphon.resources.conversations import ConversationLockHandle
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.runs.background.restore import RestoredRun

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import text_completion_unsupported_error
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.clients import ANYONE, Client
 from antiphon.errors import InvalidRequest, NotFound, RunError
-from antiphon.pagination import PageParams, page_of
+from antiphon.limits.clients import ANYONE, Client
 from antiphon.resources.admin.audit import AuditTrail
 from antiphon.resources.admin.tenant_usage import TenantUsageReader
 from antiphon.resources.containers import Containers
@@ -49,6 +48,7 @@ from antiphon.store.health import StoreHealth, VectorHealth
 from antiphon.store.records import ResponseQuery, RunLimit, StoredResponse
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.admin.tool_list import ToolEntry
+from antiphon.wire.cursors import PageParams, page_of
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 from antiphon.wire.request import (

@@ -16,13 +16,13 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from antiphon.errors import NotFound
-from antiphon.pagination import PageParams
 from antiphon.resources.containers import Containers
 from antiphon.resources.file_contents import ContentStore, single_chunk
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.store.records import ItemQuery, ResponseQuery
 from antiphon.store.usage import UsageKind, UsageQuery
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.resources.files import File
 from antiphon.wire.response import Response
 from antiphon.wire.response_list import ResponseSummary

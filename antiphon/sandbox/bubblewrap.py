@@ -23,7 +23,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
-from antiphon.installation import detect, needs_extra
+from antiphon.support.installation import detect, needs_extra
 
 from . import seccomp
 from .agent_client import AgentBox

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from antiphon.errors import SetupError
-from antiphon.plugins import load_plugin
+from antiphon.support.plugins import load_plugin
 
 from .base import Store
 from .vector_setting import needs_postgres

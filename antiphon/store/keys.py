@@ -13,7 +13,7 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
     """An API key. ``sha256``: the digest of its secret in hex. ``tenant``: the tenant to which
     requests with this key belong. ``created_at``, ``rotated_at``: Unix seconds. ``hint``: the last
     characters of the secret. All fields after ``hint`` are limits, as in
-    ``antiphon.clients.ClientLimits``; None means no limit."""
+    ``antiphon.limits.clients.ClientLimits``; None means no limit."""
 
     name: str
     sha256: str

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 
 from antiphon.backends.base import Backend, Reply, flatten
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, RunError
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Finish, Text
 from antiphon.wire.items import InputImage, InputText, Message, OutputText
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.conversation import Conversation, Options, PromptTokens, ToolChoice
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Conversation, Options, PromptTokens, ToolChoice
+from antiphon.inference.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.stream.deltas import Close, Delta, FinishReason, Open, SampledTokens
-from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,

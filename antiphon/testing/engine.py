@@ -14,7 +14,7 @@ from typing import Literal
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.common.stop_strings import StopStrings
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest
-from antiphon.tokens import Alternative, Chunk, ModelCard, Prompt, TokenLogprob
+from antiphon.inference.tokens import Alternative, Chunk, ModelCard, Prompt, TokenLogprob
 
 from .tokenizer import END, ByteTokenizer
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.engines.base import Engine, Sampling
 from antiphon.errors import AntiphonError, BackendError, InvalidRequest
-from antiphon.tokens import Chunk, Constraint, EncodedImage, Prompt, TokenLogprob
+from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, Prompt, TokenLogprob
 
 __all__ = ["CHECKS", "Check", "Outcome", "check_closed", "check_engine", "collect"]
 

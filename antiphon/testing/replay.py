@@ -24,9 +24,9 @@ from antiphon.config.settings import Settings
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.dialects.formats.registry import SHIPPED
 from antiphon.errors import BackendError, SetupError
+from antiphon.inference.tokens import ModelCard
 from antiphon.models.download import ProgressCallback
 from antiphon.models.format_files import load
-from antiphon.tokens import ModelCard
 
 from .engine import Reply, ScriptedEngine
 from .tokenizer import END

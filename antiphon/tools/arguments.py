@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from antiphon.errors import ToolError
-from antiphon.text import replace_lone_surrogates_in_json
+from antiphon.support.text import replace_lone_surrogates_in_json
 
 __all__ = ["non_negative_int", "parse_arguments", "parse_lenient"]
 

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from antiphon.errors import SetupError
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 from .base import PROVIDER_NAME
 from .metrics import MetricsExporter

@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import BackendError, SetupError
-from antiphon.sampling import Session
+from antiphon.inference.sampling import Session
 
 from .errors import UpstreamDown, error_from_response
 from .http import HttpClient, HttpResponse

@@ -18,7 +18,7 @@ from weakref import WeakSet
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 if TYPE_CHECKING:
     import aiohttp

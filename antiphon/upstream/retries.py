@@ -11,7 +11,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import BackendError
-from antiphon.sampling import Session
+from antiphon.inference.sampling import Session
 
 from .replicas import Replica, ReplicaPool
 

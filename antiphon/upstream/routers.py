@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.sampling import Session
+from antiphon.inference.sampling import Session
 
 __all__ = ["ROUTERS", "Router", "SessionTokens", "find_router"]
 

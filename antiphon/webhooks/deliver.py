@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import structlog
 
 from antiphon.errors import RunError, SetupError
-from antiphon.installation import needs_extra
 from antiphon.security.ssrf import AddressNotAllowed, guarded_session, is_ip_address, is_public
 from antiphon.store.records import DueWebhook
 from antiphon.store.runs import RunStore
+from antiphon.support.installation import needs_extra
 
 from .signature import Secret, signed_headers
 

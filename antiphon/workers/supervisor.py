@@ -23,9 +23,9 @@ from antiphon.errors import SetupError
 from antiphon.http import uvicorn_server
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.server import CallServer
-from antiphon.logs import LogLevel
 from antiphon.models.hosted_models import is_hosted
 from antiphon.models.packaged_embedder import with_packaged_embedder
+from antiphon.support.logs import LogLevel
 
 from .child import Child
 from .hub import WorkerHub

@@ -9,8 +9,8 @@ from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.common.request_checks import check_request
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.errors import BackendError
+from antiphon.inference.tokens import Chunk, ModelCard, Prompt, TokenLogprob
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Chunk, ModelCard, Prompt, TokenLogprob
 
 
 class CountingEngine:

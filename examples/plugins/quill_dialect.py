@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from antiphon.dialects.base import Dialect, DialectOptions
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import SetupError
-from antiphon.tokens import ModelCard, Tokenizer
+from antiphon.inference.tokens import ModelCard, Tokenizer
 
 TEMPLATE = """\
 {%- for message in messages %}[{{ message.role }}]

@@ -12,13 +12,13 @@ from quill_dialect import create_dialect
 
 from antiphon import Settings
 from antiphon.dialects.base import DialectOptions
+from antiphon.inference.tokens import ModelCard
 from antiphon.testing import run_check, store_check
 from antiphon.testing.dialect_check import check_dialect
 from antiphon.testing.engine_check import check_closed, check_engine
 from antiphon.testing.sandbox_check import FILE_CHECKS, check_sandbox
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.testing.tool_check import ToolCheckCase, check_tool
-from antiphon.tokens import ModelCard
 from antiphon.wire.tools import WebSearch
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from antiphon.backends.base import Reply
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
-from antiphon.conversation import Conversation, Options
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta
 
 __all__ = ["EmptyBatches"]

@@ -18,8 +18,8 @@ from antiphon.backends.on_demand import OnDemandBackend, OnDemandReply, Progress
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import BackendError, InvalidRequest, Overloaded, SetupError
+from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.models import factories
 from antiphon.models.catalog import load
 from antiphon.store.memory.store import MemoryStore

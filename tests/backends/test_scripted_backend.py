@@ -8,8 +8,8 @@ import pytest
 
 from antiphon.backends.base import flatten
 from antiphon.backends.scripted_backend import Script, ScriptedBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import BackendError, InvalidRequest
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire.items import FunctionCall, InputText, Message
 from antiphon.wire.response import Usage

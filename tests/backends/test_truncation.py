@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends.truncation import shorten_conversation
-from antiphon.conversation import Conversation
+from antiphon.inference.conversation import Conversation
 from antiphon.wire import items as it
 
 

@@ -28,11 +28,11 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
-from antiphon.logs import LogLevel, capture_libraries, open_log
-from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models import catalog
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
+from antiphon.support.logs import LogLevel, capture_libraries, open_log
+from antiphon.support.loop_watchdog import LoopWatchdog
 from tests.webhooks.receiver import SECRETS, Receiver
 
 pytestmark = pytest.mark.usefixtures("freezes_again")

@@ -12,7 +12,6 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from antiphon import plugins
 from antiphon.bootstrap.tool_factories import (
     IMAGE_GENERATORS,
     ContainerDependencies,
@@ -29,6 +28,7 @@ from antiphon.resources.skills import Skills
 from antiphon.sandbox import cgroups
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
+from antiphon.support import plugins
 from antiphon.tools.base import AvailabilityReporter
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.web_search.browser import SearchOptions

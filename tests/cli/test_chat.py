@@ -24,7 +24,7 @@ import pytest
 from antiphon.cli.chat import chat
 from antiphon.cli.client import RequestFailed, Server, sse
 from antiphon.errors import SetupError
-from antiphon.installation import antiphon_command
+from antiphon.support.installation import antiphon_command
 
 WAIT_S = 60
 

@@ -26,7 +26,7 @@ from antiphon.config.load import load
 from antiphon.config.model import Model
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
-from antiphon.installation import antiphon_command
+from antiphon.support.installation import antiphon_command
 
 WAIT_S = 60
 

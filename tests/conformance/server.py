@@ -25,16 +25,16 @@ from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.streaming import sse
-from antiphon.logs import open_log
+from antiphon.inference.tokens import ModelCard, Tokenizer
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.store.store_observer import observe_store
+from antiphon.support.logs import open_log
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import ModelCard, Tokenizer
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tracing.base import Tracer

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from antiphon.backends.base import Backend, Reply
-from antiphon.conversation import Conversation, Options
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta
 
 __all__ = ["SteppedBackend"]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.base import BackendCapabilities
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import UnreadableImage
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.resources.files import Files
 from antiphon.runs.request import attachments
 from antiphon.store.base import Store

@@ -13,7 +13,7 @@ from antiphon.config.keys import ApiKey
 from antiphon.config.settings import Settings
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
-from antiphon.logs import open_log
+from antiphon.support.logs import open_log
 from antiphon.testing.engine import ScriptedEngine
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server, engine, local

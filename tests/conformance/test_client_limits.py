@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.clients import ClientLimits
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
-from antiphon.logs import open_log
+from antiphon.limits.clients import ClientLimits
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
+from antiphon.support.logs import open_log
 from antiphon.wire.items import Message
 from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.conftest import Serve

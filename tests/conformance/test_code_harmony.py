@@ -10,8 +10,8 @@ import pytest
 
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.engines.base import Sampling
+from antiphon.inference.tokens import Chunk, Prompt
 from antiphon.store.base import Store
-from antiphon.tokens import Chunk, Prompt
 from antiphon.tools.shell import ShellProvider
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers

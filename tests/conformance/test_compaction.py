@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError
 
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.resources.prompts import Prompts
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store

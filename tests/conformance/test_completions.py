@@ -16,9 +16,9 @@ from antiphon.backends.on_demand import OnDemandBackend, ProgressCallback
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.compat.completion_request import parse_completion_request
 from antiphon.errors import BackendError, InvalidRequest
+from antiphon.inference.tokens import ModelCard
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.tokenizer import END
-from antiphon.tokens import ModelCard
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server, engine, local
 from tests.wire.test_fuzz import JSON, check_error, mutated, property_test

@@ -11,8 +11,8 @@ from antiphon import __version__
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Options, PromptTokens
 from antiphon.engines.base import Capabilities, Sampling
+from antiphon.inference.conversation import Options, PromptTokens
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.web_search.index import PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider

@@ -11,7 +11,7 @@ import pytest
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.engines.base import Sampling
-from antiphon.tokens import Chunk, Prompt
+from antiphon.inference.tokens import Chunk, Prompt
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Ask, engine, local
 from tests.conformance.test_code_harmony import Turns, final

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.tools.base import (

@@ -15,8 +15,8 @@ from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.backends.reranking import RerankBackend
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
-from antiphon.logs import open_log
 from antiphon.resources.prompts import Prompts
+from antiphon.support.logs import open_log
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.reranker import WordReranker
 from tests.conformance.conftest import Serve

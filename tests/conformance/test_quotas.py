@@ -13,9 +13,9 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.limits.quotas import Quotas, TenantQuotas
-from antiphon.logs import open_log
 from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.base import Store
+from antiphon.support.logs import open_log
 from antiphon.testing.file_check import make_file
 from antiphon.wire.parsing.requests import parse_create_response
 from tests.conformance.conftest import Serve

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import InvalidRequest, RunError
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Reasoning
 from tests.conformance.conftest import Serve

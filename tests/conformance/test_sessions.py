@@ -10,8 +10,8 @@ import pytest
 
 from antiphon.backends.base import Reply
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options
-from antiphon.sampling import Session
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.sampling import Session
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
 from tests.conformance.server import Server

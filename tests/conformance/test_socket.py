@@ -25,10 +25,10 @@ from antiphon.http.middleware.request_context import RequestContext
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.uvicorn_server import bind
 from antiphon.http.uvicorn_server import serve as serve_app
-from antiphon.logs import open_log
 from antiphon.resources.admin.rate_limits import RateLimits
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
+from antiphon.support.logs import open_log
 from antiphon.tracing.base import Span, Tracer
 from antiphon.wire.items import Message
 from tests.conformance.asgi_clients import WebSocketClient

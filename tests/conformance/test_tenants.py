@@ -14,9 +14,9 @@ import pytest
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
-from antiphon.logs import open_log
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.base import Store
+from antiphon.support.logs import open_log
 from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.test_skills import manifest
 from tests.runs.scripted_service import OneModel

@@ -9,8 +9,8 @@ import pytest
 import structlog
 
 from antiphon.backends.scripted_backend import ScriptedBackend
+from antiphon.inference.tokens import Constraint
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Constraint
 from antiphon.tools.unavailable_tool import UnavailableTool
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL

@@ -27,11 +27,11 @@ from antiphon.backends.remote.responses.servers import FLAVOURS as RESPONSES
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.completions.engine import CompletionsEngine
 from antiphon.engines.completions.servers import FLAVOURS as IDS
+from antiphon.inference.tokens import ModelCard
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.store.usage import UsageRecord
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import ModelCard
 from antiphon.tools.web_search.index import PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.upstream import sse as upstream_sse

@@ -10,10 +10,10 @@ from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.dialects.chat.dialect import ChatDialect
+from antiphon.inference.tokens import ModelCard
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.testing.backend_check import CHECKS, Check, check_backend
 from antiphon.testing.engine import ScriptedEngine
-from antiphon.tokens import ModelCard
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 from tests.dialects.families import TOKENS, source

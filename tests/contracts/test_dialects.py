@@ -11,14 +11,14 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects import base
 from antiphon.dialects.base import Parser, Rendered
 from antiphon.dialects.chat.dialect import ChatDialect
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import Chunk, ModelCard, Prompt
 from antiphon.stream.deltas import Close, Delta, FinishReason, SampledTokens, Text
 from antiphon.testing.dialect_check import CHECKS, Check, DialectUnderTest, check_dialect
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Chunk, ModelCard, Prompt
 from tests.dialects import gpt_oss
 from tests.dialects.families import TOKENS, source
 

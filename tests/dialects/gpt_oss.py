@@ -9,8 +9,8 @@ from typing import Any
 from openai_harmony import HarmonyEncoding
 
 from antiphon.dialects.harmony.dialect import HarmonyDialect
+from antiphon.inference.tokens import ModelCard
 from antiphon.testing.harmony import HarmonyTokenizer, harmony_encoding
-from antiphon.tokens import ModelCard
 
 __all__ = ["CARD", "dialect", "encoding", "tokenizer"]
 

@@ -8,8 +8,8 @@ from functools import cache
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
+from antiphon.inference.tokens import Constraint
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Constraint
 
 __all__ = ["ConstrainedWriter", "matches"]
 

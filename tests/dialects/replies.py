@@ -17,9 +17,9 @@ from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.dialects.parser.lexer import Lexer
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
+from antiphon.inference.tokens import Chunk
 from antiphon.stream.deltas import Close, Delta, FinishReason, Open, SampledTokens, Text
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Chunk
 from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
 
 STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}

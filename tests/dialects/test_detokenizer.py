@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.detokenizer import Detokenizer, TokenOrigins
+from antiphon.inference.tokens import TokenLogprob
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import TokenLogprob
 
 
 @given(st.binary(max_size=30))

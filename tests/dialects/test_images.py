@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.dialects.chat.template import Template
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import ModelCard
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import ModelCard
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url, png
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import Options
 from antiphon.dialects.messages import (
     CALLS,
     HIDDEN_ITEMS,
@@ -18,6 +17,7 @@ from antiphon.dialects.messages import (
 )
 from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Options
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function, Namespace
 

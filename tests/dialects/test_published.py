@@ -11,14 +11,14 @@ from typing import Literal
 
 import pytest
 
-from antiphon.conversation import Conversation, Options, ToolChoice
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.parser.lexer import terminals_of
+from antiphon.inference.conversation import Conversation, Options, ToolChoice
+from antiphon.inference.tokens import Chunk, ModelCard
 from antiphon.stream.deltas import Delta
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Chunk, ModelCard
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.tools import PromptTools, collect_tools, namespace_notes
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Options, ToolChoice
 from antiphon.wire.items import AdditionalTools, ToolSearchOutput
 from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace, Tool, WebSearch
 

@@ -13,8 +13,8 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.completions.engine import CompletionsEngine, load
+from antiphon.inference.tokens import Chunk, Prompt
 from antiphon.store.memory.store import MemoryStore
-from antiphon.tokens import Chunk, Prompt
 from tests.conformance import oracle
 from tests.conformance.server import Server
 from tests.tiny_models.tiny_tools import GGUF

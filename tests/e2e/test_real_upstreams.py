@@ -32,10 +32,10 @@ from antiphon.engines.completions.engine import CompletionsEngine, load
 from antiphon.engines.transformers.engine import load as load_transformers
 from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
-from antiphon.logs import open_log
 from antiphon.models.catalog import load as load_catalog
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
+from antiphon.support.logs import open_log
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check, collect

@@ -21,20 +21,20 @@ from antiphon.backends.remote.factory import create_chat_backend, create_respons
 from antiphon.backends.remote.responses.servers import FLAVOURS
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.completions.engine import CompletionsEngine, load
 from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
-from antiphon.logs import open_log
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import EncodedImage, Prompt
 from antiphon.models.catalog import load as load_catalog
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Text
+from antiphon.support.logs import open_log
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
-from antiphon.tokens import EncodedImage, Prompt
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url
 from tests.tiny_models.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture

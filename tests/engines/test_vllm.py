@@ -11,8 +11,8 @@ import pytest
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.vllm import VllmEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.inference.tokens import EncodedImage, Prompt
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
-from antiphon.tokens import EncodedImage, Prompt
 from tests.attachments.samples import png
 from tests.engines import fake_vllm
 from tests.tiny_models.tiny_tools import FOLDER, prompt

@@ -15,9 +15,9 @@ from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError
+from antiphon.inference.tokens import Alternative, Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 from antiphon.testing.harmony import HarmonyTokenizer
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Alternative, Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 from tests.dialects import gpt_oss
 
 _CHATML = (

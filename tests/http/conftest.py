@@ -18,8 +18,6 @@ from antiphon.backends.base import Status
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
-from antiphon.logs import open_log
-from antiphon.pagination import PageParams
 from antiphon.resources.admin.audit import AuditTrail
 from antiphon.resources.conversations import Conversations
 from antiphon.resources.files import Files
@@ -30,6 +28,8 @@ from antiphon.store.health import StoreHealth, VectorHealth
 from antiphon.store.memory.rates import MemoryRates
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.writer import ResponseWriter
+from antiphon.support.logs import open_log
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item, Message
 from antiphon.wire.pagination import Page

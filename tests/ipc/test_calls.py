@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from antiphon.errors import BackendError, InvalidRequest, Overloaded
+from antiphon.inference.tokens import Chunk, Prompt
 from antiphon.ipc.client import CallClient
 from antiphon.ipc.server import CallServer
-from antiphon.tokens import Chunk, Prompt
 
 
 class Target:

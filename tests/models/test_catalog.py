@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from antiphon import plugins
 from antiphon.backends.base import flatten
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import NotFound, SetupError
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.models import factories as module
 from antiphon.models.catalog import Catalog, load
 from antiphon.models.dialect_factories import read_template
 from antiphon.stream.deltas import Text
+from antiphon.support import plugins
 
 
 def scripted(source: str = "Hello.", **fields: Any) -> Model:

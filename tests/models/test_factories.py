@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon import plugins
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import (
     DialectOptions,
     DialectPlugin,
@@ -26,9 +24,11 @@ from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.engines.base import Capabilities
 from antiphon.errors import SetupError
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import ModelCard, Tokenizer
 from antiphon.models.dialect_factories import available_formats, create_dialect
 from antiphon.models.factories import backend_factory
-from antiphon.tokens import ModelCard, Tokenizer
+from antiphon.support import plugins
 from tests.dialects import gpt_oss
 
 CACHE = Path.home() / ".cache" / "antiphon" / "models"

@@ -9,10 +9,10 @@ import pytest
 
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import SetupError
+from antiphon.inference.tokens import ModelCard
 from antiphon.models.format_files import load
 from antiphon.testing.dialect_check import check_dialect
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import ModelCard
 from scripts.docs import ROOT
 from tests.dialects.grammar.test_builder import TRIP, grammar_builder
 from tests.dialects.grammars import ConstrainedWriter
@@ -70,9 +70,9 @@ def test_model_is_detected_by_the_mark(folder: Path) -> None:
 def test_calls_are_constrained_to_their_schema(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from antiphon.conversation import Options, ToolChoice
     from antiphon.dialects.grammar.builder import GrammarBuilder
     from antiphon.dialects.tools import collect_tools
+    from antiphon.inference.conversation import Options, ToolChoice
 
     row = load(folder).tools["arrows"]
     _, tokenizer = grammar_builder()

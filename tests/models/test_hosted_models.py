@@ -18,23 +18,23 @@ from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.hosted.description import EngineDescription
 from antiphon.engines.hosted.engine import HostedEngine, hosted_engine
 from antiphon.errors import BackendError, NotFound, SetupError
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.sampling import Session
+from antiphon.inference.tokens import Constraint, Prompt
 from antiphon.ipc.server import CallServer
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.models.hosted_models import HostedModelManager, HostedModels, is_hosted
 from antiphon.models.manager import ConfiguredModel, ModelManager
 from antiphon.models.model_host import ModelHostSession
-from antiphon.sampling import Session
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
-from antiphon.tokens import Constraint, Prompt
 from antiphon.wire.items import InputText, Message
 
 ANSWER = "The boats came back."

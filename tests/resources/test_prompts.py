@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, SetupError
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import Service
 from antiphon.store.memory.store import MemoryStore

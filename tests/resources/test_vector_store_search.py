@@ -12,13 +12,13 @@ from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.backends.reranking import RerankBackend
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.models.catalog import Catalog, ServedModel
-from antiphon.pagination import PageParams
 from antiphon.resources.file_contents import single_chunk
 from antiphon.resources.files import FileUpload
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.reranker import WordReranker
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.parsing.vector_stores import (
     AddFile,
     CreateVectorStore,

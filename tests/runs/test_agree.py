@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import RequestError
-from antiphon.pagination import PageParams
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.stream.deltas import Delta
 from antiphon.testing.postgres import Postgres
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.resources.conversations import CreateConversation
 from tests.hypothesis_settings import examples

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import flatten
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, ToolError
+from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.runs.request.tool_selection import ServerTool, ToolSelection
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec

@@ -17,8 +17,8 @@ from random import Random
 from typing import Any
 
 from antiphon.backends.base import Backend, BackendCapabilities, Reply
-from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.errors import BackendError
+from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.tools.base import (
     CallContext,

@@ -6,10 +6,10 @@ import pytest
 
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError
+from antiphon.inference.tokens import Prompt
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.testing.tokenizer import END
-from antiphon.tokens import Prompt
 
 TEXT = "Once upon a time, there was a text that an engine had to say."
 #: Checks that do not apply, because the texts are scripted.

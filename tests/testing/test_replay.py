@@ -9,8 +9,8 @@ import pytest
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import BackendError, SetupError
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.testing.delta_reader import read_reply
 from antiphon.testing.replay import Scene, replay, scene_player
 from antiphon.wire.items import FunctionCall, InputText, Item, Message

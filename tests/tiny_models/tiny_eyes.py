@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from antiphon.engines.base import Engine
-from antiphon.tokens import EncodedImage, Prompt
+from antiphon.inference.tokens import EncodedImage, Prompt
 from tests.attachments.samples import Color, drawn
 
 __all__ = ["FOLDER", "GGUF", "IMAGE_TOKENS", "PROJECTOR", "image_message", "picture"]

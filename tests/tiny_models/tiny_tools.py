@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Engine
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import Prompt
 from antiphon.testing.delta_reader import ReplyRecord
-from antiphon.tokens import Prompt
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import BackendError, SetupError
-from antiphon.sampling import Session
+from antiphon.inference.sampling import Session
 from antiphon.upstream import replicas
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.endpoint import open_upstream

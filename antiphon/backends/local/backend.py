@@ -22,15 +22,15 @@ from antiphon.backends.validation.answer_format import answer_format, enforced_a
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.retry import ValidationPlan, validate_reply
 from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
-from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
 from antiphon.engines.base import Engine, ImageMeasurer, Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.matched_generation import MatchedGeneration
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
+from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.stream.deltas import Delta, Finish, FinishReason, Open
-from antiphon.tokens import Chunk, Constraint, Prompt
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 

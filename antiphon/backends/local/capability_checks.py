@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from antiphon.conversation import Options
 from antiphon.dialects.grammar.json_schema import keywords_of
 from antiphon.engines.base import Capabilities
 from antiphon.errors import InvalidRequest
-from antiphon.tokens import Constraint
+from antiphon.inference.conversation import Options
+from antiphon.inference.tokens import Constraint
 
 __all__ = ["accepts_grammar", "check_logit_bias", "check_options", "enforces_schema", "extra_field"]
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.conversation import Options
 from antiphon.dialects.base import Rendered
 from antiphon.engines.base import Sampling
-from antiphon.sampling import SamplingOptions
+from antiphon.inference.conversation import Options
+from antiphon.inference.sampling import SamplingOptions
 
 __all__ = ["build_sampling", "recommended_options"]
 

@@ -7,7 +7,7 @@ from antiphon.dialects.base import Rendered
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.engines.base import Engine
 from antiphon.errors import InvalidRequest, context_length_exceeded
-from antiphon.tokens import Prompt, Tokenizer
+from antiphon.inference.tokens import Prompt, Tokenizer
 
 __all__ = ["plain_text_parser", "render_text"]
 

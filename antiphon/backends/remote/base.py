@@ -31,7 +31,6 @@ from antiphon.backends.validation.answer_format import answer_format, trusted_an
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.retry import ValidationPlan, validate_reply
 from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
-from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -40,6 +39,7 @@ from antiphon.errors import (
     InvalidRequest,
     context_length_exceeded,
 )
+from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Delta, Finish, FinishReason, Open, Text, finish_of
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES

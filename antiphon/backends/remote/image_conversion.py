@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.conversation import Conversation
 from antiphon.engines.common.pillow_images import as_png
+from antiphon.inference.conversation import Conversation
 from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.conversation import Options
 from antiphon.dialects.tools import PromptTools
+from antiphon.inference.conversation import Options
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function, Namespace

@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import Options
 from antiphon.dialects.grammar.json_schema import (
     check_strict,
     has_schema_validator,
@@ -24,6 +23,7 @@ from antiphon.dialects.grammar.json_schema import (
 )
 from antiphon.dialects.grammar.user_grammars import guide_lark
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Options
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, PlainFormat
 
 from .grammar_matcher import Grammar, GrammarCache

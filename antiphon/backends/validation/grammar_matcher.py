@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from antiphon.errors import SetupError
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 from .schema_validator import match_fault_in_process
 

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Reply, add_usage, flatten
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.conversation import Conversation, PromptTokens, ResumePoint
 from antiphon.errors import CannotContinue, RunError
+from antiphon.inference.conversation import Conversation, PromptTokens, ResumePoint
 from antiphon.stream.deltas import Delta, Finish, Open, SampledTokens, Text
 from antiphon.wire.items import (
     CustomToolCall,

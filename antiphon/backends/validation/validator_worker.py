@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from antiphon.ipc.worker_program import limit_program
-from antiphon.text import nesting_depth
+from antiphon.support.text import nesting_depth
 
 __all__ = ["match_grammar", "validate_json"]
 

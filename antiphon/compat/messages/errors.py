@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antiphon.error_codes import ERROR_CODES
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED
+from antiphon.wire.error_codes import ERROR_CODES
 
 from .types import MessageError, MessageErrorDetails
 

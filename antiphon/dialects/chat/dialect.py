@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import DialectOptions, ReasoningRetention, Rendered
 from antiphon.dialects.formats.registry import (
     DETECTION_NAMES,
@@ -30,7 +29,8 @@ from antiphon.dialects.parser.lexer import Lexer, terminals_of
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.tools import PromptTools, collect_tools
 from antiphon.errors import InvalidRequest
-from antiphon.tokens import EncodedImage, ModelCard, Prompt, Tokenizer
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .fallback import RESULT_TAGS, adapt_messages, tool_prompt, tools_as_text

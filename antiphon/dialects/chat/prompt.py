@@ -16,9 +16,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.conversation import PromptTokens
-from antiphon.text import replace_lone_surrogates
-from antiphon.tokens import Tokenizer
+from antiphon.inference.conversation import PromptTokens
+from antiphon.inference.tokens import Tokenizer
+from antiphon.support.text import replace_lone_surrogates
 
 __all__ = ["ChatPromptEncoder"]
 

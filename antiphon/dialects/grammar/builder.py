@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from antiphon.conversation import Options
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.dialects.tools import PromptTool, PromptTools
 from antiphon.errors import InvalidRequest
-from antiphon.tokens import Constraint, Tokenizer
+from antiphon.inference.conversation import Options
+from antiphon.inference.tokens import Constraint, Tokenizer
 from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from antiphon.dialects.parser.tool_call import CallSink, ToolShape
 from antiphon.dialects.tools import PromptTool
-from antiphon.text import replace_lone_surrogates_in_json
+from antiphon.support.text import replace_lone_surrogates_in_json
 
 __all__ = ["CONTAINER", "EXEC", "ExecCall", "exec_arguments", "exec_tool", "is_shell"]
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import ReasoningRetention, Rendered
 from antiphon.dialects.instructions import LEVELS, format_instructions
 from antiphon.dialects.messages import Unreadable
 from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
 from antiphon.errors import InvalidRequest, SetupError
-from antiphon.text import replace_lone_surrogates, replace_lone_surrogates_in_json
-from antiphon.tokens import ModelCard, Prompt, Tokenizer
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import ModelCard, Prompt, Tokenizer
+from antiphon.support.text import replace_lone_surrogates, replace_lone_surrogates_in_json
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .container import CONTAINER, EXEC, exec_tool, is_shell

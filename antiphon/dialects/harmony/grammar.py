@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 
-from antiphon.conversation import Options
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder as Base
 from antiphon.dialects.grammar.builder import is_partial
 from antiphon.dialects.grammar.lark import LarkRules
 from antiphon.dialects.tools import PromptTools
-from antiphon.tokens import Constraint, Tokenizer
+from antiphon.inference.conversation import Options
+from antiphon.inference.tokens import Constraint, Tokenizer
 
 from .container import EXEC, exec_tool
 from .messages import FUNCTIONS, PYTHON, native_tools

@@ -19,8 +19,8 @@ from antiphon.dialects.detokenizer import Detokenizer, wire_logprob
 from antiphon.dialects.json_stream import JsonSpan
 from antiphon.dialects.parser.delta_builder import ParserDeltaBuilder
 from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
+from antiphon.inference.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.stream.deltas import Delta, FinishReason
-from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.wire.items import Message, Phase, Reasoning
 
 from .container import EXEC, ExecCall

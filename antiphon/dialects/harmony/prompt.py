@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.conversation import PromptTokens
 from antiphon.dialects.json_stream import load
-from antiphon.text import replace_lone_surrogates
-from antiphon.tokens import Tokenizer
+from antiphon.inference.conversation import PromptTokens
+from antiphon.inference.tokens import Tokenizer
+from antiphon.support.text import replace_lone_surrogates
 
 from .header import CHANNEL, CONSTRAIN, read_header
 from .messages import ASSISTANT, FUNCTIONS, HarmonyConversation, HarmonyMessage

@@ -20,7 +20,7 @@ from antiphon.dialects.formats.types import (
     State,
     ToolFormat,
 )
-from antiphon.tokens import Tokenizer
+from antiphon.inference.tokens import Tokenizer
 
 __all__ = [
     "QUOTE",

@@ -22,8 +22,8 @@ from antiphon.dialects.formats.types import (
     ToolFormat,
 )
 from antiphon.dialects.json_stream import JsonSpan
+from antiphon.inference.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.stream.deltas import Delta, FinishReason
-from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 
 from .delta_builder import ParserDeltaBuilder
 from .lexer import QUOTE, Lexer, is_special, strip_marks

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from antiphon.engines.base import Sampling
 from antiphon.errors import BackendError
+from antiphon.inference.tokens import Alternative, Chunk, TokenLogprob
 from antiphon.limits.fair_limiter import FairLimiter
-from antiphon.tokens import Alternative, Chunk, TokenLogprob
 
 from .stop_conditions import StopConditions
 from .thread_channel import ThreadChannel

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from antiphon.dialects.grammar.json_schema import short_grammar_fault
 from antiphon.engines.base import Sampling
-from antiphon.tokens import Tokenizer
+from antiphon.inference.tokens import Tokenizer
 
 __all__ = ["GrammarState", "GrammarTracker"]
 

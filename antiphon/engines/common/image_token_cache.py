@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
-from antiphon.tokens import EncodedImage
+from antiphon.inference.tokens import EncodedImage
 
 __all__ = ["ImageTokenCache"]
 

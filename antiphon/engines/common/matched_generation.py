@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from antiphon.engines.base import Engine, Sampling
 from antiphon.errors import BackendError
-from antiphon.tokens import Chunk, Prompt, TokenLogprob
+from antiphon.inference.tokens import Chunk, Prompt, TokenLogprob
 
 from .grammar_state import GrammarState
 from .stop_conditions import StopConditions

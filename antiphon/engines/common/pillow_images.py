@@ -8,8 +8,8 @@ from io import BytesIO
 from typing import Any
 
 from antiphon.errors import InvalidRequest, SetupError, UnreadableImage
-from antiphon.installation import needs_extra
-from antiphon.tokens import EncodedImage
+from antiphon.inference.tokens import EncodedImage
+from antiphon.support.installation import needs_extra
 
 __all__ = ["as_png", "open_images", "require_pillow"]
 

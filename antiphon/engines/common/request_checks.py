@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.engines.base import Sampling
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest
-from antiphon.tokens import ModelCard, Prompt, Tokenizer
+from antiphon.inference.tokens import ModelCard, Prompt, Tokenizer
 
 __all__ = [
     "check_request",

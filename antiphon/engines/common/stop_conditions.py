@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from antiphon.engines.base import Sampling
-from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
+from antiphon.inference.tokens import Chunk, Tokenizer, TokenLogprob
 
 from .stop_strings import StopStrings
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncGenerator, Sequence
 
 from antiphon.errors import AntiphonError, BackendError
-from antiphon.tokens import Chunk
+from antiphon.inference.tokens import Chunk
 
 __all__ = ["ThreadChannel", "merge_chunks"]
 

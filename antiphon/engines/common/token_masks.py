@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.errors import BackendError, InvalidRequest, SetupError
-from antiphon.installation import needs_extra
-from antiphon.tokens import Constraint
+from antiphon.inference.tokens import Constraint
+from antiphon.support.installation import needs_extra
 
 __all__ = ["TokenMask", "TokenMaskFactory", "check_grammar"]
 

@@ -21,7 +21,7 @@ from antiphon.dialects.grammar.json_schema import short_grammar_fault
 from antiphon.engines.base import Capabilities, Engine, Sampling
 from antiphon.engines.xgrammar.ebnf import EbnfConverter
 from antiphon.errors import BackendError, InvalidRequest
-from antiphon.tokens import Constraint, Prompt, Tokenizer
+from antiphon.inference.tokens import Constraint, Prompt, Tokenizer
 
 __all__ = ["SYNTAXES", "ConstraintEncoder", "ConstraintSyntax", "probe_constraints"]
 

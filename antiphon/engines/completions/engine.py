@@ -26,7 +26,7 @@ from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import DEFAULT_CONTEXT, read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError, SetupError, UnreadableImage
-from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
+from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import RetryPolicy, Upstream
 from antiphon.upstream.endpoint import first_model_id, list_models, model_entries, open_upstream
 from antiphon.upstream.errors import UpstreamDown

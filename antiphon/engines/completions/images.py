@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.engines.llama.images import PromptDetokenizer, check_image_positions, measuring_prompt
 from antiphon.errors import BackendError, InvalidRequest
-from antiphon.tokens import EncodedImage, Prompt, Tokenizer
+from antiphon.inference.tokens import EncodedImage, Prompt, Tokenizer
 from antiphon.upstream.client import Upstream
 
 from .servers import FLAVOURS, sglang_image_body, vllm_image_body

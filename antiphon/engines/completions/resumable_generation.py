@@ -14,7 +14,7 @@ from antiphon.engines.base import Sampling
 from antiphon.engines.common.grammar_state import GrammarState, GrammarTracker
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.errors import BackendError
-from antiphon.tokens import Chunk, Prompt, Tokenizer
+from antiphon.inference.tokens import Chunk, Prompt, Tokenizer
 
 from .constraints import ConstraintEncoder
 from .stream_parser import ParsedPayload

@@ -15,7 +15,7 @@ from msgspec import Struct
 from antiphon.engines.base import Sampling
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError
-from antiphon.tokens import Alternative, Prompt, Tokenizer, TokenLogprob
+from antiphon.inference.tokens import Alternative, Prompt, Tokenizer, TokenLogprob
 from antiphon.upstream.errors import ABORT_REASONS, parse_error, upstream_error
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.engines.llama.tokenizer import LlamaTokenizer
-from antiphon.tokens import ModelCard
+from antiphon.inference.tokens import ModelCard
 
 from .reader import GgufHeader
 

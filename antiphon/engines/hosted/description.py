@@ -7,7 +7,7 @@ import asyncio
 from msgspec import Struct
 
 from antiphon.engines.base import Capabilities, Engine, ImageMeasurer
-from antiphon.tokens import ModelCard
+from antiphon.inference.tokens import ModelCard
 
 __all__ = ["EngineCapabilities", "EngineDescription", "describe_engine"]
 

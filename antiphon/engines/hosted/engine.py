@@ -16,9 +16,9 @@ from msgspec.structs import asdict, replace
 
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError
+from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt
 from antiphon.ipc.blocking_client import BlockingClient
 from antiphon.ipc.client import CallClient
-from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt
 
 from .description import EngineDescription
 

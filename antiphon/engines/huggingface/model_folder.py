@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.tokens import ModelCard
+from antiphon.inference.tokens import ModelCard
 
 from .tokenizer import FastTokenizer
 

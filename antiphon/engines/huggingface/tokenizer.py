@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 __all__ = ["FastTokenizer", "require_tokenizers"]
 

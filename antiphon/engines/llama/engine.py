@@ -27,8 +27,8 @@ from antiphon.engines.common.request_checks import check_request, images_unsuppo
 from antiphon.engines.gguf.model_card import gguf_card
 from antiphon.engines.gguf.reader import GgufHeader, read_gguf
 from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
-from antiphon.installation import needs_extra
-from antiphon.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
+from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
+from antiphon.support.installation import needs_extra
 
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
 from .options import Speculation, parse_engine_options

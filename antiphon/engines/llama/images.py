@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.engines.common.pillow_images import as_png
 from antiphon.errors import InvalidRequest
-from antiphon.tokens import EncodedImage, Prompt, Tokenizer
+from antiphon.inference.tokens import EncodedImage, Prompt, Tokenizer
 
 from .long_words import split_long_words
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from antiphon.tokens import Tokenizer
+from antiphon.inference.tokens import Tokenizer
 
 __all__ = ["PartialTokens"]
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from antiphon.inference.tokens import common_prefix_length
 from antiphon.limits.fair_limiter import FairLimiter
-from antiphon.tokens import common_prefix_length
 
 __all__ = ["Slot", "Slots"]
 

@@ -17,7 +17,7 @@ from antiphon.engines.base import Sampling
 from antiphon.engines.common.stop_strings import StopStrings
 from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.errors import BackendError
-from antiphon.tokens import Alternative, Chunk, Tokenizer, TokenLogprob
+from antiphon.inference.tokens import Alternative, Chunk, Tokenizer, TokenLogprob
 
 from .partial_tokens import PartialTokens
 

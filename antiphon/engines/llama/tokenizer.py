@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from antiphon.errors import SetupError
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 from .long_words import split_long_words
 

@@ -24,9 +24,9 @@ from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.engines.xgrammar.ebnf import EbnfConverter
 from antiphon.errors import BackendError, InvalidRequest, SetupError
-from antiphon.installation import needs_extra
+from antiphon.inference.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 from antiphon.limits.fair_limiter import FairLimiter
-from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
+from antiphon.support.installation import needs_extra
 
 from .process import WorkerProcess
 from .protocol import (

@@ -27,9 +27,9 @@ from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, SetupError, first_line
-from antiphon.installation import needs_extra
+from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.limits.fair_limiter import FairLimiter
-from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
+from antiphon.support.installation import needs_extra
 
 from .continuous_batching import BatchRunner
 from .generation import Generation

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.thread_channel import ThreadChannel
-from antiphon.tokens import Chunk, Prompt
+from antiphon.inference.tokens import Chunk, Prompt
 
 from .sampler import Sampler
 

@@ -14,7 +14,7 @@ from typing import Any
 from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.pillow_images import open_images
 from antiphon.errors import InvalidRequest
-from antiphon.tokens import EncodedImage, Prompt, Tokenizer
+from antiphon.inference.tokens import EncodedImage, Prompt, Tokenizer
 
 __all__ = ["ImageProcessor"]
 

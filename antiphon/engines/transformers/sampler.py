@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.token_masks import TokenMask
-from antiphon.tokens import Alternative, TokenLogprob
+from antiphon.inference.tokens import Alternative, TokenLogprob
 
 if TYPE_CHECKING:
     from torch import Tensor

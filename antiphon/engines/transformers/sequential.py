@@ -12,7 +12,7 @@ import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from antiphon.tokens import Prompt
+from antiphon.inference.tokens import Prompt
 
 from .generation import Generation
 from .images import ImageProcessor

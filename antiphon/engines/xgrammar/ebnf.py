@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
-from antiphon.tokens import Tokenizer
+from antiphon.inference.tokens import Tokenizer
 
 from .ast import (
     Alternatives,

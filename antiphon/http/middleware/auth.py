@@ -19,8 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.clients import Client, ClientLimits, LimitScope
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
+from antiphon.limits.clients import Client, ClientLimits, LimitScope
 from antiphon.resources.admin.api_keys import KeyRecord
 from antiphon.resources.admin.rate_limits import Permit, RateLimits
 from antiphon.resources.admin.token_budgets import TokenBudgets, TokensUsed

@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.error_codes import ERROR_CODES
 from antiphon.errors import (
     INTERNAL_ERROR,
     SERVICE_UNAVAILABLE,
@@ -29,6 +28,7 @@ from antiphon.errors import (
     Unavailable,
 )
 from antiphon.http.json_response import Reply, json_reply
+from antiphon.wire.error_codes import ERROR_CODES
 from antiphon.wire.error_reply import ErrorDetails, ErrorReply
 from antiphon.wire.response import Response, ResponseError
 

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
-from antiphon.clients import ANYONE
+from antiphon.limits.clients import ANYONE
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.writer import Ids
 from antiphon.tracing.base import Span, Tracer

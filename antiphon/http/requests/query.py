@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from starlette.types import Scope
 
 from antiphon.errors import InvalidRequest
-from antiphon.pagination import PageParams
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.parsing.errors import invalid_type, invalid_value, out_of_range, truncated
 from antiphon.wire.request import Include
 

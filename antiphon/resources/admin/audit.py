@@ -8,10 +8,10 @@ import structlog
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, StoreError
-from antiphon.pagination import page_of
 from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
 from antiphon.stream.writer import Ids
 from antiphon.wire.admin.audit import AuditActor, AuditEvent
+from antiphon.wire.cursors import page_of
 from antiphon.wire.pagination import Page
 
 __all__ = ["AuditQuery", "AuditTrail"]

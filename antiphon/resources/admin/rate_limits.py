@@ -25,8 +25,8 @@ from contextlib import asynccontextmanager
 import structlog
 from msgspec import Struct
 
-from antiphon.clients import LimitScope
 from antiphon.errors import Overloaded, StoreError
+from antiphon.limits.clients import LimitScope
 from antiphon.store.rates import RateReport, RateState, RateStore
 
 __all__ = ["Permit", "RateLimits"]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from antiphon.clients import LimitScope
+from antiphon.limits.clients import LimitScope
 from antiphon.store.usage import UsageKind, UsageQuery, UsageTotals
 
 __all__ = ["TokenBudgets", "TokensUsed"]

@@ -16,8 +16,8 @@ import structlog
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
-from antiphon.conversation import PromptTokens
 from antiphon.errors import CannotContinue, InternalError, RequestError, RunError, StoreError
+from antiphon.inference.conversation import PromptTokens
 from antiphon.resources.conversations import Conversations, conversation_locked
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.dependencies import RunDependencies

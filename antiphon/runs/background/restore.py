@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Mapping
 from msgspec import Struct
 
 from antiphon.backends.base import Reply
-from antiphon.conversation import ResumePoint
 from antiphon.errors import RunError
+from antiphon.inference.conversation import ResumePoint
 from antiphon.runs.execution.token_log import last_turn, turn_counts
 from antiphon.store.records import EventBatch, Job
 from antiphon.stream.deltas import Delta

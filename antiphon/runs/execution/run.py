@@ -18,12 +18,12 @@ import structlog
 from msgspec import UNSET, Struct
 
 from antiphon.backends.base import Reply, RetryState, track_retries
-from antiphon.conversation import PromptTokens
 from antiphon.errors import BackendError, InternalError, RequestError, RunError, Timeout
+from antiphon.inference.conversation import PromptTokens
+from antiphon.inference.tokens import common_prefix_length
 from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.stream.deltas import FinishReason
 from antiphon.stream.writer import ResponseWriter
-from antiphon.tokens import common_prefix_length
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response, ResponseError, Usage

@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-from antiphon.tokens import common_prefix_length
+from antiphon.inference.tokens import common_prefix_length
 
 __all__ = ["append_prompt", "last_turn", "total_counts", "turn_counts"]
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import PromptTokens
+from antiphon.inference.conversation import PromptTokens
 from antiphon.store.base import Store
 from antiphon.store.records import StoredResponse
 

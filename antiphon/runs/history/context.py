@@ -12,9 +12,9 @@ from operator import countOf
 
 from msgspec import Struct
 
-from antiphon.conversation import Conversation, PromptTokens
 from antiphon.errors import InvalidRequest
-from antiphon.input_items import check_call_outputs, resolve_items
+from antiphon.inference.conversation import Conversation, PromptTokens
+from antiphon.resources.input_items import check_call_outputs, resolve_items
 from antiphon.store.base import Store
 from antiphon.store.records import StoredResponse
 from antiphon.stream.writer import Ids

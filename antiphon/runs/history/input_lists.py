@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from antiphon.pagination import PagedList, PageParams
 from antiphon.store.base import Store
+from antiphon.wire.cursors import PagedList, PageParams
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 

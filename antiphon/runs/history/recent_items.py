@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from antiphon.conversation import caller_program_id
+from antiphon.inference.conversation import caller_program_id
 from antiphon.store.base import Store
 from antiphon.store.records import ItemQuery
 from antiphon.stream.kinds import KINDS

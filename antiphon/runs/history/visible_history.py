@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import caller_program_id, open_programs
 from antiphon.security.encryption import DecryptionError
 from antiphon.stream.kinds import KINDS
-from antiphon.text import truncate_middle
+from antiphon.support.text import truncate_middle
 from antiphon.wire import items as it
 from antiphon.wire.response import InputTransformation
 

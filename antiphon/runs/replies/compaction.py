@@ -15,13 +15,19 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply, add_usage, flatten
 from antiphon.backends.truncation import droppable_groups
-from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint, ToolChoice
 from antiphon.errors import (
     CONTEXT_LENGTH_EXCEEDED,
     CannotContinue,
     InvalidRequest,
     RunError,
     context_length_exceeded,
+)
+from antiphon.inference.conversation import (
+    Conversation,
+    Options,
+    PromptTokens,
+    ResumePoint,
+    ToolChoice,
 )
 from antiphon.runs.history.context import ConversationContext
 from antiphon.runs.history.encrypted_items import TenantSealer

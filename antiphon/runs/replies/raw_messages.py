@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Backend, Reply
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.conversation import ResumePoint
 from antiphon.errors import InvalidRequest, RunError
+from antiphon.inference.conversation import ResumePoint
 from antiphon.runs.execution.token_log import last_turn
 from antiphon.stream.deltas import Delta, finish_of
 from antiphon.wire.items import Item

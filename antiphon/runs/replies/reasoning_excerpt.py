@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from antiphon.backends.base import Reply
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.conversation import ResumePoint
+from antiphon.inference.conversation import ResumePoint
 from antiphon.stream.deltas import Delta, Open, SampledTokens, Summary, Text
 from antiphon.wire.items import Reasoning
 

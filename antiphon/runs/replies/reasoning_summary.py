@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply, flatten
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, RequestError, RunError
+from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Delta, Open, SampledTokens, Summary, Text
 from antiphon.stream.fold import Fold
-from antiphon.text import truncate_middle
+from antiphon.support.text import truncate_middle
 from antiphon.wire.items import InputText, Item, Message, Reasoning
 from antiphon.wire.response import ReasoningConfig
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from antiphon.backends.base import Reply
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.conversation import ResumePoint
 from antiphon.errors import CannotContinue
+from antiphon.inference.conversation import ResumePoint
 from antiphon.stream.deltas import Delta, Finish
 from antiphon.wire.items import Item
 from antiphon.wire.response import Usage

@@ -22,11 +22,11 @@ from antiphon.attachments.fetch import Fetcher, FetchError, FetchResult, check
 from antiphon.attachments.image_header import MIMES, InvalidImage, sniff
 from antiphon.backends.base import Backend, Reply
 from antiphon.backends.wrapper import BackendWrapper
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, TooLarge, UnreadableImage
-from antiphon.installation import needs_extra
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.resources.files import Files
 from antiphon.stream.kinds import KINDS
+from antiphon.support.installation import needs_extra
 from antiphon.wire import items as it
 
 __all__ = ["Attachments", "InvalidPart", "PartSource", "part_source", "url_to_fetch"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
-from antiphon.sampling import Session
+from antiphon.inference.conversation import Options
+from antiphon.inference.sampling import Session
 from antiphon.wire.items import ItemBase, Reasoning
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import (

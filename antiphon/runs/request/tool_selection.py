@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import UNSET, Struct
 
-from antiphon.conversation import ToolChoice, ToolName
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import ToolChoice, ToolName
 from antiphon.tools import tool_search
 from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
 from antiphon.tools.base import AvailabilityReporter, ToolFunction, ToolProvider

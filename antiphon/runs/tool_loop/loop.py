@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply, add_usage
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.conversation import (
+from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, ConnectorError, InvalidRequest, ToolError
+from antiphon.inference.conversation import (
     Conversation,
     Options,
     PromptTokens,
@@ -30,10 +31,9 @@ from antiphon.conversation import (
     ToolName,
     open_programs,
 )
-from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, ConnectorError, InvalidRequest, ToolError
 from antiphon.runs.request.tool_selection import ToolSelection, discovered_tools, function_names
 from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, NewPrompt, Open, Progress
-from antiphon.text import truncate_middle
+from antiphon.support.text import truncate_middle
 from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
 from antiphon.tools.citations import CitationReader
 from antiphon.tracing.base import Tracer

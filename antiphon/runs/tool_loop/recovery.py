@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from antiphon.conversation import Conversation, ResumePoint, caller_program_id, open_programs
+from antiphon.inference.conversation import (
+    Conversation,
+    ResumePoint,
+    caller_program_id,
+    open_programs,
+)
 from antiphon.stream.deltas import Close, Delta
 from antiphon.stream.kinds import KINDS, error_fields
 from antiphon.wire import items as it

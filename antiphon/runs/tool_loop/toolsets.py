@@ -8,8 +8,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from antiphon.conversation import Options, caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Options, caller_program_id, open_programs
 from antiphon.runs.request.tool_selection import (
     ServerTool,
     ToolSelection,

@@ -14,10 +14,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.conversation import PromptTokens, ToolName
+from antiphon.inference.conversation import PromptTokens, ToolName
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, SampledTokens, Text
 from antiphon.stream.kinds import KINDS
-from antiphon.text import truncate_middle
+from antiphon.support.text import truncate_middle
 from antiphon.tools.base import (
     ArgumentObserver,
     CallContext,

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from antiphon.text import truncate_middle
+from antiphon.support.text import truncate_middle
 
 from .authority import BoxAuthority
 from .policy import EgressPolicy

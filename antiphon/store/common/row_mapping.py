@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.search_terms import index_terms
 from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.store.files import BlobRef, StoredContent
 from antiphon.store.keys import KeyRecord
 from antiphon.store.records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
+from antiphon.store.search_terms import index_terms
 from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexUsage
 from antiphon.wire.items import Item, Message

@@ -10,8 +10,8 @@ from itertools import islice
 
 from msgspec import Struct, field
 
-from antiphon.search_terms import index_terms
 from antiphon.store.common.reservations import exceeds
+from antiphon.store.search_terms import index_terms
 from antiphon.store.vectors import (
     ChunkHit,
     ChunkVectors,

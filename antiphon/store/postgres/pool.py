@@ -17,8 +17,8 @@ import msgspec
 import structlog
 
 from antiphon.errors import SetupError, StoreError, first_line
-from antiphon.installation import needs_extra
 from antiphon.store.common.sql import migrations, queries
+from antiphon.support.installation import needs_extra
 
 from .connections import Connections
 from .table_names import SCHEMA, qualify

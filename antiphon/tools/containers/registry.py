@@ -14,8 +14,8 @@ from typing import Protocol
 
 from antiphon.errors import InvalidRequest, NotFound, RequestError, ToolError
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
-from antiphon.pagination import PageParams, make_page
 from antiphon.store.containers import ContainerDirectory, ContainerRecord, mark_expired
+from antiphon.wire.cursors import PageParams, make_page
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources import containers as wc

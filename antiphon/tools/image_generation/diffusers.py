@@ -20,7 +20,7 @@ import structlog
 from msgspec import Struct, field
 
 from antiphon.errors import BackendError, SetupError, first_line
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 from .base import GeneratedImage, Image, ImageRequest, ImageTask, PartialImage, UnsupportedOption
 from .encoding import WRITABLE_FORMATS, encode_picture

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import ConnectorError, InvalidRequest, ToolError
-from antiphon.text import truncate_middle
+from antiphon.support.text import truncate_middle
 from antiphon.tools.arguments import parse_arguments
 from antiphon.tools.base import (
     CallContext,

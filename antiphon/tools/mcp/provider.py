@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import ConnectorError, InvalidRequest, ToolError
 from antiphon.security.ssrf import Network
-from antiphon.text import truncate_middle
+from antiphon.support.text import truncate_middle
 from antiphon.tools.base import (
     CallContext,
     CallHandler,

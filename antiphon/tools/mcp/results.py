@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from antiphon.text import truncate_middle
+from antiphon.support.text import truncate_middle
 
 from .endpoint import ADDRESS_REFUSED, RequestTrace
 

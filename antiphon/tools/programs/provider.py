@@ -20,12 +20,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import caller_program_id, open_programs
 from antiphon.sandbox.javascript import CallOutcome, JavaScript, ProgramCall
 from antiphon.security.encryption import DecryptionError, Encryptor
 from antiphon.stream.kinds import KINDS
-from antiphon.text import truncate_middle
+from antiphon.support.text import truncate_middle
 from antiphon.tools.base import (
     CallContext,
     NestedCall,

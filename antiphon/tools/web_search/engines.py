@@ -9,7 +9,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 from .browser import SearchOptions
 from .page import SearchResult

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from antiphon.attachments.documents import Documents, UnreadableDocument
 from antiphon.errors import SetupError, ToolError
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 from .index import PageDocument
 from .page import domain, plain_line

@@ -12,7 +12,7 @@ from msgspec import Struct
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError, ToolError
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 from .extract import extract_document
 from .index import PageDocument, PageIndex

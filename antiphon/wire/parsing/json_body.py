@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.text import replace_lone_surrogates
+from antiphon.support.text import replace_lone_surrogates
 
 from .errors import json_type_name
 

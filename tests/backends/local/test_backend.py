@@ -12,13 +12,19 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import flatten
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint, ToolChoice
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
+from antiphon.inference.conversation import (
+    Conversation,
+    Options,
+    PromptTokens,
+    ResumePoint,
+    ToolChoice,
+)
+from antiphon.inference.tokens import Chunk, ModelCard, Prompt
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.testing.engine import ScriptedEngine
-from antiphon.tokens import Chunk, ModelCard, Prompt
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Reply, flatten
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.grammar_state import GrammarState, GrammarTracker
 from antiphon.errors import CannotContinue
+from antiphon.inference.conversation import Conversation, Options, ResumePoint
+from antiphon.inference.tokens import Chunk, ModelCard, Prompt
 from antiphon.stream.deltas import Delta, Finish, SampledTokens, Text
 from antiphon.testing.engine import ScriptedEngine
-from antiphon.tokens import Chunk, ModelCard, Prompt
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import JsonSchemaFormat, TextConfig
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from antiphon.attachments.data_urls import decode_inline
 from antiphon.backends.remote.image_conversion import convert_images
-from antiphon.conversation import Conversation
 from antiphon.errors import UnreadableImage
+from antiphon.inference.conversation import Conversation
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url, png
 

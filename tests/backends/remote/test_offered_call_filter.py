@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.backends.remote.offered_call_filter import OfferedCallFilter
-from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.tools import collect_tools
+from antiphon.inference.conversation import Options, ToolChoice
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage

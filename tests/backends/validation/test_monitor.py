@@ -12,7 +12,6 @@ from antiphon.backends.validation.answer_format import enforced_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.monitor import StreamValidator
 from antiphon.backends.validation.tool_calls import tool_call_rules
-from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.base import Parser
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder
@@ -20,9 +19,10 @@ from antiphon.dialects.harmony import grammar as harmony_grammar
 from antiphon.dialects.harmony import parser as harmony_parser
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.tools import collect_tools
+from antiphon.inference.conversation import Options, ToolChoice
+from antiphon.inference.tokens import Chunk, Constraint
 from antiphon.stream.deltas import Finish
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Chunk, Constraint
 from antiphon.wire.response import JsonSchemaFormat, TextConfig, Usage
 from antiphon.wire.tools import Custom, Function, GrammarFormat
 from tests.dialects.grammar.test_builder import closed_object

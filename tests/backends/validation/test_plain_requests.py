@@ -9,8 +9,8 @@ import pytest
 from antiphon.backends.validation.answer_format import answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
-from antiphon.conversation import Options
 from antiphon.dialects.tools import collect_tools
+from antiphon.inference.conversation import Options
 from antiphon.wire.tools import Function
 
 

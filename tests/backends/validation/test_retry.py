@@ -9,10 +9,10 @@ import pytest
 from antiphon.backends.base import Reply, flatten
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.validation import schema_validator as judge
-from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
+from antiphon.inference.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.wire.extensions import read_structured_outputs
 from antiphon.wire.items import FunctionCall, Message, OutputText, Reasoning

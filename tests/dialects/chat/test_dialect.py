@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.conversation import Conversation, Options, PromptTokens, ToolChoice
 from antiphon.dialects.base import Rendered
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import InvalidRequest, SetupError
+from antiphon.inference.conversation import Conversation, Options, PromptTokens, ToolChoice
+from antiphon.inference.tokens import Chunk, ModelCard
 from antiphon.stream.deltas import Open, Text
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Chunk, ModelCard
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.conversation import PromptTokens
 from antiphon.dialects.chat import prompt as prompt_module
 from antiphon.dialects.chat.prompt import ChatPromptEncoder
+from antiphon.inference.conversation import PromptTokens
 from antiphon.testing.tokenizer import END, ByteTokenizer
 
 SPECIAL = ("<|a|>", "<|ab|>", "<think>", "\U0010fff0")

@@ -7,10 +7,10 @@ from datetime import datetime
 
 import pytest
 
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import ModelCard
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import ModelCard
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,

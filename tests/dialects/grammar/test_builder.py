@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Options, ToolChoice
+from antiphon.inference.tokens import Constraint
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Constraint
 from antiphon.wire.extensions import Guide, read_structured_outputs
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace, Tool

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.grammar.user_lark import lark_rules
 from antiphon.dialects.grammar.user_regex import JSON, PLAIN, UnwritableGrammar, regex_rule
+from antiphon.inference.tokens import Constraint
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Constraint
 from tests.dialects.grammars import ConstrainedWriter
 
 TOKENIZER = ByteTokenizer()

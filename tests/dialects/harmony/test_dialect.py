@@ -28,14 +28,14 @@ from openai_harmony import (
     Message as Line,
 )
 
-from antiphon.conversation import Conversation, Options, PromptTokens, ToolChoice
 from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.dialects.harmony.parser import CONTROL_TOKENS
 from antiphon.errors import InvalidRequest, SetupError
+from antiphon.inference.conversation import Conversation, Options, PromptTokens, ToolChoice
+from antiphon.inference.tokens import Chunk
 from antiphon.stream.deltas import Delta, Open, Text
 from antiphon.testing.delta_reader import read_reply
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Chunk
 from antiphon.tools.client_tools.provider import shell_function
 from antiphon.wire import items as it
 from antiphon.wire.extensions import Guide

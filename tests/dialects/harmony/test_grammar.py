@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.harmony.grammar import HarmonyGrammar
 from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, TokenCodes
 from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Options, ToolChoice
+from antiphon.inference.tokens import Chunk
 from antiphon.testing.delta_reader import read_reply
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Chunk
 from antiphon.wire import items as it
 from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig

@@ -16,9 +16,9 @@ from antiphon.dialects.harmony.parser import (
     HarmonyParser,
     TokenCodes,
 )
+from antiphon.inference.tokens import Alternative, Chunk, TokenLogprob
 from antiphon.stream.deltas import Close, Delta, FinishReason, SampledTokens, Text
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Alternative, Chunk, TokenLogprob
 from tests.dialects.parser.test_parser import WorkCounter
 from tests.dialects.replies import SHAPES, items, read
 

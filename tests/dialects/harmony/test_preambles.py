@@ -6,9 +6,9 @@ import pytest
 
 from antiphon.dialects.harmony.parser import HarmonyParser
 from antiphon.dialects.parser.tool_call import ToolShape
+from antiphon.inference.tokens import Chunk
 from antiphon.stream.deltas import Close, Delta, Open, Text
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Chunk
 from antiphon.wire.items import FunctionCall, Message
 from tests.dialects.harmony.test_parser import CODES, TOKENIZER
 

@@ -18,9 +18,9 @@ from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.parser.lexer import StateTerminals
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
+from antiphon.inference.tokens import Alternative, Chunk, TokenLogprob
 from antiphon.stream.deltas import Close, Open, SampledTokens, Text
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Alternative, Chunk, TokenLogprob
 from antiphon.wire.items import FunctionCall, Logprob, Message, Reasoning, TopLogprob
 from tests.dialects.replies import SHAPES, items, read, write_calls
 from tests.hypothesis_settings import examples

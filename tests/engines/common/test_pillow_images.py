@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.engines.common.pillow_images import open_images
 from antiphon.errors import InvalidRequest
-from antiphon.tokens import EncodedImage
+from antiphon.inference.tokens import EncodedImage
 from tests.attachments.samples import png
 
 

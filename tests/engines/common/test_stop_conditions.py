@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.stop_conditions import StopConditions
+from antiphon.inference.tokens import Chunk, TokenLogprob
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Chunk, TokenLogprob
 
 TOKENIZER = ByteTokenizer(("<mark>",))
 EOS = TOKENIZER.special[END]

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.engines.common.thread_channel import ThreadChannel, merge_chunks
 from antiphon.errors import BackendError
-from antiphon.tokens import Chunk
+from antiphon.inference.tokens import Chunk
 
 
 async def read(handover: ThreadChannel) -> list[Chunk]:

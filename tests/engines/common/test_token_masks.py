@@ -10,7 +10,7 @@ import pytest
 from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
-from antiphon.tokens import Constraint
+from antiphon.inference.tokens import Constraint
 from tests.tiny_models.tiny_tools import FOLDER
 
 SIZE = 1000  # more than there are tokens, as embeddings often are

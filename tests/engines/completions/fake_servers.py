@@ -17,9 +17,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from antiphon.engines.base import Sampling
+from antiphon.inference.tokens import Chunk, Prompt, TokenLogprob
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Chunk, Prompt, TokenLogprob
 
 Json = dict[str, Any]
 TOKENIZER = ByteTokenizer(["<image>"])

@@ -24,10 +24,10 @@ from antiphon.engines.completions.stream_parser import (
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.inference.tokens import Constraint, ModelCard, Prompt
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Constraint, ModelCard, Prompt
 from antiphon.upstream.client import Upstream
 from tests.engines.completions.fake_servers import SHAPES, serving
 from tests.engines.huggingface import hf_files

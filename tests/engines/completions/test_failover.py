@@ -18,10 +18,10 @@ from antiphon.engines.completions.constraints import SYNTAXES
 from antiphon.engines.completions.engine import CompletionsEngine
 from antiphon.engines.completions.servers import FLAVOURS
 from antiphon.errors import BackendError
+from antiphon.inference.tokens import Constraint, ModelCard, Prompt
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.engine_check import Outcome, collect
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Constraint, ModelCard, Prompt
 from antiphon.upstream.client import Upstream
 from tests.engines.completions.fake_servers import SHAPES, serving
 from tests.upstream.fakes import Answer, fake, sse

@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import ImageMeasurer, LoadOptions, Sampling
 from antiphon.engines.completions.constraints import SYNTAXES
@@ -20,10 +19,11 @@ from antiphon.engines.completions.engine import CompletionsEngine, load
 from antiphon.engines.completions.images import image_encoder
 from antiphon.engines.completions.servers import FLAVOURS
 from antiphon.errors import BackendError, InvalidRequest
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import Constraint, EncodedImage, ModelCard, Prompt
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.engine_check import collect
-from antiphon.tokens import Constraint, EncodedImage, ModelCard, Prompt
 from antiphon.upstream.client import Upstream
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url, png

@@ -12,7 +12,7 @@ import pytest_asyncio
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.errors import InvalidRequest, SetupError
-from antiphon.tokens import Prompt
+from antiphon.inference.tokens import Prompt
 from tests.engines.gguf.gguf_files import write_adapter
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]

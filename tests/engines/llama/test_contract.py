@@ -8,8 +8,8 @@ import pytest
 
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
+from antiphon.inference.tokens import Prompt
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
-from antiphon.tokens import Prompt
 from tests.tiny_models.tiny_tools import GGUF
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]

@@ -16,8 +16,8 @@ from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.testing.engine_check import TIMEOUT_S, collect
-from antiphon.tokens import Chunk, Constraint, Prompt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 

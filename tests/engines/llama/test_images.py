@@ -12,16 +12,16 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import ImageMeasurer, LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.images import PromptDetokenizer, readable_content
 from antiphon.errors import BackendError, InvalidRequest
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import Chunk, EncodedImage, Prompt
 from antiphon.testing.backend_check import accepts_or_rejects_images
 from antiphon.testing.engine_check import CHECKS, Check
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Chunk, EncodedImage, Prompt
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url, png
 from tests.tiny_models.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture

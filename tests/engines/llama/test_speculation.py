@@ -13,8 +13,8 @@ from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.options import EngineOptions, Speculation, parse_engine_options
 from antiphon.errors import SetupError
+from antiphon.inference.tokens import Constraint, Prompt
 from antiphon.testing.engine_check import CHECKS, collect
-from antiphon.tokens import Constraint, Prompt
 from tests.tiny_models.tiny_tools import GGUF
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen. "

@@ -14,7 +14,7 @@ from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.engines.llama.stream import UNKNOWN_LOGPROB, LlamaStream
 from antiphon.errors import BackendError
-from antiphon.tokens import Chunk
+from antiphon.inference.tokens import Chunk
 
 from .test_partial_tokens import Bytes
 

@@ -17,7 +17,7 @@ from antiphon.engines.llama.zero_pages import (
     release_zero_pages,
     writable_ranges,
 )
-from antiphon.tokens import Prompt
+from antiphon.inference.tokens import Prompt
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and madvise")
 

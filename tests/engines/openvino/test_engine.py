@@ -17,8 +17,8 @@ import pytest_asyncio
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.openvino.engine import OpenvinoEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.inference.tokens import Constraint
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
-from antiphon.tokens import Constraint
 from tests.tiny_models.tiny_tools import FOLDER, GGUF, calls_a_tool_and_answers, prompt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]

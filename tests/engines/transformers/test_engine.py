@@ -16,8 +16,8 @@ from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.transformers import engine as module
 from antiphon.engines.transformers.engine import TransformersEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.inference.tokens import Constraint, Prompt
 from antiphon.testing.engine_check import CHECKS, TEXT, Check, check_closed, collect
-from antiphon.tokens import Constraint, Prompt
 from tests.tiny_models.tiny_tools import FOLDER, calls_a_tool_and_answers, prompt
 
 pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="module")]

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.conversation import Conversation, Options
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.models.catalog import Catalog, load
 from antiphon.testing.delta_reader import ReplyItem, ReplyRecord
 from antiphon.wire.items import (

@@ -11,14 +11,14 @@ import pytest_asyncio
 from antiphon.backends.base import flatten
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.conversation import Conversation, Options
 from antiphon.engines.base import ImageMeasurer, LoadOptions, Sampling
 from antiphon.engines.transformers.engine import TransformersEngine, load
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.tokens import EncodedImage, Prompt
 from antiphon.models.catalog import load as load_catalog
 from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.testing.engine_check import check_engine, collect
-from antiphon.tokens import EncodedImage, Prompt
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url
 from tests.tiny_models.tiny_eyes import FOLDER, IMAGE_TOKENS, image_message, picture

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import Options
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.tools import collect_tools
 from antiphon.engines.xgrammar.ebnf import to_ebnf
+from antiphon.inference.conversation import Options
+from antiphon.inference.tokens import Constraint
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Constraint
 from antiphon.wire.tools import Custom, Function, GrammarFormat
 from tests.dialects.grammar.test_builder import ENDS
 from tests.dialects.grammars import ConstrainedWriter

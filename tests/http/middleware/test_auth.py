@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.clients import ClientLimits
 from antiphon.errors import SetupError
 from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits
+from antiphon.limits.clients import ClientLimits
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]

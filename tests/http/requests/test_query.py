@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest
 from antiphon.http.requests.query import Query
-from antiphon.pagination import PageParams
+from antiphon.wire.cursors import PageParams
 
 
 def query(text: str) -> Query:

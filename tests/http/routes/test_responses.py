@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from antiphon.errors import InvalidRequest, Overloaded
-from antiphon.pagination import PageParams
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.response import ResponseError
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from antiphon.clients import ClientLimits, LimitScope
 from antiphon.errors import Overloaded, StoreError
+from antiphon.limits.clients import ClientLimits, LimitScope
 from antiphon.resources.admin.rate_limits import RateLimits
 from antiphon.store.memory.rates import MemoryRates
 from antiphon.store.rates import RateReport, RateState, RateStore

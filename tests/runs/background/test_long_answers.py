@@ -11,8 +11,8 @@ from typing import Any
 
 from antiphon.backends.base import Reply
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.http.streaming.sse import frame_pieces
+from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.runs.service import Service
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text

@@ -15,8 +15,8 @@ from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, StoreError
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.background.worker import BackgroundWorker, LeaseConfig
 from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor

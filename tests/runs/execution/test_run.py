@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from antiphon.backends.base import Backend, Reply
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.errors import BackendError, Overloaded, RunError
+from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.runs.execution.run import EventSink, ReaderGone, Run
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse

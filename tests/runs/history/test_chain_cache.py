@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from antiphon.conversation import PromptTokens
+from antiphon.inference.conversation import PromptTokens
 from antiphon.runs.history.chain_cache import ChainCache, stored_tokens
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import StoredResponse, TurnTokens

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.pagination import PageParams
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.service import Service
 from antiphon.store.memory.store import MemoryStore
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.items import LocalShellCallOutput
 from antiphon.wire.response import Response
 from tests.runs.scripted_service import create, make_service

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import InvalidRequest
-from antiphon.pagination import PageParams
 from antiphon.runs.history.input_lists import InputLists
 from antiphon.testing.store_check import make_response
+from antiphon.wire.cursors import PageParams
 from tests.runs.history.test_chain_cache import CountingStore
 
 FIRST, REST = PageParams(limit=2, order="asc"), PageParams(order="asc", after="msg_o_a")

@@ -10,8 +10,8 @@ import pytest
 from antiphon.backends.base import Reply
 from antiphon.backends.scripted_backend import ScriptedBackend, ScriptedReply
 from antiphon.backends.truncation import shorten_conversation
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, context_length_exceeded
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ItemQuery
 from antiphon.wire import items as it

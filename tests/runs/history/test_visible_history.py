@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequest
-from antiphon.input_items import check_call_outputs
+from antiphon.resources.input_items import check_call_outputs
 from antiphon.runs.history.encrypted_items import CompactedHistory, TenantSealer
 from antiphon.runs.history.visible_history import (
     VisibleHistory,

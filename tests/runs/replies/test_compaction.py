@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options, ToolChoice
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Conversation, Options, ToolChoice
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor

@@ -9,8 +9,8 @@ import pytest
 
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import RunError
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.execution.token_log import append_prompt
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.stream.deltas import Delta

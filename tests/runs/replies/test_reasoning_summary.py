@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from antiphon.backends.base import Reply
-from antiphon.conversation import ResumePoint
+from antiphon.inference.conversation import ResumePoint
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer
 from antiphon.stream.deltas import Delta, Finish, Open, Text
 from antiphon.wire.items import Message, Reasoning

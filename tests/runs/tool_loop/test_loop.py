@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from antiphon.backends.base import Reply, flatten
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import InvalidRequest, ToolError
+from antiphon.inference.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
 from antiphon.runs.request.tool_selection import ToolSelection
 from antiphon.runs.tool_loop import loop as module
 from antiphon.runs.tool_loop.executor import ToolLimits

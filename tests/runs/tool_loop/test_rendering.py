@@ -9,7 +9,7 @@ import pytest
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import ToolChoice
+from antiphon.inference.conversation import ToolChoice
 from antiphon.runs.service import Service
 from antiphon.stream.deltas import Delta
 from antiphon.tools.base import ToolProvider

@@ -11,7 +11,6 @@ import pytest
 
 from antiphon.errors import InvalidRequest, QuotaExceeded, ToolError
 from antiphon.ipc.server import CallServer
-from antiphon.pagination import PageParams
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.containers.hosted import (
     ContainerHostSession,
@@ -20,6 +19,7 @@ from antiphon.tools.containers.hosted import (
 )
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.containers.remote import RemoteContainers
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.items import CodeInterpreterCall
 from antiphon.wire.resources.containers import (
     AutoContainer,

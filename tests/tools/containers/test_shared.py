@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 import pytest
 
 from antiphon.errors import InvalidRequest, NotFound, Overloaded, QuotaExceeded, ToolError
-from antiphon.pagination import PageParams
 from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.items import CodeInterpreterCall
 from antiphon.wire.resources.containers import AutoContainer, CreateContainer
 from antiphon.wire.resources.skills import SkillReference

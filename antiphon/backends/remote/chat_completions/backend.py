@@ -22,10 +22,10 @@ from antiphon.backends.remote.base import (
     with_instructions,
 )
 from antiphon.backends.remote.context_limit import TokenEndpoint
-from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import Parser
 from antiphon.dialects.instructions import format_instructions, json_format_instructions
 from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.upstream.client import Upstream
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 

@@ -20,11 +20,11 @@ from typing import Any
 from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
-from antiphon.conversation import Conversation
 from antiphon.dialects.json_stream import dump
 from antiphon.dialects.messages import build_messages
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Conversation
 from antiphon.wire import items as it
 
 __all__ = ["build_chat_messages"]

@@ -19,8 +19,8 @@ from antiphon.dialects.base import Parser
 from antiphon.dialects.json_stream import JsonSpan, dump
 from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
 from antiphon.errors import BackendError
+from antiphon.inference.tokens import Chunk as Tokens
 from antiphon.stream.deltas import Delta, Finish, FinishReason
-from antiphon.tokens import Chunk as Tokens
 from antiphon.upstream.errors import ABORT_REASONS, parse_error, upstream_error
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES
 from antiphon.wire.items import Logprob

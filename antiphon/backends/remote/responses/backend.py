@@ -24,7 +24,11 @@ from antiphon.backends.remote.base import (
     with_instructions,
 )
 from antiphon.backends.remote.context_limit import TokenEndpoint
-from antiphon.conversation import (
+from antiphon.dialects.instructions import format_instructions, json_format_instructions
+from antiphon.dialects.json_stream import dump
+from antiphon.dialects.messages import render_hosted_call
+from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
+from antiphon.inference.conversation import (
     NEUTRAL_VALUES,
     Conversation,
     Options,
@@ -32,10 +36,6 @@ from antiphon.conversation import (
     caller_program_id,
     open_programs,
 )
-from antiphon.dialects.instructions import format_instructions, json_format_instructions
-from antiphon.dialects.json_stream import dump
-from antiphon.dialects.messages import render_hosted_call
-from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function, Namespace

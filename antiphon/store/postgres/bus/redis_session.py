@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from antiphon.errors import SetupError, first_line
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 from .base import BusConnector, BusError, BusSession, Handlers
 

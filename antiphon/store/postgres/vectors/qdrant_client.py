@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from antiphon.errors import SetupError, StoreError, first_line
-from antiphon.installation import needs_extra
+from antiphon.support.installation import needs_extra
 
 from .nearest_vectors import VectorRow
 

@@ -15,8 +15,8 @@ from antiphon.backends.base import flatten
 from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
 from antiphon.backends.remote.chat_completions.servers import FLAVOURS
 from antiphon.backends.remote.factory import create_chat_backend
-from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
+from antiphon.inference.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, CONVERSATION, Check

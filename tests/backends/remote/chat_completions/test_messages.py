@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from antiphon.backends.remote.chat_completions.messages import build_chat_messages
-from antiphon.conversation import Conversation
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
+from antiphon.inference.conversation import Conversation
 from antiphon.wire.items import (
     ComputerCall,
     ComputerCallOutput,

@@ -16,8 +16,8 @@ from antiphon.backends.remote.factory import create_responses_backend
 from antiphon.backends.remote.responses.backend import ResponsesBackend
 from antiphon.backends.remote.responses.servers import FLAVOURS
 from antiphon.backends.scripted_backend import Script, ScriptedBackend
-from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
+from antiphon.inference.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.testing.backend_check import CHECKS, CONVERSATION, Check

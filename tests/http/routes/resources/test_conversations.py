@@ -12,8 +12,8 @@ import pytest
 
 from antiphon.backends.base import Backend, Reply
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.conversation import Conversation, Options
 from antiphon.http.app import create_app
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.service import Service
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore

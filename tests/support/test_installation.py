@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import installation
-from antiphon.installation import Installation, detect, needs_extra
+from antiphon.support import installation
+from antiphon.support.installation import Installation, detect, needs_extra
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 

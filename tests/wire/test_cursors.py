@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequest
-from antiphon.pagination import PagedList, PageParams
+from antiphon.wire.cursors import PagedList, PageParams
 from antiphon.wire.items import Message
 
 CURSORS = st.none() | st.integers(0, 6)

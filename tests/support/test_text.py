@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.text import (
+from antiphon.support.text import (
     nesting_depth,
     replace_lone_surrogates,
     replace_lone_surrogates_in_json,

@@ -72,7 +72,7 @@ class Installation(Struct, frozen=True, kw_only=True):
 def detect(image_file: Path = _IMAGE_FILE) -> Installation:
     """Detect how this copy of Antiphon was installed. ``image_file``: a file that exists only in
     the container image. It lists the extras (optional dependency groups) in the image."""
-    python, root = Path(sys.executable), Path(__file__).parents[1]
+    python, root = Path(sys.executable), Path(__file__).parents[2]
     if image_file.is_file():
         extras = tuple(image_file.read_text("utf-8").strip().split(","))
         return Installation(kind="container", python=python, image_extras=extras)

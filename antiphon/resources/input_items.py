@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest, NotFound
+from antiphon.inference.conversation import caller_program_id, open_programs
 from antiphon.store.base import Store
 from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import Ids

@@ -24,20 +24,20 @@ from antiphon.bootstrap.tool_factories import ContainerDependencies, open_contai
 from antiphon.config.load import load_settings
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.conversation import Conversation, Options
 from antiphon.errors import SetupError
+from antiphon.inference.conversation import Conversation, Options
 from antiphon.limits.quotas import NO_QUOTAS
 from antiphon.models.dialect_factories import create_dialect
 from antiphon.models.factories import backend_factory
-from antiphon.plugins import load_plugin, load_plugins, plugin_names
 from antiphon.resources.skills import Skills
 from antiphon.store import open_store
 from antiphon.store.memory.store import MemoryStore
+from antiphon.support.plugins import load_plugin, load_plugins, plugin_names
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.wire.items import InputText, Message
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "plugins"
 PAGE = ROOT / "docs" / "embedding.md"
 

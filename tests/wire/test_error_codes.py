@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from antiphon import errors
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
-from antiphon.error_codes import ERROR_CODES
 from antiphon.runs.request import attachments
+from antiphon.wire.error_codes import ERROR_CODES
 from antiphon.wire.parsing import errors as parsing
 from tests.sources import MODULES, nodes
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from .errors import Forbidden, NotFound
+from antiphon.errors import Forbidden, NotFound
 
 __all__ = ["ANYONE", "Client", "ClientLimits", "LimitScope", "model_not_found"]
 

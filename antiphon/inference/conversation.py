@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from antiphon.sampling import SamplingOptions
+from antiphon.inference.sampling import SamplingOptions
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput
 from antiphon.wire.response import ReasoningConfig, TextConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-from antiphon.ids import IdMaker, new_id
+from antiphon.wire.object_ids import IdMaker, new_id
 
 
 def test_ids_are_ordered_by_their_milliseconds() -> None:

@@ -13,8 +13,8 @@ import structlog
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from antiphon import logs
-from antiphon.logs import LogLevel, Style, capture_libraries, open_log, redact
+from antiphon.support import logs
+from antiphon.support.logs import LogLevel, Style, capture_libraries, open_log, redact
 from antiphon.tracing.opentelemetry import OtelTracer
 
 CANARY = "CANARY-3fd1"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.logs import open_log
-from antiphon.loop_watchdog import _IDLE_FILES, BLOCKED, STARVED, LoopWatchdog, cpu_wait_s
+from antiphon.support.logs import open_log
+from antiphon.support.loop_watchdog import _IDLE_FILES, BLOCKED, STARVED, LoopWatchdog, cpu_wait_s
 
 #: Seconds after which a test that waits for a stall fails.
 _LONG = 20

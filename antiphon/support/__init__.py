@@ -1,0 +1,1 @@
+"""What every layer may use and what knows no layer: text, logs, extras, plug-ins."""
