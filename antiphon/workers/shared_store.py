@@ -34,11 +34,7 @@ async def shared_store(url: str) -> AsyncIterator[None]:
     from antiphon.store.sqlite.store import SqliteStore
 
     file = Path(path).expanduser()
-    store = await SqliteStore.open(file)
-    try:
-        await store.forget_processes()
-    finally:
-        await store.close()
+    await (await SqliteStore.open(file)).close()  # deletes the records of earlier processes
     lock = FileLock.open(file, "workers")
     try:
         if not lock.try_acquire():

@@ -119,11 +119,6 @@ SELECT coalesce(sum(live), 0), coalesce(sum(bytes), 0) FROM (
     SELECT 0, bytes FROM responses INDEXED BY responses_buried WHERE tenant = ?1 AND live = 0
 )
 
--- unsaved_reservations
-SELECT count(*) FROM json_each(?2) AS reserved WHERE NOT EXISTS (
-    SELECT 1 FROM responses WHERE tenant = ?1 AND id = reserved.value AND live = 1
-)
-
 -- usage
 SELECT
     (SELECT count(*) FROM responses WHERE tenant = ?1 AND live = 1),
@@ -297,9 +292,6 @@ FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.seq = ?
 
 -- release_runs
 UPDATE runs SET owner = NULL WHERE owner = ? AND ended_at IS NULL
-
--- running
-SELECT tenant, id, conversation FROM runs WHERE ended_at IS NULL
 
 -- add_batch
 INSERT INTO batches (run, first, count, at, lines, tokens) VALUES (?, ?, ?, ?, ?, ?)

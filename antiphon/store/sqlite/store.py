@@ -1,6 +1,9 @@
 """The SQLite store, which one process or several processes on one machine can use. This module
 stores responses and conversations.
 
+A server with one process is a server with one worker: leases, locks, limits and reservations are
+in tables in both cases. Processes that share the database also notify each other over sockets.
+
 The columns for the inputs, outputs and other contents of responses contain JSON in the format of
 the API. Token ids are stored as packed integers.
 """
@@ -27,10 +30,6 @@ from antiphon.store.common.row_mapping import (
     summary_row,
 )
 from antiphon.store.common.tenant_steps import TENANT_STEPS
-from antiphon.store.containers import ContainerDirectory
-from antiphon.store.memory.containers import MemoryContainers
-from antiphon.store.memory.rates import MemoryRates
-from antiphon.store.rates import RateStore
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
@@ -51,7 +50,6 @@ from .audit import SqliteAudit
 from .database import Database
 from .files import SqliteFiles
 from .keys import SqliteKeys
-from .runs import SqliteRuns
 from .skills import SqliteSkills
 from .sweep import SqliteSweep, free_unneeded
 from .usage import SqliteUsage, add_usage
@@ -59,6 +57,7 @@ from .vectors import SqliteVectorIndex
 
 __all__ = ["SqliteStore"]
 
+#: Statements that delete the records of processes that have ended.
 _FORGET_PROCESSES = (
     "forget_owners",
     "forget_locks",
@@ -78,17 +77,9 @@ class SqliteStore(NoBlobResponses):
     def __init__(self, database: Database, peers: Path | None = None) -> None:
         self._database = database
         self._queries = database.queries
-        self.runs: SqliteRuns | SharedSqliteRuns
-        self.rates: RateStore
-        self.containers: ContainerDirectory
-        if peers is None:
-            self.runs = SqliteRuns(database, self._save_work)
-            self.rates = MemoryRates(database.check_open)
-            self.containers = MemoryContainers(database.check_open)
-        else:
-            self.runs = SharedSqliteRuns(database, self._save_work, peers)
-            self.rates = SharedSqliteRates(database)
-            self.containers = SharedSqliteContainers(database)
+        self.runs = SharedSqliteRuns(database, self._save_work, peers)
+        self.rates = SharedSqliteRates(database)
+        self.containers = SharedSqliteContainers(database)
         self.files = SqliteFiles(database)
         self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)
@@ -99,20 +90,22 @@ class SqliteStore(NoBlobResponses):
     @classmethod
     async def open(cls, path: Path, *, peers: Path | None = None) -> SqliteStore:
         """Open or create the database. ``peers``: a folder for the sockets of all processes that
-        share the database. None means that only this process uses it. Raises ``SetupError``; see
+        share the database. None means that only this process uses it. The records of earlier
+        processes, such as their leases, are then deleted. Raises ``SetupError``; see
         ``Database.open``."""
         store = cls(await Database.open(path, is_shared=peers is not None), peers)
         try:
+            if peers is None:
+                await store._forget_processes()
             await store.runs.open()
         except BaseException:
             await store.close()
             raise
         return store
 
-    async def forget_processes(self) -> None:
-        """Delete the records of processes that shared the database earlier, such as their leases.
-        The conversation locks of unended runs are kept. Call this method before new processes share
-        the database."""
+    async def _forget_processes(self) -> None:
+        """Delete the records of processes that used the database earlier, such as their leases. The
+        conversation locks of unended runs are kept, but have no owner."""
 
         def work(connection: sqlite3.Connection) -> None:
             for query in _FORGET_PROCESSES:
@@ -139,13 +132,12 @@ class SqliteStore(NoBlobResponses):
             await self._database.write(self._save_work(tenant, stored, usage=usage))
             return True
         key = (tenant, stored.response.id)
-        locked = self.runs.lock_check(*key, lock)
         save_response = self._save_work(tenant, stored, lock.conversation, usage=usage)
 
         def work(connection: sqlite3.Connection) -> bool:
             if connection.execute(self._queries["row_of"], key).fetchone() is not None:
                 return True
-            is_locked = locked(connection)
+            is_locked = self.runs.has_lock(connection, *key, lock)
             if is_locked:
                 save_response(connection)
             return is_locked
@@ -210,7 +202,6 @@ class SqliteStore(NoBlobResponses):
         for name, rows in TENANT_STEPS.items():
             if (statement := self._queries.get(name)) is not None:
                 total += await self._repeat(statement, (tenant, rows))
-        self.runs.forget_tenant(tenant)
         return total
 
     async def _repeat(self, statement: str, arguments: tuple[Any, ...]) -> int:

@@ -174,7 +174,9 @@ async def test_owners_of_an_earlier_server_are_forgotten(tmp_path: Path) -> None
     async with pair(tmp_path) as (one, other):
         await one.runs.lock_conversation("t", "conv_1", "resp_1", "old", lease_s=LONG_S)
         await begin_run(one)
-        await other.forget_processes()
+        assert await other.runs.claim("new", ["m"], limit=9, lease_s=LONG_S) == ()
+    await (await SqliteStore.open(tmp_path / "a.db")).close()  # as before workers start
+    async with pair(tmp_path) as (one, other):
         assert await other.runs.lock_conversation("t", "conv_1", "resp_2", "new", lease_s=LONG_S)
         (claim,) = await other.runs.claim("new", ["m"], limit=9, lease_s=LONG_S)
         assert claim.job.id == "resp_a"

@@ -34,12 +34,14 @@ _Key = tuple[str, str]
 
 class PeerNotifications:
     """Sends notifications about runs from this process to its peers, and receives the notifications
-    of the peers. ``folder``: the folder with the sockets of all processes."""
+    of the peers. ``folder``: the folder with the sockets of all processes. None: this process has
+    no peers, so notifications only reach this process itself."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._peers = Peers(folder, self._on_message, self._on_gone)
         self._subscriptions = Subscriptions()
-        self._subscriptions.on_wait = self._follow
+        if folder is not None:
+            self._subscriptions.on_wait = self._follow
         self._listener: RunListener | None = None
         self._queue = ClaimableRuns(self._notify_queued)
         #: The followed runs, and whether a batch has come since the last check.

@@ -88,16 +88,18 @@ _decode = msgspec.msgpack.Decoder(_Hello | PeerMessage).decode
 
 class Peers:
     """The connections of one process to the other processes. ``folder``: the folder with the
-    sockets. ``on_message``: called with the id of the sender and the message. ``on_gone``: called
-    with the id of a process whose connection has closed. Both are called on the event loop."""
+    sockets; None if there are no other processes. ``on_message``: called with the id of the sender
+    and the message. ``on_gone``: called with the id of a process whose connection has closed. Both
+    are called on the event loop."""
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | None,
         on_message: Callable[[str, PeerMessage], None],
         on_gone: Callable[[str], None],
     ) -> None:
         self._folder = folder
+        self._socket_path: Path | None = None
         self._on_message = on_message
         self._on_gone = on_gone
         self._process_id = secrets.token_hex(6)
@@ -107,8 +109,10 @@ class Peers:
 
     async def open(self) -> None:
         """Listen for connections, and connect to the processes that already listen."""
+        if self._folder is None:
+            return
         loop = asyncio.get_running_loop()
-        own = self._folder / f"{self._process_id}{_SUFFIX}"
+        own = self._socket_path = self._folder / f"{self._process_id}{_SUFFIX}"
         self._server = await loop.create_unix_server(self._accept, str(own))
         greetings = []
         for path in self._folder.glob(f"*{_SUFFIX}"):
@@ -136,7 +140,8 @@ class Peers:
         """Close all connections."""
         if self._server is not None:
             self._server.close()
-            (self._folder / f"{self._process_id}{_SUFFIX}").unlink(missing_ok=True)
+        if self._socket_path is not None:
+            self._socket_path.unlink(missing_ok=True)
         for connection in tuple(self._all):
             connection.close()
 

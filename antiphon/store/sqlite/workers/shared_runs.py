@@ -1,10 +1,9 @@
-"""The SQLite run store for several processes of one machine.
+"""The SQLite run store: claims, leases, conversation locks and reservations.
 
 The database has tables for the heartbeats of processes, the locks of conversations, and the
-reservations (room reserved in a tenant's quota for unfinished responses). If only one process uses
-the database, this data is in memory instead; see runs.py. An operation that depends on these
-tables, such as a claim, reads and writes them in the same transaction as the runs and responses.
-Times are measured by the machine's monotonic clock, which is the same for all processes.
+reservations (room reserved in a tenant's quota for unfinished responses). An operation that depends
+on these tables, such as a claim, reads and writes them in the same transaction as the runs and
+responses. Times are measured by the machine's monotonic clock, which is the same for all processes.
 """
 
 from __future__ import annotations
@@ -30,19 +29,21 @@ from antiphon.store.runs import RunLimitReached, RunListener
 from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.event_logs import SaveResponse, SqliteEventLogs
 from antiphon.store.sqlite.run_tables import ClaimedFrom
-from antiphon.store.sqlite.runs import TAKEOVER_OWNER
 
 from .peer_notifications import PeerNotifications
 
 __all__ = ["SharedSqliteRuns"]
 
+#: Owner of runs that were taken over in order to end them.
+_TAKEOVER_OWNER = ""
+
 
 class SharedSqliteRuns(SqliteEventLogs):
-    """Implements ``RunStore`` with a database that several processes use. ``save``: prepares the
-    storage of a response; see ``SaveResponse``. ``folder``: the folder with the sockets of these
-    processes."""
+    """Implements ``RunStore`` with tables. ``save``: prepares the storage of a response; see
+    ``SaveResponse``. ``folder``: the folder with the sockets of the processes that share the
+    database; None if only this process uses it."""
 
-    def __init__(self, database: Database, save: SaveResponse, folder: Path) -> None:
+    def __init__(self, database: Database, save: SaveResponse, folder: Path | None) -> None:
         super().__init__(database, save)
         self._notifications = PeerNotifications(folder)
 
@@ -67,7 +68,7 @@ class SharedSqliteRuns(SqliteEventLogs):
         save_response = self._save(job.tenant, stored, listed=False)
 
         def work(connection: sqlite3.Connection) -> bool | RunLimit:
-            if lock is not None and not self._has_lock(connection, job.tenant, job.id, lock):
+            if lock is not None and not self.has_lock(connection, job.tenant, job.id, lock):
                 return False
             limit = self._tables.find_reached_limit(connection, job.tenant, limits)
             if limit is not None:
@@ -140,8 +141,8 @@ class SharedSqliteRuns(SqliteEventLogs):
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         def work(connection: sqlite3.Connection) -> ClaimedFrom | None:
-            self._record_heartbeat(connection, TAKEOVER_OWNER)
-            return self._tables.take_over(connection, tenant, response_id, TAKEOVER_OWNER)
+            self._record_heartbeat(connection, _TAKEOVER_OWNER)
+            return self._tables.take_over(connection, tenant, response_id, _TAKEOVER_OWNER)
 
         def notify(claimed: ClaimedFrom | None) -> None:
             if claimed is not None:
@@ -183,12 +184,13 @@ class SharedSqliteRuns(SqliteEventLogs):
 
     # --- called by the store ---------------------------------------------------------------------
 
-    def lock_check(
-        self, tenant: str, holder: str, lock: ConversationLock
-    ) -> Callable[[sqlite3.Connection], bool]:
-        """Return a function that tells whether the response ``holder`` has this conversation lock.
-        The function must be called within a transaction (``Database.write``)."""
-        return lambda connection: self._has_lock(connection, tenant, holder, lock)
+    def has_lock(
+        self, connection: sqlite3.Connection, tenant: str, holder: str, lock: ConversationLock
+    ) -> bool:
+        """Return whether the response ``holder`` has this conversation lock."""
+        key = (tenant, lock.conversation)
+        row = connection.execute(self._queries["lock_holder"], key).fetchone()
+        return row is not None and tuple(row) == (holder, lock.owner)
 
     async def reserve_response(
         self,
@@ -229,10 +231,6 @@ class SharedSqliteRuns(SqliteEventLogs):
         """See ``Store.release_reservation``."""
         await self._execute("drop_reservation", (tenant, response_id, owner))
 
-    def forget_tenant(self, tenant: str) -> None:
-        """Do nothing: ``SqliteStore.delete_tenant`` deletes the tenant's locks and reservations
-        from the database."""
-
     def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
         connection.execute(self._queries["drop_locks"], (tenant, response_id))
 
@@ -266,13 +264,6 @@ class SharedSqliteRuns(SqliteEventLogs):
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
         since = (time.monotonic() - lease_s,)
         return frozenset(row[0] for row in connection.execute(self._queries["live_owners"], since))
-
-    def _has_lock(
-        self, connection: sqlite3.Connection, tenant: str, holder: str, lock: ConversationLock
-    ) -> bool:
-        key = (tenant, lock.conversation)
-        row = connection.execute(self._queries["lock_holder"], key).fetchone()
-        return row is not None and tuple(row) == (holder, lock.owner)
 
     def _run_has_ended(
         self, connection: sqlite3.Connection, tenant: str, response_id: str
