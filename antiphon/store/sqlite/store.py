@@ -38,18 +38,18 @@ from antiphon.store.records import (
     SweepRecord,
     TenantUsage,
 )
-from antiphon.store.sqlite.workers.shared_containers import SharedSqliteContainers
-from antiphon.store.sqlite.workers.shared_rates import SharedSqliteRates
-from antiphon.store.sqlite.workers.shared_runs import SharedSqliteRuns
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import SqliteAudit
+from .containers import SqliteContainers
 from .database import Database
 from .files import SqliteFiles
 from .keys import SqliteKeys
+from .rates import SqliteRates
+from .runs import SqliteRuns
 from .skills import SqliteSkills
 from .sweep import SqliteSweep, free_unneeded
 from .usage import SqliteUsage, add_usage
@@ -77,9 +77,9 @@ class SqliteStore(NoBlobResponses):
     def __init__(self, database: Database, peers: Path | None = None) -> None:
         self._database = database
         self._queries = database.queries
-        self.runs = SharedSqliteRuns(database, self._save_work, peers)
-        self.rates = SharedSqliteRates(database)
-        self.containers = SharedSqliteContainers(database)
+        self.runs = SqliteRuns(database, self._save_work, peers)
+        self.rates = SqliteRates(database)
+        self.containers = SqliteContainers(database)
         self.files = SqliteFiles(database)
         self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)

@@ -1,6 +1,6 @@
-"""The rate store of several processes that share an SQLite database. Through it, the processes
-exchange request counts for rate limits. Times are measured by the machine's monotonic clock, which
-is the same for all processes."""
+"""The SQLite rate store. Through it, the processes that share a database exchange request counts
+for rate limits. Times are measured by the machine's monotonic clock, which is the same for all of
+them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import time
 from collections.abc import Sequence
 
 from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState
-from antiphon.store.sqlite.database import Database
 
-__all__ = ["SharedSqliteRates"]
+from .database import Database
+
+__all__ = ["SqliteRates"]
 
 
-class SharedSqliteRates:
+class SqliteRates:
     """Implements ``RateStore`` with tables of an SQLite database. Through these tables, the request
     limits apply to the requests of all processes together."""
 

@@ -26,19 +26,19 @@ from antiphon.store.records import (
     StoredResponse,
 )
 from antiphon.store.runs import RunLimitReached, RunListener
-from antiphon.store.sqlite.database import Database
-from antiphon.store.sqlite.event_logs import SaveResponse, SqliteEventLogs
-from antiphon.store.sqlite.run_tables import ClaimedFrom
 
+from .database import Database
+from .event_logs import SaveResponse, SqliteEventLogs
 from .peer_notifications import PeerNotifications
+from .run_tables import ClaimedFrom
 
-__all__ = ["SharedSqliteRuns"]
+__all__ = ["SqliteRuns"]
 
 #: Owner of runs that were taken over in order to end them.
 _TAKEOVER_OWNER = ""
 
 
-class SharedSqliteRuns(SqliteEventLogs):
+class SqliteRuns(SqliteEventLogs):
     """Implements ``RunStore`` with tables. ``save``: prepares the storage of a response; see
     ``SaveResponse``. ``folder``: the folder with the sockets of the processes that share the
     database; None if only this process uses it."""

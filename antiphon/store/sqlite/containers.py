@@ -1,5 +1,5 @@
-"""The container directory of several processes that share an SQLite database. The leases of these
-processes are measured by the machine's monotonic clock, which is the same for all of them."""
+"""The SQLite container directory. Leases are measured by the machine's monotonic clock, which is
+the same for all processes that share the database."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Collection, Sequence
 
 from antiphon.store.common.row_mapping import container_of, encode
 from antiphon.store.containers import EXPIRED_RETENTION_S, ContainerRecord
-from antiphon.store.sqlite.database import Database
 from antiphon.wire.resources.containers import ContainerResource
 
-__all__ = ["SharedSqliteContainers"]
+from .database import Database
+
+__all__ = ["SqliteContainers"]
 
 
-class SharedSqliteContainers:
+class SqliteContainers:
     """Records in an SQLite database which process runs each container. Implements
     ``ContainerDirectory``."""
 

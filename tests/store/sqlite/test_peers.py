@@ -15,8 +15,8 @@ from antiphon.store.base import Retention
 from antiphon.store.common import claimable_runs
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, ConversationLock
+from antiphon.store.sqlite import peer_notifications
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.store.sqlite.workers import peer_notifications
 from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
 from antiphon.testing.store_check import make_response
 
