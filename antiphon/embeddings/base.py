@@ -9,10 +9,12 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["Embedder", "EmbeddingResult", "Prefixes", "Role", "Vector", "truncate_vector"]
+__all__ = ["Embedder", "EmbeddingResult", "Prefixes", "Role", "Text", "Vector", "truncate_vector"]
 
 #: 32-bit floats. Embedders normalize vectors to length 1, so the dot product is the cosine.
 Vector: TypeAlias = "array[float]"
+#: A text, or the token ids of a text.
+Text: TypeAlias = "str | Sequence[int]"
 
 #: The purpose of a text, for models that distinguish queries from searched texts. ``query``: the
 #: text is searched for. ``passage``: the text is searched.
@@ -53,13 +55,15 @@ class Embedder(Protocol):
         texts and no token ids."""
 
     async def embed(
-        self, texts: Sequence[str | Sequence[int]], role: Role = "query"
+        self, texts: Sequence[Text], role: Role = "query", *, tenant: str = ""
     ) -> EmbeddingResult:
         """Compute the vectors of ``texts``. Each element is a text or the token ids of a text.
 
         ``role``: whether the texts are queries or passages. Models that do not distinguish them
-        ignore ``role``. Raises ``InvalidRequest`` with the param ``input`` for a text that is too
-        long, and ``BackendError`` if the model fails.
+        ignore ``role``. ``tenant``: for whom the vectors are computed. Embedders that compute in
+        this process let tenants take turns after a bounded amount of work. Raises
+        ``InvalidRequest`` with the param ``input`` for a text that is too long, and
+        ``BackendError`` if the model fails.
         """
 
     async def close(self) -> None:

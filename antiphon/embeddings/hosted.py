@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from antiphon.ipc.client import CallClient
 
-from .base import EmbeddingResult, Role
+from .base import EmbeddingResult, Role, Text
 
 __all__ = ["EmbedderDescription", "HostedEmbedder", "PackedEmbeddings"]
 
@@ -41,11 +41,11 @@ class HostedEmbedder:
         self.vocabulary_size = description.vocabulary_size
 
     async def embed(
-        self, texts: Sequence[str | Sequence[int]], role: Role = "query"
+        self, texts: Sequence[Text], role: Role = "query", *, tenant: str = ""
     ) -> EmbeddingResult:
         given = [text if isinstance(text, str) else list(text) for text in texts]
         packed: PackedEmbeddings = await self._calls.call(
-            "embed", self._name, given, role, returns=PackedEmbeddings
+            "embed", self._name, given, role, tenant, returns=PackedEmbeddings
         )
         vectors = tuple(array("f", each) for each in packed.vectors)
         return EmbeddingResult(vectors, packed.tokens)

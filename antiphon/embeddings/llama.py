@@ -13,8 +13,8 @@ from antiphon.engines.llama.engine import start_server
 from antiphon.engines.llama.tokenizer import require_llama
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest, SetupError
 
-from .base import Prefixes, Role, Vector
-from .thread_worker import ThreadedEmbedder
+from .base import Prefixes, Role, Text, Vector
+from .thread_worker import Piece, ThreadedEmbedder
 
 __all__ = ["POOLINGS", "load"]
 
@@ -64,7 +64,7 @@ async def load(
     held = [await asyncio.to_thread(start_server, path, threads, fields)]
     before = prefixes or Prefixes()
 
-    def call(texts: Sequence[str | Sequence[int]], role: Role) -> tuple[list[Vector], int]:
+    def call(texts: Sequence[Text], role: Role) -> tuple[list[Vector], int]:
         lead = before.for_role(role)
         inputs = [lead + text if isinstance(text, str) else list(text) for text in texts]
         return _parse_response(held[0].handle_embeddings({"input": inputs}), context)
@@ -72,9 +72,16 @@ async def load(
     return ThreadedEmbedder(
         call,
         held.clear,
+        split=_whole_text,
         dimensions=int(head.architecture_value("embedding_length") or 0),
         vocabulary_size=len(head.metadata.get("tokenizer.ggml.tokens", ())),
     )
+
+
+def _whole_text(text: Text, role: Role, limit: int) -> list[Piece]:
+    """Return the text as one piece, since llama.cpp refuses a text that is longer than the context.
+    A token of usual text has about four bytes."""
+    return [Piece(text, len(text.encode()) // 4 + 1 if isinstance(text, str) else len(text))]
 
 
 def _pooling(path: Path, head: GgufHeader, requested: str | None) -> Any:

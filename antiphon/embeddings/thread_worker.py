@@ -1,62 +1,121 @@
-"""Embedders for models that block the thread while they compute. One thread for each embedder
-computes the vectors, in small batches of texts.
+"""Embedders for models that block the thread while they compute.
 
-A cancelled request stops after its current batch.
+One long text must not make all other clients wait, so the work is divided: ``split`` cuts texts
+into pieces that the model reads in a bounded time, and short pieces are joined to batches of the
+same size. Tenants take turns batch by batch, and a cancelled request stops after its current batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
-from antiphon.errors import BackendError
+from msgspec import Struct
 
-from .base import EmbeddingResult, Role, Vector
+from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest
+from antiphon.limits.fair_limiter import FairLimiter
 
-__all__ = ["ThreadedEmbedder"]
+from .base import EmbeddingResult, Role, Text, Vector, truncate_vector
 
-Texts = Sequence[str | Sequence[int]]
+__all__ = ["WINDOW_TOKENS", "Piece", "ThreadedEmbedder"]
 
-#: Texts per call.
+#: Tokens that the model reads in one batch, unless a single piece is longer. This is how long a
+#: client can have to wait for the batch of another one.
+WINDOW_TOKENS = 512
+#: Pieces per batch.
 _BATCH_SIZE = 16
+#: OpenAI's limits of its embedding models: tokens of a text, and of all texts of a request.
+_MAX_TEXT_TOKENS = 8_192
+_MAX_TOKENS = 300_000
+
+_T = TypeVar("_T")
+
+
+class Piece(Struct, frozen=True):
+    """A text, or a part of a text, that the model reads at once. ``tokens``: how many tokens it
+    has. An estimate is enough."""
+
+    text: Text
+    tokens: int
 
 
 class ThreadedEmbedder:
     """``Embedder`` that computes vectors by calling a blocking function. The function runs on a
     separate thread, one call at a time.
 
-    ``call``: the function, which gets one batch of texts and returns their vectors and the number
-    of tokens. ``release``: frees the model.
+    - ``call`` gets one batch of texts and returns their vectors and the number of tokens.
+    - ``split`` cuts a text into pieces. It is called on the thread, too. The vector of a text with
+      several pieces is the mean of their vectors, weighted by their tokens. It may stop after more
+      than ``limit`` tokens, its last argument.
+    - ``release`` frees the model.
     """
 
     def __init__(
         self,
-        call: Callable[[Texts, Role], tuple[list[Vector], int]],
+        call: Callable[[Sequence[Text], Role], tuple[list[Vector], int]],
         release: Callable[[], None],
         *,
         dimensions: int,
+        split: Callable[[Text, Role, int], Sequence[Piece]],
         vocabulary_size: int | None = None,
     ) -> None:
         self._call = call
+        self._split = split
         self._release = release
         self.dimensions = dimensions
         self.vocabulary_size = vocabulary_size
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embeddings")
+        self._turns = FairLimiter(1)
         self._closed = False
 
-    async def embed(self, texts: Texts, role: Role = "query") -> EmbeddingResult:
-        loop = asyncio.get_running_loop()
+    async def embed(
+        self, texts: Sequence[Text], role: Role = "query", *, tenant: str = ""
+    ) -> EmbeddingResult:
+        parts = await self._split_all(texts, role, tenant)
         vectors: list[Vector] = []
         tokens = 0
-        for start in range(0, len(texts), _BATCH_SIZE):
-            if self._closed:
-                raise BackendError("The model is closed.")
-            some = texts[start : start + _BATCH_SIZE]
-            made, read = await loop.run_in_executor(self._thread, self._call, some, role)
+        for batch in _batches([piece for pieces in parts for piece in pieces]):
+            call = partial(self._call, [piece.text for piece in batch], role)
+            made, read = await self._run(tenant, call)
             vectors += made
             tokens += read
-        return EmbeddingResult(tuple(vectors), tokens)
+        of_pieces = iter(vectors)
+        return EmbeddingResult(tuple(_combine(pieces, of_pieces) for pieces in parts), tokens)
+
+    async def _split_all(
+        self, texts: Sequence[Text], role: Role, tenant: str
+    ) -> list[Sequence[Piece]]:
+        """Split all texts. Raises ``InvalidRequest`` if a text, or all texts together, have too
+        many tokens."""
+        parts: list[Sequence[Piece]] = []
+        total = 0
+        for index, text in enumerate(texts):
+            pieces = await self._run(tenant, partial(self._split, text, role, _MAX_TEXT_TOKENS))
+            tokens = sum(piece.tokens for piece in pieces)
+            total += tokens
+            if tokens > _MAX_TEXT_TOKENS:
+                raise _too_long(f"Text {index} of the input has", _MAX_TEXT_TOKENS, "a text")
+            if total > _MAX_TOKENS:
+                raise _too_long("The texts of the input have", _MAX_TOKENS, "a request")
+            parts.append(pieces)
+        return parts
+
+    async def _run(self, tenant: str, work: Callable[[], _T]) -> _T:
+        """Do a bounded piece of work on the thread when it is this tenant's turn.
+
+        The turn ends with the work, also if the caller is cancelled meanwhile.
+        """
+        await self._turns.acquire(tenant)
+        if self._closed:
+            self._turns.release(tenant)
+            raise BackendError("The model is closed.")
+        future = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        future.add_done_callback(lambda _: self._turns.release(tenant))
+        return await asyncio.shield(future)
 
     async def close(self) -> None:
         if self._closed:
@@ -64,3 +123,35 @@ class ThreadedEmbedder:
         self._closed = True
         await asyncio.to_thread(self._thread.shutdown)
         self._release()
+
+
+def _batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Yield consecutive pieces that together have at most ``WINDOW_TOKENS`` tokens. A longer piece
+    is a batch of its own."""
+    batch: list[Piece] = []
+    tokens = 0
+    for piece in pieces:
+        if batch and (len(batch) == _BATCH_SIZE or tokens + piece.tokens > WINDOW_TOKENS):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(piece)
+        tokens += piece.tokens
+    if batch:
+        yield batch
+
+
+def _combine(pieces: Sequence[Piece], vectors: Iterator[Vector]) -> Vector:
+    """Return the vector of a text from the vectors of its pieces."""
+    if len(pieces) == 1:
+        return next(vectors)
+    rows = [(piece.tokens, next(vectors)) for piece in pieces]
+    sums = array("f", (sum(n * row[at] for n, row in rows) for at in range(len(rows[0][1]))))
+    return truncate_vector(sums, len(sums))
+
+
+def _too_long(what: str, limit: int, of: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{what} more than {limit} tokens, the limit for {of}. Divide the text into shorter ones.",
+        param="input",
+        code=CONTEXT_LENGTH_EXCEEDED,
+    )

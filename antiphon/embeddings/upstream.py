@@ -12,7 +12,7 @@ from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.endpoint import first_model_id, list_models, open_upstream
 
-from .base import EmbeddingResult, Prefixes, Role, Vector, truncate_vector
+from .base import EmbeddingResult, Prefixes, Role, Text, Vector, truncate_vector
 
 __all__ = ["UpstreamEmbedder", "load"]
 
@@ -75,7 +75,7 @@ class UpstreamEmbedder:
         self._prefixes = prefixes
 
     async def embed(
-        self, texts: Sequence[str | Sequence[int]], role: Role = "query"
+        self, texts: Sequence[Text], role: Role = "query", *, tenant: str = ""
     ) -> EmbeddingResult:
         lead = self._prefixes.for_role(role)
         vectors: list[Vector] = []
@@ -105,7 +105,7 @@ class UpstreamEmbedder:
         await self._upstream.close()
 
 
-def _require_text(text: str | Sequence[int]) -> str:
+def _require_text(text: Text) -> str:
     if not isinstance(text, str):
         raise InvalidRequest("This model accepts texts, not token ids.", param="input")
     return text

@@ -120,11 +120,13 @@ class ModelHostSession:
         async with self._embedder(name) as embedder:
             return EmbedderDescription(embedder.dimensions, embedder.vocabulary_size)
 
-    async def embed(self, name: str, texts: list[str | list[int]], role: Role) -> PackedEmbeddings:
+    async def embed(
+        self, name: str, texts: list[str | list[int]], role: Role, tenant: str
+    ) -> PackedEmbeddings:
         """Return the vectors that an embedding model computes for texts. ``role``: whether the
-        texts are queries or passages."""
+        texts are queries or passages. ``tenant``: for whom they are computed."""
         async with self._embedder(name) as embedder:
-            made = await embedder.embed(texts, role)
+            made = await embedder.embed(texts, role, tenant=tenant)
         return PackedEmbeddings(tuple(each.tobytes() for each in made.vectors), made.tokens)
 
     # --- managing --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBackend
-from antiphon.embeddings.base import Embedder, Role, Vector, truncate_vector
+from antiphon.embeddings.base import Embedder, Role, Text, Vector, truncate_vector
 from antiphon.errors import InvalidRequest
 from antiphon.limits.clients import ANYONE, Client
 
@@ -39,8 +39,9 @@ class Embeddings:
     async def embed(
         self,
         name: str | None,
-        texts: Sequence[str | Sequence[int]],
+        texts: Sequence[Text],
         *,
+        tenant: str,
         role: Role = "query",
         dimensions: int | None = None,
         client: Client = ANYONE,
@@ -49,6 +50,7 @@ class Embeddings:
 
         - ``name``: the embedding model. None means the first embedding model.
         - ``texts``: each text is a string or a sequence of token ids.
+        - ``tenant``: the client's tenant. Tenants take turns at a model of this process.
         - ``role``: whether the texts are search queries or passages, i.e. texts to be searched.
         - ``dimensions``: length of the vectors. None means the length that the model returns.
 
@@ -60,16 +62,14 @@ class Embeddings:
         model, embedding = chosen
         async with embedding.use() as embedder:
             _check(embedder, texts, dimensions)
-            embedded = await embedder.embed(texts, role)
+            embedded = await embedder.embed(texts, role, tenant=tenant)
             vectors = embedded.vectors
             if dimensions is not None and dimensions < embedder.dimensions:
                 vectors = tuple(truncate_vector(vector, dimensions) for vector in vectors)
         return EmbeddedTexts(model, vectors, embedded.tokens)
 
 
-def _check(
-    embedder: Embedder, texts: Sequence[str | Sequence[int]], dimensions: int | None
-) -> None:
+def _check(embedder: Embedder, texts: Sequence[Text], dimensions: int | None) -> None:
     if dimensions is not None and dimensions > embedder.dimensions:
         raise InvalidRequest(
             f"Invalid 'dimensions': the vectors of this model have {embedder.dimensions}.",

@@ -140,12 +140,14 @@ class Indexer:
             return [IndexedChunk(start=passage.start, text=passage.text) for passage in passages]
         chunks: list[IndexedChunk] = []
         for start in range(0, len(passages), _EMBEDDING_BATCH):
-            chunks += await self._with_vectors(passages[start : start + _EMBEDDING_BATCH])
+            chunks += await self._with_vectors(
+                job.tenant, passages[start : start + _EMBEDDING_BATCH]
+            )
         return chunks
 
-    async def _with_vectors(self, passages: Sequence[Passage]) -> list[IndexedChunk]:
+    async def _with_vectors(self, tenant: str, passages: Sequence[Passage]) -> list[IndexedChunk]:
         texts = [passage.text for passage in passages]
-        embedded = await self._embeddings.embed(self._model, texts, role="passage")
+        embedded = await self._embeddings.embed(self._model, texts, tenant=tenant, role="passage")
         return [
             IndexedChunk(start=passage.start, text=passage.text, vector=vector.tobytes())
             for passage, vector in zip(passages, embedded.vectors, strict=True)

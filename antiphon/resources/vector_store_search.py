@@ -101,7 +101,9 @@ class Searcher:
         scopes = [await self._scope(tenant, store_id, request) for store_id in store_ids]
         vectors: Sequence[Vector | None] = [None] * len(request.queries)
         if self._model is not None and request.ranking.embedding_weight:
-            embedded = await self._embeddings.embed(self._model, request.queries, role="query")
+            embedded = await self._embeddings.embed(
+                self._model, request.queries, tenant=tenant, role="query"
+            )
             vectors = embedded.vectors
         scores = [
             await self._scores(tenant, scopes, query, vector, request.ranking)

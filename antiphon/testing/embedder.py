@@ -6,7 +6,7 @@ import zlib
 from array import array
 from collections.abc import Sequence
 
-from antiphon.embeddings.base import EmbeddingResult, Role, Vector, truncate_vector
+from antiphon.embeddings.base import EmbeddingResult, Role, Text, Vector, truncate_vector
 from antiphon.errors import BackendError
 
 __all__ = ["WordEmbedder"]
@@ -30,7 +30,7 @@ class WordEmbedder:
         self.requests: list[tuple[tuple[str | tuple[int, ...], ...], Role]] = []
 
     async def embed(
-        self, texts: Sequence[str | Sequence[int]], role: Role = "query"
+        self, texts: Sequence[Text], role: Role = "query", *, tenant: str = ""
     ) -> EmbeddingResult:
         if self.closed:
             raise BackendError("The model is closed.")

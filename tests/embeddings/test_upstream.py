@@ -148,16 +148,18 @@ async def test_loads_on_demand_and_unloads_when_idle() -> None:
         served, embeddings = catalog.find("m"), Embeddings(catalog)
         assert served.status.value == "unloaded"
         async with asyncio.timeout(60):
-            one, two = await asyncio.gather(*(embeddings.embed("m", [t]) for t in ("cat", "dog")))
+            one, two = await asyncio.gather(
+                *(embeddings.embed("m", [t], tenant="a") for t in ("cat", "dog"))
+            )
             assert len(one.vectors[0]) == 256 and one.vectors != two.vectors
             with pytest.raises(InvalidRequest, match="dimensions"):
-                await embeddings.embed("m", ["cat"], dimensions=257)
+                await embeddings.embed("m", ["cat"], tenant="a", dimensions=257)
             while served.status.value != "unloaded":
                 await asyncio.sleep(0.01)
-            assert (await embeddings.embed("m", ["cat"])).vectors == one.vectors
+            assert (await embeddings.embed("m", ["cat"], tenant="a")).vectors == one.vectors
         await catalog.close()
     unreachable = Model(engine="embeddings", source="http://127.0.0.1:9", load="demand")
     catalog = await load_catalog(Settings(models={"m": unreachable}))
     with pytest.raises(BackendError, match="m"):
-        await Embeddings(catalog).embed("m", ["cat"])
+        await Embeddings(catalog).embed("m", ["cat"], tenant="a")
     await catalog.close()

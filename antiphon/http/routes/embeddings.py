@@ -44,6 +44,7 @@ class EmbeddingsEndpoint:
             result = await self._deps.service.embeddings.embed(
                 parsed.model,
                 parsed.input,
+                tenant=context.tenant,
                 role="query" if parsed.input_type == "query" else "passage",
                 dimensions=parsed.dimensions,
                 client=context.client,
