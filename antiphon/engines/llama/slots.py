@@ -19,10 +19,10 @@ from antiphon.limits.fair_limiter import FairLimiter
 
 __all__ = ["Slot", "Slots"]
 
-#: A prompt continues a slot if it shares at least this fraction of the slot's ids. The next turn of
-#: a conversation repeats the previous turn, except for some tokens at the end that the chat
-#: template renders differently.
-CONTINUATION_RATIO = 0.9
+#: A prompt continues a slot if it shares at least this fraction of the slot's ids, or at least this
+#: number of ids. Fewer shared ids are not worth the state that the slot would lose: they are cheap
+#: to compute again.
+CONTINUATION_RATIO, MIN_SHARED = 0.9, 64
 
 
 #: Marks a slot whose state belongs to an unknown scope. It equals no scope.
@@ -52,11 +52,10 @@ class _Ending(NamedTuple):
 class Slots:
     """The slots of one llama.cpp server. Each slot remembers the ids of its last generation.
 
-    If a prompt begins with nearly all ids of a free slot, the prompt continues the slot's
-    conversation and gets this slot. ``CONTINUATION_RATIO`` is the required share of the ids. Any
-    other prompt gets the slot that has been idle longest. llama.cpp itself would pick the slot with
-    the longest common prefix. With that rule, conversations with the same beginning would overwrite
-    each other in one slot.
+    A prompt gets the free slot with which it shares the longest prefix. If the prefix is shorter
+    than ``MIN_SHARED`` ids, and shorter than the share ``CONTINUATION_RATIO`` of the slot's ids,
+    the prompt gets the slot that has been idle longest. So a common BOS token does not overwrite a
+    conversation.
 
     A prompt can arrive while the generation that it continues is still ending. If the engine has
     announced this with ``expect_release``, the prompt waits for that slot.
@@ -125,6 +124,6 @@ class Slots:
             if self._scopes.get(slot, scope) != scope:
                 continue
             common = common_prefix_length(ids, prompt)
-            if common > longest and common >= CONTINUATION_RATIO * len(ids):
+            if common > longest and common >= min(MIN_SHARED, CONTINUATION_RATIO * len(ids)):
                 best, longest = slot, common
         return best

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from antiphon.engines.llama.slots import Slot, Slots
+from antiphon.engines.llama.slots import MIN_SHARED, Slot, Slots
 
 
 async def test_conversation_returns_to_its_slot() -> None:
@@ -18,12 +18,22 @@ async def test_conversation_returns_to_its_slot() -> None:
     assert await slots.acquire((*first, 9)) == mine
 
 
-async def test_shared_prefix_does_not_displace_a_conversation() -> None:
+async def test_short_shared_prefix_does_not_displace_a_conversation() -> None:
     slots = Slots(2)
-    system = tuple(range(100))
-    mine = await slots.acquire((*system, 1))
-    slots.release(mine, (*system, *range(200, 260)))
-    assert await slots.acquire((*system, 2)) != mine
+    head = tuple(range(MIN_SHARED - 1))
+    mine = await slots.acquire((*head, 1000))
+    slots.release(mine, (*head, *range(200, 260)))
+    assert await slots.acquire((*head, 1001)) != mine
+
+
+async def test_prompt_gets_the_slot_with_the_longest_shared_prefix() -> None:
+    slots = Slots(3)
+    head = tuple(range(MIN_SHARED))
+    longer = await slots.acquire((*head, 1000))
+    shorter = await slots.acquire((*head, 1001))
+    slots.release(longer, (*head, 1000, 1001, 1002, *range(2000, 3000)))
+    slots.release(shorter, (*head, *range(3000, 4000)))
+    assert await slots.acquire((*head, 1000, 1001, 5)) == longer
 
 
 async def test_longest_idle_slot_is_reused() -> None:
