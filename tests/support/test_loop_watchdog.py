@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,38 +43,58 @@ class Recorder:
         self.count += 1
         self.stalled.set()
 
+    def watchdog(self, threshold_s: float, clock: Callable[[], float]) -> LoopWatchdog:
+        """Return a watchdog with a simulated clock, for which the loop never lacks a processor.
+
+        The real wait for a processor and a simulated clock do not go together: the watchdog
+        subtracts one from the other.
+        """
+        return LoopWatchdog(
+            threshold_s, log=self.log, on_stall=self.on_stall, clock=clock, cpu_wait=lambda _: 0.0
+        )
+
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
 
 async def test_blocked_loop_is_logged_once_with_its_stack() -> None:
     recorder = Recorder()
-    async with LoopWatchdog(0.05, log=recorder.log, on_stall=recorder.on_stall):
+    now = 0.0
+    async with recorder.watchdog(0.05, lambda: now):
         await first_beat()
+        now = 0.0625
         block_until(recorder.stalled)
     (line,) = recorder.lines()
     assert line["level"] == "warning" and line["event"] == "the event loop is blocked"
-    assert line["blocked_ms"] >= 50
+    assert line["blocked_ms"] == 62
     assert "block_until" in line["stack"]
     assert recorder.count == 1
 
 
 async def test_each_stall_is_reported() -> None:
     recorder = Recorder()
-    async with LoopWatchdog(0.05, log=recorder.log, on_stall=recorder.on_stall):
+    now, loop_thread, beat = 0.0, threading.get_ident(), asyncio.Event()
+
+    def clock() -> float:
+        if threading.get_ident() == loop_thread:
+            beat.set()
+        return now
+
+    async with recorder.watchdog(0.05, clock):
         await first_beat()
         for _ in range(2):
             recorder.stalled.clear()
+            now += 1.0
             block_until(recorder.stalled)
-            for _ in range(3):
-                await asyncio.sleep(0)  # the heartbeat, which is due, runs
+            beat.clear()
+            await asyncio.wait_for(beat.wait(), _LONG)
     assert recorder.count == 2
 
 
 async def test_stall_that_the_thread_did_not_see_is_logged_at_its_end() -> None:
     recorder = Recorder()
     now = 0.0
-    async with LoopWatchdog(_LONG, log=recorder.log, on_stall=recorder.on_stall, clock=lambda: now):
+    async with recorder.watchdog(_LONG, lambda: now):
         await first_beat()
         now = _LONG + 1
     (line,) = recorder.lines()
@@ -83,7 +104,7 @@ async def test_stall_that_the_thread_did_not_see_is_logged_at_its_end() -> None:
 async def test_waiting_loop_is_not_reported() -> None:
     recorder = Recorder()
     now = 0.0
-    async with LoopWatchdog(1, log=recorder.log, on_stall=recorder.on_stall, clock=lambda: now):
+    async with recorder.watchdog(1, lambda: now):
         await first_beat()
         now = 1
         await asyncio.sleep(0)
@@ -101,7 +122,7 @@ async def test_thread_ends_with_the_watchdog() -> None:
 async def test_stall_during_the_start_is_not_reported() -> None:
     recorder = Recorder()
     now = 0.0
-    async with LoopWatchdog(1, log=recorder.log, on_stall=recorder.on_stall, clock=lambda: now):
+    async with recorder.watchdog(1, lambda: now):
         now = 5
     assert recorder.count == 0
 
