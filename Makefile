@@ -35,7 +35,9 @@ RAY     := .venv-ray/.with-ray
 SITE    := .venv-site/.with-zensical
 RELEASE := .venv-release/.with-hatchling
 LOCK    := .venv-lock/.with-uv
-PYTEST  := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Continuous integration sets FLAKY to a file: a failed test runs once more, and is named there.
+RETRY   := $(if $(FLAKY),$(BIN)/python -m scripts.retry_tests $(FLAKY))
+PYTEST  := PYTHONDONTWRITEBYTECODE= $(RETRY) $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help serve demo chat check review lint types test e2e browser engines vllm sglang ray clients models golden docs site bench peers fuzz schemathesis simulation chaos fleet soak wheel lock clean
@@ -95,7 +97,7 @@ clients: $(DEV) $(CLIENTS) ## test real clients against the real server
 	$(BIN)/pytest tests/clients $(ARGS)
 
 browser: $(BROWSER) $(SITE) ## test the web page in Chromium, and make the docs' pictures: ARGS=--pictures
-	.venv-browser/bin/python -m pytest tests/browser $(ARGS)
+	$(RETRY) .venv-browser/bin/python -m pytest tests/browser $(ARGS)
 
 golden: $(DEV) ## rewrite the golden files; review the diff
 	$(BIN)/pytest tests/golden --golden $(ARGS)
