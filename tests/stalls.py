@@ -22,7 +22,7 @@ async def without_stalls() -> AsyncIterator[None]:
     """Fail at the end of the block if one callback of the loop computed for too long.
 
     The clock is the CPU time of the loop's thread. In wall time, a callback also waits: for a
-    processor, for the disk, or for the GIL of a thread that waits for a processor. On a busy machine
+    processor, for the disk, or for the GIL of a thread that waits for one. On a busy machine,
     these waits are long, and no code of the test is to blame for them.
     """
     log = io.StringIO()
