@@ -33,6 +33,7 @@ from . import (
 from .claims import claims
 from .constraints import constraints
 from .engines import embedded, engines
+from .instructions import instructions
 from .kernel import kernel
 from .load import Plan, load
 from .parsers import parsers
@@ -359,6 +360,7 @@ BENCHES: dict[str, Bench] = {
     "store": store,
     "events": events,
     "requests": requests,
+    "instructions": instructions,
     "idle": idle,
     "model": model,
     "engines": engines,

@@ -1,15 +1,21 @@
 """A scripted upstream that costs next to nothing: Chat Completions and the Responses API.
 
 ``python -m bench.peers.upstream`` prints its port. The input tokens that it reports are the number
-of messages or items that it was sent: they show whether a server has restored a conversation. A
-request that contains the word ``slowly`` gets a word every tenth of a second. A request with tools
-gets a call, until it contains the results of ``CALLS`` calls.
+of messages or items that it was sent: they show whether a server has restored a conversation. An
+answer has as many words as the request allows tokens. A request that contains the word ``slowly``
+gets a word every tenth of a second. A request with tools gets a call, until it contains the results
+of ``CALLS`` calls or the text ``no call``.
+
+With ``--at-once``, an answer is sent in a single write, so that a server does the same work for
+each of them. By default, each event is a write, as engines do it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from functools import partial
 from typing import Any
 
 __all__ = ["CALLS", "MODEL", "SLOW_WORDS", "WORDS"]
@@ -177,11 +183,12 @@ def _results(given: Any) -> int:
 
 
 class _Upstream(asyncio.Protocol):
-    """HTTP/1.1, one write per event, as engines do it."""
+    """HTTP/1.1. ``at_once``: send an answer in one write."""
 
     requests = 0
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool = False) -> None:
+        self._at_once = at_once
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -208,21 +215,27 @@ class _Upstream(asyncio.Protocol):
         messages = 1 if isinstance(given, str) else len(given)
         is_slow = b"slowly" in body
         words, pause_s = (SLOW_WORDS, _PAUSE_S) if is_slow else (WORDS, 0.0)
+        for limit in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+            words = request.get(limit) or words
         is_chat = b"/chat/completions" in head.split(b"\r\n", 1)[0]
-        calls = bool(request.get("tools")) and _results(given) < CALLS
+        calls = bool(request.get("tools")) and _results(given) < CALLS and b"no call" not in body
         number = _Upstream.requests
         if not request.get("stream"):
             self._send_json(_reply(number, messages, words, is_chat=is_chat, calls=calls))
             return
         events = _events(number, messages, words, is_chat=is_chat, calls=calls)
         start = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-        self._transport.write(start + b"transfer-encoding: chunked\r\n\r\n")
+        start += b"transfer-encoding: chunked\r\n\r\n"
+        if self._at_once and not pause_s:
+            self._transport.write(start + b"".join(map(_chunk, [*events, b""])))
+            return
+        self._transport.write(start)
         self._write_events([*events, b""], pause_s)
 
     def _write_events(self, events: list[bytes], pause_s: float) -> None:
         loop = asyncio.get_running_loop()
         for at, event in enumerate(events):
-            self._transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+            self._transport.write(_chunk(event))
             if pause_s and event:
                 loop.call_later(pause_s, self._write_events, events[at + 1 :], pause_s)
                 return
@@ -233,11 +246,16 @@ class _Upstream(asyncio.Protocol):
         self._transport.write(head.encode() + b"\r\n\r\n" + body)
 
 
-async def _serve() -> None:
-    server = await asyncio.get_running_loop().create_server(_Upstream, "127.0.0.1", 0)
+def _chunk(event: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(event), event)
+
+
+async def _serve(*, at_once: bool) -> None:
+    create = partial(_Upstream, at_once=at_once)
+    server = await asyncio.get_running_loop().create_server(create, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve())
+    asyncio.run(_serve(at_once="--at-once" in sys.argv))

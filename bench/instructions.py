@@ -1,0 +1,271 @@
+"""Instructions that a request costs, counted by callgrind. Unlike times, they do not depend on what
+else the machine does.
+
+``python -m bench.instructions`` compares the counts with ``instructions.json`` and fails if one of
+them differs by more than 3 %. After a change that explains the difference, ``--update`` writes the
+file; the explanation belongs in the message of the commit. The counts in the file hold for one
+version of Python: with another one, nothing is compared.
+
+The upstream sends each answer in one write, except in the slow stream, so that the work is the same
+each time. The work of an idle server during a measurement is subtracted.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from .callgrind import MeasuredServer, is_installed, measured_server
+from .table import Line
+
+__all__ = ["instructions"]
+
+_FILE = Path(__file__).with_name("instructions.json")
+#: Largest relative difference to the kept count that needs no explanation, and the differences that
+#: are within the noise, in millions.
+_TOLERANCE, _NOISE = 0.03, 0.02
+_CHAT, _RESPONSES = "chat", "responses"
+_IDLE_S = 4.0
+_KEY = "sk-bench"
+#: Targets, in millions of instructions.
+_TARGETS = {
+    "plain": 1.2,
+    "streamed, 8 deltas": 1.4,
+    "turns 20 to 32 of an agent": 5.0,
+    "turns 20 to 32 of an agent, responses": 5.0,
+    "idle second": 1.5,
+}
+_CONTEXT = 262_144
+#: Characters that a turn of an agent adds.
+_TURN_CHARS = 13_000
+
+#: Sends the requests of one measurement, and returns their number.
+_Case = Callable[[MeasuredServer], int]
+
+
+def _config(upstream: str, keys: str = "") -> str:
+    models = "".join(
+        f'[models.{name}]\nsource = "{upstream}/v1"\nengine = "{engine}"\n'
+        f'upstream_model = "scripted"\ncontext_size = {_CONTEXT}\n'
+        for name, engine in ((_CHAT, "chat_completions"), (_RESPONSES, "responses"))
+    )
+    return models + keys
+
+
+_KEYS = f"""
+[[keys]]
+name = "bench"
+tenant = "bench"
+sha256 = "{sha256(_KEY.encode()).hexdigest()}"
+requests_per_minute = 1000000
+tokens_per_minute = 1000000000
+concurrent_requests = 1000
+
+[tenants.bench]
+max_responses = 1000000
+"""
+
+
+# --- the requests --------------------------------------------------------------------------------
+
+
+def _body(model: str = _CHAT, text: str = "hi", **fields: Any) -> dict[str, Any]:
+    return {"model": model, "input": text, **fields}
+
+
+def _repeated(body: dict[str, Any], count: int) -> _Case:
+    def case(server: MeasuredServer) -> int:
+        for _ in range(count):
+            server.request("/v1/responses", body)
+        return count
+
+    return case
+
+
+def _turns(model: str, count: int, chars: int, first: int = 0) -> _Case:
+    """Turns of a chain. Those before turn ``first`` are not counted. Each adds ``chars``
+    characters of words."""
+
+    def case(server: MeasuredServer) -> int:
+        chance, previous = random.Random(1), None
+        words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=5)) for _ in range(4000)]
+        for turn in range(count):
+            if turn == first:
+                server.take_count()
+            text = f"turn {turn}: " + " ".join(chance.choices(words, k=chars // 6))
+            body = _body(model, text, previous_response_id=previous)
+            previous = json.loads(server.request("/v1/responses", body))["id"]
+        return count - first
+
+    return case
+
+
+def _tools(count: int) -> dict[str, Any]:
+    """Instructions of 9 KB and tools of 1.1 KB each, as coding agents send them."""
+    properties = {
+        f"argument_{number}": {"type": "string", "description": "What to look at. " * 12}
+        for number in range(4)
+    }
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    tools = [
+        {
+            "type": "function",
+            "name": f"tool_{number}",
+            "description": "Look. ",
+            "parameters": schema,
+        }
+        for number in range(count)
+    ]
+    return {"instructions": "Make no call of a tool. " * 375, "tools": tools}
+
+
+def _retrieval(server: MeasuredServer) -> int:
+    name = json.loads(server.request("/v1/responses", _body()))["id"]
+    server.take_count()
+    for _ in range(20):
+        server.request(f"/v1/responses/{name}")
+    return 20
+
+
+_CASES: dict[str, _Case] = {
+    "plain": _repeated(_body(), 20),
+    "plain, responses": _repeated(_body(_RESPONSES), 20),
+    "streamed, 8 deltas": _repeated(_body(stream=True), 20),
+    "streamed, 300 deltas": _repeated(_body(stream=True, max_output_tokens=300), 5),
+    "streamed slowly, 20 deltas": _repeated(_body(text="slowly", stream=True), 2),
+    "turn of a chain of 20": _turns(_CHAT, 20, 960),
+    "turns 20 to 32 of an agent": _turns(_CHAT, 32, _TURN_CHARS, 19),
+    "turns 20 to 32 of an agent, responses": _turns(_RESPONSES, 32, _TURN_CHARS, 19),
+    "plain, 9 KB of instructions": _repeated(_body(**_tools(0)), 10),
+    "plain, 25 tools": _repeated(_body(**_tools(25)), 10),
+    "plain, 64 tools": _repeated(_body(**_tools(64)), 10),
+    "GET by id": _retrieval,
+}
+
+
+# --- the measurement -----------------------------------------------------------------------------
+
+
+@contextmanager
+def _upstream() -> Iterator[str]:
+    command = [sys.executable, "-m", "bench.peers.upstream", "--at-once"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _idle_rate(server: MeasuredServer) -> float:
+    """Return the instructions of an idle server a second."""
+    server.take_count()
+    started = time.perf_counter()
+    time.sleep(_IDLE_S)
+    count = server.take_count()
+    return count / (time.perf_counter() - started)
+
+
+def _measure(case: _Case, server: MeasuredServer, idle: float) -> float:
+    """Return the millions of instructions that a request of the case costs."""
+    case(server)  # fills caches
+    server.take_count()
+    started = time.perf_counter()
+    count = case(server)
+    spent = server.take_count()
+    return (spent - idle * (time.perf_counter() - started)) / count / 1e6
+
+
+def _counts() -> Iterator[tuple[str, float]]:
+    """Yield the names of the cases and the millions of instructions of a request."""
+    with _upstream() as url:
+        # Under callgrind, every request would count as a stall of the event loop.
+        with _started(_config(url), "--stall-log-ms", "0") as server:
+            idle = _idle_rate(server)
+            for name, case in _CASES.items():
+                yield name, _measure(case, server, idle)
+        with _started(_config(url, _KEYS), "--stall-log-ms", "0", key=_KEY) as server:
+            idle = _idle_rate(server)
+            yield "plain, with a key and quotas", _measure(_CASES["plain"], server, idle)
+        with _started(_config(url)) as server:
+            yield "idle second", _idle_rate(server) / 1e6
+
+
+@contextmanager
+def _started(config: str, *flags: str, key: str | None = None) -> Iterator[MeasuredServer]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        measured_server(config, Path(folder), *flags, key=key) as server,
+    ):
+        for _ in range(3):
+            server.request("/v1/responses", _body())
+        server.start_counting()
+        yield server
+
+
+def _kept() -> dict[str, float]:
+    """Return the counts of the file, or nothing if they are those of another version of Python."""
+    kept: dict[str, Any] = json.loads(_FILE.read_text()) if _FILE.exists() else {}
+    counts: dict[str, float] = kept.get("millions", {})
+    return counts if kept.get("platform") == _platform() else {}
+
+
+def _platform() -> str:
+    return f"Python {'.'.join(platform.python_version_tuple()[:2])}, {platform.machine()}"
+
+
+def instructions() -> Iterator[Line]:
+    """Count the instructions of requests, and compare them with the kept counts."""
+    if not is_installed():
+        print("instructions: valgrind is not installed (apt-get install valgrind)", file=sys.stderr)
+        return
+    kept = _kept()
+    for name, value in _counts():
+        note = f"{value / kept[name] - 1:+.1%} of {kept[name]:.3f}" if name in kept else "new"
+        yield Line(
+            what=f"instructions: {name}",
+            value=value,
+            unit="M",
+            at_most=_TARGETS.get(name),
+            note=note,
+        )
+
+
+def _changed(name: str, value: float, kept: dict[str, float]) -> bool:
+    difference = abs(value - kept.get(name, value))
+    return difference > max(_NOISE, _TOLERANCE * kept.get(name, value))
+
+
+def main(*, update: bool) -> None:
+    kept, found = _kept(), dict[str, float]()
+    for line in instructions():
+        print(line.render().rstrip(), flush=True)
+        found[line.what.removeprefix("instructions: ")] = round(line.value, 3)
+    if found and update:
+        content = {"platform": _platform(), "millions": found}
+        _FILE.write_text(json.dumps(content, indent=2) + "\n")
+    elif changed := [name for name, value in found.items() if _changed(name, value, kept)]:
+        raise SystemExit(
+            f"changed by more than {_TOLERANCE:.0%}: {', '.join(changed)}. If this is intended, run"
+            " `python -m bench.instructions --update` and explain the change in the commit."
+        )
+
+
+if __name__ == "__main__":
+    main(update="--update" in sys.argv)
