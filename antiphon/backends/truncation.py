@@ -62,7 +62,7 @@ def droppable_groups(items: Sequence[it.Item]) -> list[list[int]]:
     for index, item in enumerate(items):
         if _is_required(item) or index == last_user:
             continue
-        call_id = getattr(item, "call_id", None)
+        call_id = item.call_id
         if isinstance(item, it.Reasoning):
             pending_reasoning.append(index)
         elif call_id and call_id in group_of_call:

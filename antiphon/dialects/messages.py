@@ -295,7 +295,7 @@ class Builder:
             self.message(item)
             return
         kind = type(item)
-        call_id = getattr(item, "call_id", None)
+        call_id = item.call_id
         if (
             caller_program_id(item) is not None or call_id in self._program_call_ids
         ):  # the model sees neither a program's calls nor their results
@@ -303,7 +303,7 @@ class Builder:
             return
         if kind in UNSUPPORTED_ITEMS:
             raise InvalidRequest(
-                f"Items of type '{kind.__struct_config__.tag}' are not supported by this server.",
+                f"Items of type '{item.type}' are not supported by this server.",
                 param=path,
                 code="unsupported_parameter",
             )
@@ -322,11 +322,11 @@ class Builder:
             self.reasoning(self.reader.join(parts))
 
     def _add_call_or_result(self, item: it.Item) -> None:
-        call_id = getattr(item, "call_id", None) or item.id
+        call_id = item.call_id or item.id
         if (read := CALLS.get(type(item))) is not None:
             name, arguments = read(item)
-            namespace = getattr(item, "server_label", None) or getattr(item, "namespace", None)
-            self._add_call(call_id, self._prompt_tools.name_of(name, namespace or None), arguments)
+            name = self._prompt_tools.name_of(name, item.namespace or None)
+            self._add_call(call_id, name, arguments)
         if (answer := OUTPUTS.get(type(item))) is not None:
             self._add_result(call_id, answer(item, self.reader), item)
 

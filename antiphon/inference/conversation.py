@@ -183,8 +183,7 @@ def caller_program_id(item: Item) -> str | None:
     A program is code that the model writes and that calls tools. The model sees neither the calls
     of a program nor their outputs.
     """
-    caller = getattr(item, "caller", None)
-    return caller.caller_id if isinstance(caller, ProgramCaller) else None
+    return item.caller.caller_id if isinstance(item.caller, ProgramCaller) else None
 
 
 _PROGRAMS = (Program, ProgramOutput)

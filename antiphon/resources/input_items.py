@@ -134,8 +134,8 @@ def check_call_outputs(
     outputs: dict[str, str] = {}
     finished: set[str] = set()
     for item in items:
-        call_id = getattr(item, "call_id", None)
-        if not call_id or getattr(item, "status", None) == "incomplete":
+        call_id = item.call_id
+        if not call_id or item.status == "incomplete":
             continue  # an incomplete call was never executed
         program = caller_program_id(item)
         kind = KINDS[type(item)]
@@ -169,16 +169,15 @@ def _check_single_outputs(
         return
     counts: Counter[str] = Counter()
     for item in items:
-        call_id, kind = getattr(item, "call_id", None), KINDS[type(item)]
-        if call_id and getattr(item, "status", None) != "incomplete":
+        call_id, kind = item.call_id, KINDS[type(item)]
+        if call_id and item.status != "incomplete":
             counts[call_id] += 1 if kind.call_name else -1 if kind.answers is not None else 0
     for call_id, count in counts.items():
         if count < 0 and call_id in names:
             indexes = [
                 index
                 for index, item in enumerate(own)
-                if getattr(item, "call_id", None) == call_id
-                and KINDS[type(item)].answers is not None
+                if item.call_id == call_id and KINDS[type(item)].answers is not None
             ]
             raise InvalidRequest(
                 f"Duplicate output for {names[call_id]} with call_id {call_id}. Each call must have"

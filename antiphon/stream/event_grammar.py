@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from antiphon.errors import GrammarError
 from antiphon.wire import events as ev
@@ -245,7 +245,7 @@ class _OpenItem(Struct):
 
     machine: Machine
     id: str
-    call_id: str | None
+    call_id: str | UnsetType | None
     state: str = "open"
     parts: int = 0
     summaries: int = 0
@@ -313,10 +313,8 @@ class Checker:
         self._expect(item.id not in self._ids, name, "another item has this id")
         self._ids.add(item.id)
         self._count += 1
-        tag = str(item.__struct_config__.tag)
-        self._items[event.output_index] = _OpenItem(
-            ITEM.get(tag, PLAIN_ITEM), item.id, getattr(item, "call_id", None)
-        )
+        machine = ITEM.get(item.type, PLAIN_ITEM)
+        self._items[event.output_index] = _OpenItem(machine, item.id, item.call_id)
 
     def _item_event(self, name: str, index: int, event: ev.Event) -> None:
         item = self._items.get(index)
@@ -327,7 +325,7 @@ class Checker:
         item.state = edge.to
         self._check_indices(name, item, event)
         if isinstance(event, ev.OutputItemDone):
-            same = getattr(event.item, "call_id", None) == item.call_id
+            same = event.item.call_id == item.call_id
             self._expect(event.item.id == item.id and same, name, "the item's ids changed")
             del self._items[index]
         else:

@@ -437,7 +437,7 @@ class ResponseWriter:
         """
         kind = self._kinds[type(shell)]
         assigned: dict[str, Any] = {"id": shell.id or self._ids(kind.prefix)}
-        if getattr(shell, "call_id", None) == "":
+        if shell.call_id == "":
             assigned["call_id"] = self._ids("call")
         if kind.starts_in_progress and "status" in shell.__struct_fields__:
             assigned["status"] = "in_progress"

@@ -126,9 +126,39 @@ Caller = DirectCaller | ProgramCaller
 
 
 class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The base class of all items. ``id`` is empty only until the server assigns an id."""
+    """The base class of all items. ``id`` is empty only until the server assigns an id.
+
+    ``call_id``, ``status``, ``caller`` and ``namespace`` can be read of any item. Only the classes
+    that declare them as fields send and accept them. For items of the other classes, they have the
+    values that are defined here.
+    """
 
     id: _Id = ""
+
+    @property
+    def type(self) -> str:
+        """The type of the item, such as ``message``."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def call_id(self) -> str | UnsetType | None:
+        """The id that a call and its output have in common."""
+        return None
+
+    @property
+    def status(self) -> str:
+        """An item without a status is always complete."""
+        return "completed"
+
+    @property
+    def caller(self) -> Caller | UnsetType:
+        """Who made the call. UNSET: the model."""
+        return UNSET
+
+    @property
+    def namespace(self) -> str | UnsetType | None:
+        """The namespace of the function that the item calls."""
+        return None
 
 
 class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
@@ -328,6 +358,11 @@ class McpApprovalRequest(ItemBase, frozen=True, kw_only=True, tag="mcp_approval_
     arguments: str
     caller: Caller | UnsetType = UNSET
 
+    @property
+    def namespace(self) -> str:
+        """The functions of an MCP server have its label as their namespace."""
+        return self.server_label
+
 
 class McpApprovalResponse(ItemBase, frozen=True, kw_only=True, tag="mcp_approval_response"):
     approval_request_id: str
@@ -344,6 +379,11 @@ class McpCall(ItemBase, frozen=True, kw_only=True, tag="mcp_call"):
     error: Any | None = None
     approval_request_id: str | UnsetType = UNSET
     caller: Caller | UnsetType = UNSET
+
+    @property
+    def namespace(self) -> str:
+        """The functions of an MCP server have its label as their namespace."""
+        return self.server_label
 
 
 class ToolSearchCall(ItemBase, frozen=True, kw_only=True, tag="tool_search_call"):

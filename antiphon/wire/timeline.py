@@ -73,7 +73,7 @@ def timeline_of(response: Response, times: RunTimes | None) -> Timeline:
         items=tuple(
             TimelineItem(
                 id=item.id or "",
-                type=str(type(item).__struct_config__.tag),
+                type=item.type,
                 started_at=each.started_at,
                 written_at=each.written_at,
                 completed_at=each.completed_at,

@@ -198,8 +198,9 @@ def _item_position(event: ev.Event) -> list[str]:
 def _event_facts(event: ev.Event) -> list[str]:
     match event:
         case ev.OutputItemAdded(item=item) | ev.OutputItemDone(item=item):
-            facts = [str(item.__struct_config__.tag), getattr(item, "status", "")]
-            facts += [getattr(item, name) for name in ("name", "call_id") if hasattr(item, name)]
+            facts = [item.type]
+            fields = ("status", "name", "call_id")
+            facts += [getattr(item, name) for name in fields if name in item.__struct_fields__]
             return [fact for fact in facts if fact]
         case ev.ContentPartAdded(part=part) | ev.ContentPartDone(part=part):
             return [str(part.__struct_config__.tag)]

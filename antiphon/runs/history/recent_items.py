@@ -105,6 +105,6 @@ def _has_all_calls(items: Iterable[it.Item]) -> bool:
     calls: set[str] = set()
     outputs: set[str] = set()
     for item in items:
-        if call_id := getattr(item, "call_id", None):
+        if call_id := item.call_id:
             (outputs if KINDS[type(item)].answers is not None else calls).add(call_id)
     return outputs <= calls

@@ -280,15 +280,13 @@ def _answer_id(item: it.Item) -> str | None:
     answer. An answer is the output of a call, or the response to an approval request."""
     if isinstance(item, it.McpApprovalRequest):
         return item.id
-    return None if _is_output(item) else getattr(item, "call_id", None) or None
+    return None if _is_output(item) else item.call_id or None
 
 
 def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:
     """Return the ids of all calls and approval requests that have an answer among ``items``."""
     ids = (
-        item.approval_request_id
-        if isinstance(item, it.McpApprovalResponse)
-        else getattr(item, "call_id", None)
+        item.approval_request_id if isinstance(item, it.McpApprovalResponse) else item.call_id
         for item in items
         if isinstance(item, it.McpApprovalResponse) or _is_output(item)
     )
@@ -300,7 +298,7 @@ def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
     answer. An incomplete call, which a limit has cut off, does not wait, because it was not
     executed."""
     id = _answer_id(item)
-    is_cut = getattr(item, "status", None) == "incomplete"
+    is_cut = item.status == "incomplete"
     return id is not None and not is_cut and id not in answered
 
 
@@ -346,7 +344,7 @@ def _tail_start(items: Sequence[it.Item], max_tokens: int) -> int:
     pairs = [
         (call_indexes[call_id], index)
         for index, item in enumerate(items)
-        if _is_output(item) and (call_id := getattr(item, "call_id", None)) in call_indexes
+        if _is_output(item) and (call_id := item.call_id) in call_indexes
     ]
     for call, output in sorted(pairs):
         if call < start <= output:

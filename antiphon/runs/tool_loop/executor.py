@@ -186,7 +186,7 @@ class _CallRunner:
         for number, item in enumerate(result.items):
             key = f"{call.key} {number}"
             self.deltas.put_nowait(Open(item, key))
-            self.deltas.put_nowait(Close({}, key, getattr(item, "status", "completed")))
+            self.deltas.put_nowait(Close({}, key, item.status))
 
     def _end_item(self, call: ToolCall, result: ToolResult, *, may_hold: bool) -> ToolResult:
         """Close the output item that contains the result. Returns the result with its final fields.
@@ -249,7 +249,7 @@ class _CallRunner:
             result = await self._run_handler(call)
             if result.failed:
                 span.fail("tool_error")
-        kind = str(call.function.initial_item.__struct_config__.tag).removesuffix("_call")
+        kind = call.function.initial_item.type.removesuffix("_call")
         environment.on_tool_call(kind, loop.time() - started, result.failed)
         return result
 

@@ -170,7 +170,7 @@ def items_of(row: Row) -> tuple[Item, ...]:
 
 def item_kind(item: Item) -> str:
     """Return the role of a message, or the type of any other item."""
-    return item.role if isinstance(item, Message) else str(type(item).__struct_config__.tag)
+    return item.role if isinstance(item, Message) else item.type
 
 
 def item_of(row: Row) -> Item:

@@ -67,7 +67,7 @@ def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallO
         case _, it.ApplyPatchCallOutput():
             text = "" if output.output is UNSET else output.output
             return CallOutcome(_json({"status": output.status, "output": text}))
-    if getattr(item, "status", None) in ("failed", "incomplete"):
+    if item.status in ("failed", "incomplete"):
         return _error_result(_CALL_FAILED)
     return None
 

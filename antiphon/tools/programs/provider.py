@@ -341,7 +341,7 @@ def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.It
             continue
         if isinstance(item, it.McpCall) and item.approval_request_id in approval_request_ids:
             continue
-        name = item.id if isinstance(item, it.McpApprovalRequest) else getattr(item, "call_id", "")
+        name = item.id if isinstance(item, it.McpApprovalRequest) else item.call_id
         calls.append((item, outputs[name]) if name in outputs else (item,))
     return calls
 

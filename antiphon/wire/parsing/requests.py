@@ -167,7 +167,7 @@ def read_template(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> CreateRespo
     for at, item in enumerate(request.input or ()):
         if isinstance(item, _NOT_TEMPLATE_ITEMS):
             raise InvalidRequest(
-                f"Items of type '{item.__struct_config__.tag}' are not allowed in a stored prompt.",
+                f"Items of type '{item.type}' are not allowed in a stored prompt.",
                 param=f"input[{at}].type",
                 code="invalid_value",
             )

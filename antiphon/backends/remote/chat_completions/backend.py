@@ -145,7 +145,7 @@ class ChatCompletionsBackend(RemoteBackend):
     ) -> ChatStreamParser:
         return ChatStreamParser(
             prompt_tools.shapes,
-            used_call_ids=(getattr(item, "call_id", None) or "" for item in conversation.items),
+            used_call_ids=(item.call_id or "" for item in conversation.items),
             reasoning_parser=None if self._reasoning_parser is None else self._reasoning_parser(),
             origin=self.upstream.root,
             input_tokens=input_tokens,

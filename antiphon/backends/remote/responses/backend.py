@@ -299,7 +299,7 @@ def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
     """
     open_ids = {program.call_id for program in open_programs(items)}
     called_by_programs = {
-        getattr(each, "call_id", each.id) for each in items if caller_program_id(each) is not None
+        each.call_id or each.id for each in items if caller_program_id(each) is not None
     }
     for item in items:
         match item:
@@ -308,12 +308,8 @@ def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
                     yield it.CustomToolCall(call_id=item.call_id, name="program", input=item.code)
             case it.ProgramOutput():
                 yield it.CustomToolCallOutput(call_id=item.call_id, output=item.result)
-            case _ if (
-                caller_program_id(item) is None
-                and getattr(item, "call_id", "-") not in called_by_programs
-            ):
-                has_caller = getattr(item, "caller", UNSET) is not UNSET
-                yield replace(item, caller=UNSET) if has_caller else item
+            case _ if caller_program_id(item) is None and item.call_id not in called_by_programs:
+                yield item if item.caller is UNSET else replace(item, caller=UNSET)
 
 
 def _without_passage_files(item: it.Item) -> it.Item:
@@ -331,7 +327,7 @@ def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item
     """
     name, arguments, result = render_hosted_call(item)
     arguments = arguments if isinstance(arguments, str) else dump(arguments)
-    name = prompt_tools.name_of(name, getattr(item, "server_label", None))
+    name = prompt_tools.name_of(name, item.namespace or None)
     return (
         it.FunctionCall(call_id=item.id, name=name, arguments=arguments),
         it.FunctionCallOutput(call_id=item.id, output=result),
