@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from antiphon.backends.base import Backend, Reply
-    from antiphon.bootstrap.server import App, open_app, serve
+    from antiphon.bootstrap.app import App, open_app
+    from antiphon.bootstrap.serve import serve
     from antiphon.config.load import load_settings
     from antiphon.config.settings import Settings
     from antiphon.dialects.base import Dialect, Parser
@@ -92,7 +93,8 @@ __version__ = "0.1.0"
 #: Module → the public names it defines.
 _MODULES = {
     "backends.base": ("Backend", "Reply"),
-    "bootstrap.server": ("App", "open_app", "serve"),
+    "bootstrap.app": ("App", "open_app"),
+    "bootstrap.serve": ("serve",),
     "config.load": ("load_settings",),
     "config.settings": ("Settings",),
     "dialects.base": ("Dialect", "Parser"),

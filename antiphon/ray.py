@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from antiphon.bootstrap.server import open_app
+from antiphon.bootstrap.app import open_app
 from antiphon.config.load import load
 from antiphon.errors import SetupError
 from antiphon.store import is_postgres

@@ -14,7 +14,7 @@ import pytest
 from antiphon.attachments import documents as documents_module
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher, FetchResult
-from antiphon.bootstrap.server import request_limits
+from antiphon.bootstrap.policy import request_limits
 from antiphon.config.keys import ApiKey
 from antiphon.config.settings import Settings
 from antiphon.sandbox.javascript import JavaScript, ProgramState

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.backends.remote.responses.backend import _HOSTED_TOOL_TYPES
-from antiphon.bootstrap.tool_factories import _BUILT_IN_SANDBOXES, IMAGE_GENERATORS
+from antiphon.bootstrap.containers import BUILT_IN_SANDBOXES
+from antiphon.bootstrap.tool_factories import IMAGE_GENERATORS
 from antiphon.cli.doctor import _ENGINES as DOCTOR_ENGINES
 from antiphon.cli.transcript import _CALLS as PRINTED_CALLS
 from antiphon.config.options import options
@@ -178,7 +179,7 @@ def test_each_image_generator_is_documented() -> None:
         assert f'image_generation = "{name}"' in page
 
 
-@pytest.mark.parametrize("name", _BUILT_IN_SANDBOXES)
+@pytest.mark.parametrize("name", BUILT_IN_SANDBOXES)
 def test_help_of_the_setting_names_each_sandbox(name: str) -> None:
     setting = options(Settings)["sandbox"]
     assert f'"{name}"' in setting.kind
@@ -187,5 +188,5 @@ def test_help_of_the_setting_names_each_sandbox(name: str) -> None:
 
 def test_each_sandbox_has_a_contract_test() -> None:
     text = (ROOT / "tests" / "sandbox" / "test_contract.py").read_text(encoding="utf-8")
-    for name in set(_BUILT_IN_SANDBOXES) - {"auto", "off"}:
+    for name in set(BUILT_IN_SANDBOXES) - {"auto", "off"}:
         assert f"def test_{name}_passes_the_check(" in text

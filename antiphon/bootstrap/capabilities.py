@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
-from msgspec import Struct
-
 from antiphon.config.settings import Settings
 from antiphon.store.vector_setting import is_qdrant
 from antiphon.support.installation import needs_extra
 from antiphon.tools.base import AvailabilityReporter, ToolProvider
+from antiphon.workers.start_report import Capability
 
-__all__ = ["Capability", "list_capabilities"]
+__all__ = ["list_capabilities"]
 
 _TOOLS = (
     "web_search",
@@ -26,14 +25,6 @@ _TOOLS = (
     "programmatic_tool_calling",
     "image_generation",
 )
-
-
-class Capability(Struct, frozen=True, kw_only=True):
-    """A feature of a server. ``problem``: why the feature does not work, and what to do. It is None
-    if the feature works."""
-
-    name: str
-    problem: str | None = None
 
 
 def list_capabilities(

@@ -9,37 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from antiphon.attachments.documents import DocumentReader, Documents
+from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.ipc.calls import Calls
-from antiphon.limits.quotas import TenantQuotas
-from antiphon.sandbox.base import Sandbox
-from antiphon.sandbox.egress.dialer import Dialer
 from antiphon.security.encryption import Encryptor
 from antiphon.security.ssrf import parse_network
-from antiphon.store.containers import ContainerDirectory
 from antiphon.support.installation import antiphon_command, needs_extra
-from antiphon.support.plugins import load_plugin, load_plugins
+from antiphon.support.plugins import load_plugins
 from antiphon.tools.base import ToolProvider
-from antiphon.tools.containers.container import ContainerPolicy, Uploads
-from antiphon.tools.containers.hosted import HostedContainers
-from antiphon.tools.containers.local import LocalContainers
-from antiphon.tools.containers.network import open_egress
+from antiphon.tools.containers.container import Uploads
 from antiphon.tools.containers.registry import ContainerRegistry
-from antiphon.tools.containers.relay import ContainerRelay
-from antiphon.tools.containers.remote import RemoteContainers
-from antiphon.tools.containers.skills import SkillLibrary
 from antiphon.tools.image_generation.base import ImageGenerator
 from antiphon.tools.unavailable_tool import UnavailableTool
+
+from .containers import ContainerDependencies, open_containers
 
 if TYPE_CHECKING:
     from antiphon.tools.mcp.endpoint import McpEndpoint
@@ -48,26 +37,11 @@ if TYPE_CHECKING:
 __all__ = [
     "IMAGE_GENERATORS",
     "PROVIDERS",
-    "ContainerDependencies",
-    "ContainerSetup",
-    "SandboxFactory",
+    "ProviderOpener",
     "ToolDependencies",
-    "open_containers",
-    "open_reader",
+    "open_server_tools",
     "open_tools",
-    "prepare_control_groups",
-    "runs_code",
 ]
-
-#: Function that opens a sandbox from the settings. Other packages register such a function as an
-#: entry point of the group ``antiphon.sandboxes``. The setting ``sandbox`` contains its name.
-#: Raises ``SetupError``.
-SandboxFactory = Callable[[Settings], Awaitable[Sandbox]]
-
-_BUBBLEWRAP, _KUBERNETES, _AUTO, _OFF = "bubblewrap", "kubernetes", "auto", "off"
-_BUILT_IN_SANDBOXES = (_AUTO, _OFF, _BUBBLEWRAP, _KUBERNETES)
-_PROGRAMS = "programmatic_tool_calling"
-_SANDBOX_GROUP = "antiphon.sandboxes"
 
 
 class ToolDependencies(Struct, frozen=True, kw_only=True):
@@ -90,274 +64,6 @@ class ToolDependencies(Struct, frozen=True, kw_only=True):
     no_containers: str = "The setting sandbox is off."
     uploads: Uploads | None = None
     encryptor: Encryptor | None = None
-
-
-def runs_code(settings: Settings) -> bool:
-    """Return whether the settings allow the server to run code in sandboxes."""
-    return settings.sandbox != _OFF
-
-
-def prepare_control_groups(settings: Settings) -> None:
-    """Create control groups (cgroups) for sandboxes below the group of this process, if this is
-    permitted.
-
-    Call this before child processes are started. A group that limits its child groups must not
-    contain processes itself. So this process moves into one of the new groups. Later child
-    processes start in the same group. Blocks briefly.
-    """
-    if settings.sandbox in (_AUTO, _BUBBLEWRAP):
-        from antiphon.sandbox.cgroups import ControlGroups
-
-        ControlGroups.detect()
-
-
-class ContainerDependencies(Struct, frozen=True, kw_only=True):
-    """The parts of the server that containers need. A container is a sandbox in which tools run
-    code.
-
-    - ``uploads``: the files that clients have uploaded.
-    - ``library``: the skills that clients have uploaded.
-    - ``clock`` returns Unix seconds.
-    - ``directory``: the list of the containers of all processes that use the store.
-    - ``relay``: connects to the containers of other processes.
-    - ``host``: RPC client of the process that owns the containers of all workers. If it is None,
-      this process owns the containers that it creates.
-    """
-
-    uploads: Uploads
-    library: SkillLibrary
-    clock: Callable[[], float]
-    ids: Callable[[str], str]
-    quotas: TenantQuotas
-    directory: ContainerDirectory
-    relay: ContainerRelay
-    host: Calls | None = None
-
-
-class ContainerSetup(Struct, frozen=True):
-    """The result of ``open_containers``. ``registry``: the registry of all containers. It is None
-    if the server runs no code. ``reason``: why the server runs no code. ``local``: the containers
-    that this process owns. It is None if another process owns the containers."""
-
-    registry: ContainerRegistry | None = None
-    reason: str = "The setting sandbox is off."
-    local: LocalContainers | None = None
-
-
-@asynccontextmanager
-async def open_containers(
-    settings: Settings, log: Any, parts: ContainerDependencies
-) -> AsyncIterator[ContainerSetup]:
-    """Open the containers that run code.
-
-    The result has no containers if code execution is off or if bubblewrap does not work on this
-    machine, because code never runs outside of a sandbox. If bubblewrap does not work, the reason
-    is logged. Raises ``SetupError`` if Kubernetes or a plug-in does not work.
-    """
-    if not runs_code(settings):
-        yield ContainerSetup()
-        return
-    policy = _container_policy(settings)
-    remote = RemoteContainers(parts.directory, parts.relay.connect)
-    async with AsyncExitStack() as stack:
-        maker = await _open_maker(stack, settings, policy, parts, remote, log)
-        if isinstance(maker, str):
-            yield ContainerSetup(None, maker)
-            return
-        stack.push_async_callback(parts.relay.close)
-        registry = ContainerRegistry(
-            maker,
-            policy,
-            uploads=parts.uploads,
-            library=parts.library,
-            directory=parts.directory,
-            remote=remote,
-            quotas=parts.quotas,
-        )
-        yield ContainerSetup(registry, "", maker if isinstance(maker, LocalContainers) else None)
-
-
-async def _open_maker(
-    stack: AsyncExitStack,
-    settings: Settings,
-    policy: ContainerPolicy,
-    parts: ContainerDependencies,
-    remote: RemoteContainers,
-    log: Any,
-) -> LocalContainers | HostedContainers | str:
-    """Open the object that creates containers. In a worker, this object asks the process that owns
-    the containers of all workers. Otherwise, it creates the containers in this process. ``remote``:
-    the containers of other processes.
-
-    If the server cannot run containers, returns the reason as a text. Raises ``SetupError``.
-    """
-    if parts.host is not None:
-        hosted = HostedContainers(parts.host, remote)
-        return await hosted.unavailable_reason() or hosted
-    try:
-        sandbox = await _open_sandbox(settings, policy, parts, log)
-    except SetupError as error:
-        if settings.sandbox not in (_AUTO, _BUBBLEWRAP):
-            raise
-        report = log.info if settings.sandbox == _AUTO else log.warning
-        report(f"code execution is off: {error}")
-        return str(error)
-    return await _open_local(stack, sandbox, policy, parts, remote)
-
-
-async def _open_local(
-    stack: AsyncExitStack,
-    sandbox: Sandbox,
-    policy: ContainerPolicy,
-    parts: ContainerDependencies,
-    remote: RemoteContainers,
-) -> LocalContainers:
-    """Create the manager of the containers that this process runs, and let other processes use
-    these containers by RPC calls. When ``stack`` is closed, the containers are closed.
-
-    ``parts``: the parts of the server that containers need. ``remote``: reaches the containers of
-    other processes.
-    """
-    local = LocalContainers(
-        sandbox,
-        policy,
-        uploads=parts.uploads,
-        library=parts.library,
-        clock=parts.clock,
-        ids=parts.ids,
-        directory=parts.directory,
-        owner=parts.relay.owner,
-        remote=remote,
-        quotas=parts.quotas,
-        egress=partial(open_egress, dialer=Dialer(), clock=parts.clock, ids=parts.ids),
-        predecessors=parts.relay.remove_abandoned(),
-    )
-    await stack.enter_async_context(local)
-    await parts.relay.open(local)
-    return local
-
-
-def _container_policy(settings: Settings) -> ContainerPolicy:
-    return ContainerPolicy(
-        idle_s=settings.sandbox_idle_s,
-        memory=settings.sandbox_memory,
-        disk_bytes=settings.sandbox_disk_mb << 20,
-        processes=settings.sandbox_processes,
-        code_timeout_s=settings.code_timeout_s,
-        domains=frozenset(domain.lower() for domain in settings.sandbox_domains),
-    )
-
-
-async def _open_sandbox(
-    settings: Settings, policy: ContainerPolicy, parts: ContainerDependencies, log: Any
-) -> Sandbox:
-    """Open a sandbox of the kind that the setting ``sandbox`` selects. Raises ``SetupError`` if
-    such a sandbox cannot be used."""
-    if settings.sandbox in (_AUTO, _BUBBLEWRAP):
-        return await _open_bubblewrap(settings, policy, log)
-    sandbox: Sandbox
-    if settings.sandbox == _KUBERNETES:
-        sandbox = await _open_kubernetes(settings, parts.relay.owner.id, parts.clock, parts.ids)
-    else:
-        factory: SandboxFactory = _sandbox_plugin(settings.sandbox)
-        sandbox = await factory(settings)
-    log.info("code execution is on, in sandboxes", sandbox=settings.sandbox)
-    return sandbox
-
-
-def _sandbox_plugin(name: str) -> Any:
-    return load_plugin(_SANDBOX_GROUP, name, setting="sandbox", built_in=_BUILT_IN_SANDBOXES)
-
-
-async def _open_kubernetes(
-    settings: Settings, owner: str, clock: Callable[[], float], ids: Callable[[str], str]
-) -> Sandbox:
-    """Connect to a Kubernetes cluster that runs sandboxes in pods, and check that sandboxes work
-    there. Raises ``SetupError`` if a setting has no effect in pods, or if the check fails."""
-    if find_spec("aiohttp") is None:
-        raise SetupError(needs_extra("sandbox: the HTTP client is not installed", "fetch"))
-    if settings.sandbox_domains:
-        raise SetupError("sandbox_domains: containers in Kubernetes have no network")
-    if settings.sandbox_python is not None:
-        raise SetupError("sandbox_python: containers in Kubernetes have the Python of their image")
-    import aiohttp
-
-    from antiphon.sandbox.kubernetes.api import KubernetesApi
-    from antiphon.sandbox.kubernetes.sandbox import KubernetesSandbox, PodSettings
-
-    api = KubernetesApi.open(
-        settings.kubernetes_url, settings.kubernetes_credentials, settings.sandbox_namespace
-    )
-    pods = PodSettings(pool=settings.sandbox_warm_pool, owner=owner, router=settings.sandbox_router)
-    sandbox = KubernetesSandbox(api, aiohttp.ClientSession(), pods, clock=clock, ids=ids)
-    try:
-        await sandbox.check()
-    except BaseException:
-        await sandbox.close()
-        raise
-    return sandbox
-
-
-async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any) -> Sandbox:
-    """Create a sandbox that uses bubblewrap, and check that it works. Raises ``SetupError`` if
-    bubblewrap does not work on this machine."""
-    from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
-    from antiphon.sandbox.cgroups import ControlGroups
-
-    python = None if settings.sandbox_python is None else str(settings.sandbox_python)
-    setup = await asyncio.to_thread(BoxSetup.detect, python)
-    groups = await asyncio.to_thread(ControlGroups.detect)
-    sandbox = Bubblewrap(
-        setup,
-        default_limits=policy.box_limits("1g"),
-        pool_size=settings.sandbox_pool,
-        groups=groups,
-    )
-    version = await sandbox.check()
-    report = log.debug if settings.sandbox == _AUTO else log.info
-    report(
-        "code execution is on, in sandboxes",
-        python=version,
-        program=setup.bwrap,
-        control_groups=groups is not None,
-    )
-    return sandbox
-
-
-@asynccontextmanager
-async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentReader | None]:
-    """Open a reader that extracts the text of documents in a sandbox.
-
-    Yields None if the extraction library is not installed, or if bubblewrap is not used or does not
-    work. Documents are then read in a subprocess without a sandbox. If bubblewrap does not work,
-    the reason is logged.
-    """
-    from antiphon.attachments.sandboxed_reader import SandboxedReader, mounts
-
-    if settings.sandbox == _OFF or not (needed := mounts()):
-        yield None
-        return
-    if settings.sandbox not in (_AUTO, _BUBBLEWRAP):
-        log.info("documents are read in a subprocess without a sandbox", sandbox=settings.sandbox)
-        yield None
-        return
-    from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
-    from antiphon.sandbox.cgroups import ControlGroups
-
-    python = None if settings.sandbox_python is None else str(settings.sandbox_python)
-    async with AsyncExitStack() as stack:
-        reader = None
-        try:
-            setup = replace(await asyncio.to_thread(BoxSetup.detect, python), mounts=needed)
-            sandbox = Bubblewrap(setup, groups=await asyncio.to_thread(ControlGroups.detect))
-            stack.push_async_callback(sandbox.close)
-            reader = SandboxedReader(sandbox, setup.python)
-            await reader.check()
-        except SetupError as error:
-            report = log.info if settings.sandbox == _AUTO else log.warning
-            report(f"documents are read without a sandbox: {error}")
-            reader = None
-        yield reader
 
 
 #: Function that opens the providers of one tool, by tool type. The provider is an
@@ -644,6 +350,8 @@ PROVIDERS: Mapping[str, ProviderOpener] = {
     "programs": _programs,
     "client": _client_tools,
 }
+
+
 _TOOL_GROUP = "antiphon.tools"
 
 
@@ -666,3 +374,33 @@ async def open_tools(dependencies: ToolDependencies) -> AsyncIterator[Mapping[st
                 type: name for type, one in new.items() if not isinstance(one, UnavailableTool)
             }
         yield providers
+
+
+async def open_server_tools(
+    stack: AsyncExitStack,
+    settings: Settings,
+    parts: ContainerDependencies,
+    seal: Encryptor,
+    fetcher: Fetcher | None,
+    documents: Documents,
+    log: Any,
+) -> tuple[ContainerRegistry | None, Mapping[str, ToolProvider]]:
+    """Create the registry of containers and the providers of all server-side tools. ``parts``: the
+    parts of the server that containers need. ``seal``: encryptor for the state that tools give to
+    clients. Returns the registry (None if the server runs no code) and the tool providers by tool
+    type. Leaving ``stack`` closes them."""
+    containers = await stack.enter_async_context(open_containers(settings, log, parts))
+    dependencies = ToolDependencies(
+        settings=settings,
+        documents=documents,
+        fetcher=fetcher,
+        containers=containers.registry,
+        no_containers=containers.reason,
+        uploads=parts.uploads,
+        encryptor=seal,
+        clock=parts.clock,
+    )
+    return containers.registry, await stack.enter_async_context(open_tools(dependencies))
+
+
+_PROGRAMS = "programmatic_tool_calling"

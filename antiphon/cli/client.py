@@ -178,7 +178,7 @@ def find_server(loaded: LoadedSettings) -> Server:
 
     If nothing in the list matches, return the server at the configured host and port.
     """
-    from antiphon.bootstrap.server import address
+    from antiphon.bootstrap.addresses import address
 
     settings = loaded.settings
     if settings.chat_url is not None and loaded.origins["port"] != "--port":

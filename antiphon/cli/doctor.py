@@ -11,9 +11,9 @@ from pathlib import Path
 import structlog
 
 from antiphon import __version__
-from antiphon.bootstrap.capabilities import Capability
 from antiphon.config.settings import Settings
 from antiphon.support.installation import Installation, detect, needs_extra
+from antiphon.workers.start_report import Capability
 
 __all__ = ["report", "summary"]
 
@@ -21,7 +21,7 @@ __all__ = ["report", "summary"]
 async def report(settings: Settings) -> tuple[str, ...]:
     """Return the lines of the full report of ``antiphon doctor``. Raises ``SetupError`` if a server
     would not start with these settings."""
-    from antiphon.bootstrap.server import find_capabilities
+    from antiphon.bootstrap.app import find_capabilities
 
     quiet = structlog.wrap_logger(
         structlog.ReturnLogger(), processors=[structlog.processors.KeyValueRenderer()]

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, contextmanager
 import structlog
 
 from antiphon.blobs.collector import BlobCollector
-from antiphon.bootstrap.server import FILES_IN_STORE, files_blobs, open_encryptor
+from antiphon.bootstrap.storage import FILES_IN_STORE, files_blobs, open_encryptor
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError, StoreError
 from antiphon.resources.content_migration import migrate_contents

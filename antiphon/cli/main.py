@@ -13,6 +13,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,6 +40,7 @@ from antiphon.config.report import mask_secrets
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.support.installation import antiphon_command
+from antiphon.workers.start_report import StartReport
 
 from .foreign_flags import hint
 
@@ -431,7 +433,8 @@ def _files_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
-    from antiphon.bootstrap.server import StartReport, page_is_served, serve, serve_with_workers
+    from antiphon.bootstrap.access import page_is_served
+    from antiphon.bootstrap.serve import serve, serve_with_workers
     from antiphon.http.uvicorn_server import run as run_loop
 
     from .doctor import summary
@@ -478,7 +481,7 @@ def _chat_arguments(loaded: LoadedSettings, url: str) -> str:
     environment. So the arguments contain ``--url`` if the server got its host or port from another
     source, such as a flag.
     """
-    from antiphon.bootstrap.server import address
+    from antiphon.bootstrap.addresses import address
 
     settings, origins = loaded.settings, (loaded.origins["host"], loaded.origins["port"])
     is_found = all(each in ("default", FILE) or each.startswith("ANTIPHON_") for each in origins)
@@ -538,7 +541,7 @@ def _index(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
 
 async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
     from antiphon.attachments.documents import Documents
-    from antiphon.bootstrap.server import open_fetcher
+    from antiphon.bootstrap.attachments import open_fetcher
     from antiphon.models.download import progress_bar
     from antiphon.tools.web_search.index import PageIndex
     from antiphon.tools.web_search.index_builder import add_source
@@ -550,10 +553,11 @@ async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
     if arguments.action != "add" and not settings.web_index.is_file():
         command = antiphon_command("index add FOLDER")
         raise SetupError(f"No index at {settings.web_index}. To make one: {command}")
-    index = PageIndex(settings.web_index)
-    fetcher = open_fetcher(settings)
-    documents = Documents()
-    try:
+    async with AsyncExitStack() as stack:
+        index = PageIndex(settings.web_index)
+        stack.push_async_callback(index.close)
+        fetcher = await stack.enter_async_context(open_fetcher(settings))
+        documents = Documents()
         for what in arguments.what or ([""] if arguments.action == "list" else []):
             if arguments.action == "remove":
                 _print_line(f"{what}  {await index.remove(what)} removed")
@@ -575,10 +579,6 @@ async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
                 for reason in added.skip_reasons:
                     _print_line(f"  {reason}")
         _print_line(f"{settings.web_index}  {await index.count()} pages in total")
-    finally:
-        await index.close()
-        if fetcher is not None:
-            await fetcher.close()
 
 
 def _files(loaded: LoadedSettings, arguments: argparse.Namespace) -> int:

@@ -1,12 +1,30 @@
-"""The settings that a running server can apply without a restart."""
+"""Reload the settings of a running server.
+
+The server applies new API keys, limits, models and a new log level. Requests in progress keep the
+settings with which they started. All other settings need a restart.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from msgspec import Struct
 
+from antiphon.errors import SetupError
+from antiphon.support.logs import LogLevel
+
+from .load import LoadedSettings, SettingsSources
 from .settings import Settings
 
-__all__ = ["RELOADED_SETTINGS", "SettingsChange", "compare_settings"]
+__all__ = [
+    "RELOADED_SETTINGS",
+    "SettingsChange",
+    "SettingsReloader",
+    "check_reload",
+    "compare_settings",
+]
 
 #: Settings that a running server can apply. All other settings need a restart.
 RELOADED_SETTINGS = frozenset(
@@ -57,3 +75,75 @@ def compare_settings(old: Settings, new: Settings) -> SettingsChange:
         tuple(name for name in changed if name in RELOADED_SETTINGS),
         tuple(name for name in changed if name not in RELOADED_SETTINGS),
     )
+
+
+class SettingsReloader:
+    """Reloads the settings of one process. Only one reload runs at a time.
+
+    - ``loaded``: the current settings.
+    - ``sources``: reads the settings again from the settings file, the environment and the flags.
+    - ``apply``: a function that applies new settings. If it raises ``SetupError``, it must not
+      change anything.
+    - ``level``: the log level of ``log``, which a reload may change.
+    - ``on_reloaded``: called after each reload that ``start`` began. Its argument is True if the
+      new settings are valid.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedSettings,
+        sources: SettingsSources,
+        apply: Callable[[LoadedSettings], Awaitable[None]],
+        *,
+        log: Any,
+        level: LogLevel,
+        on_reloaded: Callable[[bool], None] = lambda is_valid: None,
+    ) -> None:
+        self._loaded = loaded
+        self._sources = sources
+        self._apply = apply
+        self._log = log
+        self._level = level
+        self._on_reloaded = on_reloaded
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Start a reload in the background."""
+        task = asyncio.create_task(self._reload(), name="reload")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reload(self) -> None:
+        self._on_reloaded(await self.reload())
+
+    async def reload(self) -> bool:
+        """Read the settings again, apply them and log the changed settings. Returns False and
+        changes nothing if the new settings are not valid."""
+        async with self._lock:
+            try:
+                loaded = await asyncio.to_thread(self._sources.load)
+                check_reload(self._loaded.settings, loaded.settings)
+                await self._apply(loaded)
+            except SetupError as error:
+                self._log.error("the settings are not reloaded", reason=str(error))
+                return False
+            change = compare_settings(self._loaded.settings, loaded.settings)
+            # The lines about the reload are logged if the earlier or the new level permits them.
+            self._level.lower(loaded.settings.log_level)
+            self._log.info("the settings are reloaded", changed=change.applied_settings)
+            if change.needs_restart:
+                self._log.warning("changed settings need a restart", settings=change.needs_restart)
+            self._level.set(loaded.settings.log_level)
+            self._loaded = loaded
+            return True
+
+
+def check_reload(old: Settings, new: Settings) -> None:
+    """Raise ``SetupError`` if new settings need a restart because a running server cannot apply
+    them safely."""
+    if new.shares_prefix_cache != old.shares_prefix_cache:
+        raise SetupError(
+            "keys: the first key of another tenant separates the prefix caches of the models, which"
+            " needs a restart"
+        )

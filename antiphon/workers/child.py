@@ -28,6 +28,8 @@ _log = structlog.get_logger(__name__)
 #: doubles each time.
 _STABLE_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+#: The program of a child process. It is named, not imported, because it knows the whole server.
+_PROGRAM = "antiphon.bootstrap"
 
 
 class Child:
@@ -112,7 +114,7 @@ class Child:
             setup = self._setup()
             path = os.pathsep.join(each for each in sys.path if each)
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "antiphon.workers", str(theirs.fileno()), self.name),
+                *(sys.executable, "-P", "-m", _PROGRAM, str(theirs.fileno()), self.name),
                 pass_fds=(theirs.fileno(), *setup.listeners),
                 env=child_environment({"PYTHONPATH": path}),
                 stdin=asyncio.subprocess.DEVNULL,

@@ -10,18 +10,17 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from antiphon.bootstrap.capabilities import Capability
 from antiphon.config.load import SettingsSources
+
+from .start_report import StartReport
 
 __all__ = [
     "CHILD_END_S",
-    "AnnouncedModel",
     "ChildReport",
     "ChildSetup",
     "ProcessRole",
     "ReloadReport",
     "StartFailure",
-    "StartReport",
     "WorkerFolder",
     "decode_report",
     "decode_setup",
@@ -88,25 +87,6 @@ class ChildSetup(Struct, frozen=True, kw_only=True):
     port: int = 0
     has_host: bool = False
     has_containers: bool = False
-
-
-class AnnouncedModel(Struct, frozen=True):
-    """A model in the message that announces that the server has started: its name, its aliases and
-    its context size in tokens."""
-
-    name: str
-    aliases: tuple[str, ...] = ()
-    context_size: int | None = None
-
-
-class StartReport(Struct, frozen=True, kw_only=True, tag=True):
-    """The report of a child process that has started. A worker reports the URL of the server, the
-    models that the server offers, and the server's capabilities (which features work and which do
-    not). Other children report no URL and no models."""
-
-    url: str
-    models: tuple[AnnouncedModel, ...]
-    capabilities: tuple[Capability, ...] = ()
 
 
 class StartFailure(Struct, frozen=True, tag=True):

@@ -16,8 +16,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from antiphon.bootstrap.reload import SettingsReloader
 from antiphon.config.load import LoadedSettings, SettingsSources
+from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.http import uvicorn_server
@@ -36,9 +36,9 @@ from .setup import (
     ProcessRole,
     ReloadReport,
     StartFailure,
-    StartReport,
     WorkerFolder,
 )
+from .start_report import StartReport
 
 __all__ = ["WorkerSupervisor"]
 

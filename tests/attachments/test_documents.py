@@ -29,7 +29,7 @@ from antiphon.attachments.documents import (
 )
 from antiphon.attachments.image_header import sniff
 from antiphon.attachments.sandboxed_reader import SandboxedReader
-from antiphon.bootstrap.tool_factories import open_reader
+from antiphon.bootstrap.attachments import open_reader
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.sandbox.base import ExecutionResult

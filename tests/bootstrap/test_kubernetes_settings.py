@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from antiphon.bootstrap.tool_factories import ContainerDependencies, open_containers
+from antiphon.bootstrap.containers import ContainerDependencies, open_containers
 from antiphon.config.settings import Settings
 from antiphon.errors import InvalidRequest, SetupError, ToolError
 from antiphon.limits.quotas import NO_QUOTAS

@@ -12,14 +12,12 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from antiphon.bootstrap.tool_factories import (
-    IMAGE_GENERATORS,
+from antiphon.bootstrap.containers import (
     ContainerDependencies,
-    ToolDependencies,
     open_containers,
-    open_tools,
     prepare_control_groups,
 )
+from antiphon.bootstrap.tool_factories import IMAGE_GENERATORS, ToolDependencies, open_tools
 from antiphon.config.mcp import McpServer
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError

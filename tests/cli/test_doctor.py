@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.bootstrap.capabilities import Capability
 from antiphon.cli.doctor import report, summary
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.tools.web_search.index import PageDocument, PageIndex
+from antiphon.workers.start_report import Capability
 
 
 async def lines(tmp_path: Path, **fields: Any) -> list[str]:

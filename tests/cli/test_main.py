@@ -36,7 +36,7 @@ Invoke = Callable[..., tuple[int, str, str]]
 @pytest.fixture(autouse=True)
 def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Isolate the working directory, the home and the environment; leave the process's logging."""
-    monkeypatch.setattr("antiphon.bootstrap.server.capture_libraries", lambda log: None)
+    monkeypatch.setattr("antiphon.bootstrap.serve.capture_libraries", lambda log: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -205,7 +205,7 @@ def test_flags_of_the_model_apply_to_the_only_one(
     def serve(settings: Settings, announce: Any, **_: Any) -> None:
         served.extend(settings.models.values())
 
-    monkeypatch.setattr("antiphon.bootstrap.server.serve", serve)
+    monkeypatch.setattr("antiphon.bootstrap.serve.serve", serve)
     monkeypatch.setattr("antiphon.http.uvicorn_server.run", lambda given: None)
     flags = ["--context-size", "512", "--engine", "scripted", "--tool-format", "hermes"]
     flags += ["--temperature", "0.5", "--aliases", "gpt-5.5,x", "--template", "t.jinja"]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.bootstrap.server import page_is_served
+from antiphon.bootstrap.access import page_is_served
 from antiphon.config.settings import Settings
 from antiphon.http.middleware.auth import AuthConfig
 from antiphon.http.ui.routes import STATIC

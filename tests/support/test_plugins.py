@@ -19,8 +19,9 @@ import structlog
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from antiphon.bootstrap.server import open_app
-from antiphon.bootstrap.tool_factories import ContainerDependencies, open_containers, open_reader
+from antiphon.bootstrap.app import open_app
+from antiphon.bootstrap.attachments import open_reader
+from antiphon.bootstrap.containers import ContainerDependencies, open_containers
 from antiphon.config.load import load_settings
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings

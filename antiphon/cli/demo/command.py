@@ -17,8 +17,7 @@ from .player import play
 from .script import MODEL, PAGES, demo_settings, write_scenes
 
 if TYPE_CHECKING:
-    from antiphon.bootstrap.capabilities import Capability
-    from antiphon.bootstrap.server import StartReport
+    from antiphon.workers.start_report import Capability, StartReport
 
 __all__ = ["run_demo"]
 
@@ -35,7 +34,7 @@ async def run_demo(settings: Settings, show: Callable[[str], None], *, once: boo
     ``show`` prints a text. Raises ``SetupError`` if the server does not start, and, if ``once`` is
     true, also if a request of the tour fails.
     """
-    from antiphon.bootstrap.server import serve
+    from antiphon.bootstrap.serve import serve
     from antiphon.models.packaged_embedder import with_packaged_embedder
     from antiphon.tools.web_search.index import PageIndex
 
@@ -63,7 +62,7 @@ async def _ready_tools(settings: Settings) -> frozenset[str]:
     """Return the types of the tools that work on this machine."""
     import structlog
 
-    from antiphon.bootstrap.server import find_capabilities
+    from antiphon.bootstrap.app import find_capabilities
 
     log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[_drop])
     found = await find_capabilities(settings, log=log)

@@ -19,20 +19,23 @@ import openai
 import pytest
 
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.bootstrap import server as module
-from antiphon.bootstrap.reload import SettingsReloader
-from antiphon.bootstrap.server import StartReport, address, serve
+from antiphon.bootstrap.access import check_exposure
+from antiphon.bootstrap.addresses import address
+from antiphon.bootstrap.models import reload_models
+from antiphon.bootstrap.serve import serve
 from antiphon.config.keys import ApiKey
 from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.model import Model
+from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 from antiphon.models import catalog
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
-from antiphon.support.logs import LogLevel, capture_libraries, open_log
+from antiphon.support.logs import LogLevel, open_log
 from antiphon.support.loop_watchdog import LoopWatchdog
+from antiphon.workers.start_report import StartReport
 from tests.webhooks.receiver import SECRETS, Receiver
 
 pytestmark = pytest.mark.usefixtures("freezes_again")
@@ -46,8 +49,7 @@ Use = Callable[[httpx.AsyncClient, StartReport], Awaitable[None]]
 @pytest.fixture(autouse=True)
 def _own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the logging of the test process unchanged."""
-    assert capture_libraries is module.capture_libraries
-    monkeypatch.setattr(module, "capture_libraries", lambda log: None)
+    monkeypatch.setattr("antiphon.bootstrap.serve.capture_libraries", lambda log: None)
 
 
 async def run_server(use: Use, **fields: Any) -> None:
@@ -132,7 +134,7 @@ async def test_stalls_of_the_event_loop_are_counted(monkeypatch: pytest.MonkeyPa
         watchdogs.append(LoopWatchdog(WAIT_S, **fields))
         return watchdogs[-1]
 
-    monkeypatch.setattr(module, "LoopWatchdog", create)
+    monkeypatch.setattr("antiphon.bootstrap.telemetry.LoopWatchdog", create)
 
     async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         (watchdog,) = watchdogs
@@ -289,7 +291,7 @@ async def test_models_are_closed_if_another_part_cannot_be_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loaded, closed = asyncio.Event(), list[str]()
-    load = module.catalog.load
+    load = catalog.load
 
     async def load_models(*given: Any, **named: Any) -> Any:
         models = await load(*given, **named)
@@ -300,8 +302,8 @@ async def test_models_are_closed_if_another_part_cannot_be_opened(
         await loaded.wait()  # while this part is opened
         raise SetupError("this part")
 
-    monkeypatch.setattr(module.catalog, "load", load_models)
-    monkeypatch.setattr(module, "_tools", fail)
+    monkeypatch.setattr(catalog, "load", load_models)
+    monkeypatch.setattr("antiphon.bootstrap.app.open_server_tools", fail)
     monkeypatch.setattr(ScriptedBackend, "close", lambda self: _record(closed, "model"))
     with pytest.raises(SetupError, match="this part"):
         await serve(Settings(port=0, store="memory:", models=MODELS), lambda serving: None)
@@ -326,12 +328,12 @@ async def test_non_loopback_host_needs_keys(host: str) -> None:
 
 @pytest.mark.parametrize("fields", [{"allow_unauthenticated": True}, {"keys": ("one",)}])
 def test_keys_or_allow_unauthenticated_permit_any_host(fields: Any) -> None:
-    module._check_exposure(Settings(host="0.0.0.0", **fields))
+    check_exposure(Settings(host="0.0.0.0", **fields))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "localhost", "::1", "[::1]"])
 def test_loopback_host_needs_no_keys(host: str) -> None:
-    module._check_exposure(Settings(host=host))
+    check_exposure(Settings(host=host))
 
 
 @pytest.mark.parametrize(
@@ -425,7 +427,7 @@ async def test_reload_refuses_a_search_model_that_is_not_served(setting: str) ->
     models = await catalog.load(Settings(models=MODELS), now=0)
     changed: Any = {"models": {"new": MODELS["echo"]}, **off, setting: "other"}
     with pytest.raises(SetupError, match=setting):
-        await module._reload_models(models, Settings(**changed), None)
+        await reload_models(models, Settings(**changed), None)
     assert [model.name for model in models.all()] == ["echo"]
     await models.close()
 

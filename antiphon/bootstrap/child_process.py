@@ -12,8 +12,7 @@ from functools import partial
 
 from antiphon.errors import SetupError
 from antiphon.ipc.frames import FrameConnection
-
-from .setup import (
+from antiphon.workers.setup import (
     ChildReport,
     ChildSetup,
     ProcessRole,
@@ -36,7 +35,7 @@ def run_child(descriptor: int) -> int:
 
 
 async def _run(to_supervisor: socket.socket) -> int:
-    from antiphon.bootstrap.server import serve_containers, serve_host, serve_worker
+    from .processes import serve_containers, serve_host, serve_worker
 
     loop = asyncio.get_running_loop()
     setup: asyncio.Future[ChildSetup] = loop.create_future()

@@ -10,6 +10,6 @@ import sys
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    from antiphon.workers.process import run_child
+    from antiphon.bootstrap.child_process import run_child
 
     sys.exit(run_child(int(sys.argv[1])))

@@ -1,0 +1,86 @@
+"""Access to a server: converts API keys, tenants and their limits from the settings."""
+
+from __future__ import annotations
+
+import time
+from typing import get_args
+
+from antiphon.config.keys import ApiKey
+from antiphon.config.settings import Settings
+from antiphon.config.tenants import Tenant
+from antiphon.errors import SetupError
+from antiphon.http.middleware import auth as guard
+from antiphon.limits.clients import ClientLimits
+from antiphon.resources.admin.api_keys import ApiKeys
+from antiphon.runs.service import RunDependencies
+from antiphon.security.ssrf import is_loopback
+from antiphon.support.installation import antiphon_command
+from antiphon.wire.tools import HostedTool
+
+__all__ = ["auth_config", "check_exposure", "page_is_served", "stored_api_keys"]
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raise ``SetupError`` if other machines can reach the server and no API key protects it."""
+    if (
+        settings.keys
+        or settings.stored_keys
+        or settings.allow_unauthenticated
+        or is_loopback(settings.host)
+    ):
+        return
+    raise SetupError(
+        f"host {settings.host!r} is reachable from other machines and there are no API keys: add"
+        f" one ({antiphon_command('key new')}) or set allow_unauthenticated"
+    )
+
+
+def stored_api_keys(settings: Settings, dependencies: RunDependencies) -> ApiKeys | None:
+    """Return the API keys in the store. Returns None if the server uses none."""
+    if not settings.stored_keys:
+        return None
+    names = [key.name or key.tenant for key in settings.keys]
+    store, clock = dependencies.store, dependencies.clock
+    return ApiKeys(store.keys, clock=clock, timer=time.monotonic, reserved=names)
+
+
+def auth_config(settings: Settings) -> guard.AuthConfig:
+    """Return the keys, and what each of them permits. Raises ``SetupError``."""
+    keys = tuple(
+        guard.AuthKey(
+            name=key.name or key.tenant,
+            tenant=key.tenant,
+            sha256=key.sha256,
+            limits=_client_limits(key, "keys"),
+        )
+        for key in settings.keys
+    )
+    return guard.AuthConfig(
+        keys=keys,
+        metrics=settings.metrics,
+        hosts=settings.allowed_hosts,
+        prompt_editors=settings.prompt_editors,
+        page=page_is_served(settings),
+        operators=settings.operators,
+        stored_keys=settings.stored_keys,
+        tenants={
+            name: _client_limits(each, f"tenants.{name}") for name, each in settings.tenants.items()
+        },
+    )
+
+
+def _client_limits(source: ApiKey | Tenant, path: str) -> ClientLimits:
+    """Return the limits of a key or a tenant from the settings. ``path``: the place of the key or
+    tenant in the settings, for the error message. Raises ``SetupError`` if ``tools`` contains an
+    unknown tool."""
+    limits = ClientLimits.copy_from(source)
+    for name in limits.tools or ():
+        if name not in get_args(HostedTool):
+            known = ", ".join(get_args(HostedTool))
+            raise SetupError(f"{path}: tools: {name!r} is not one of {known}")
+    return limits
+
+
+def page_is_served(settings: Settings) -> bool:
+    """Return whether the server serves its web page, a user interface in the browser, at ``/``."""
+    return settings.ui == "on" or (settings.ui == "auto" and is_loopback(settings.host))

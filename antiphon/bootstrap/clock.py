@@ -1,0 +1,19 @@
+"""The clock and the source of random ids that the parts of a server get."""
+
+from __future__ import annotations
+
+import time
+
+from antiphon.wire.object_ids import new_id
+
+__all__ = ["create_id", "read_clock"]
+
+
+def read_clock() -> float:
+    """Return the current time in Unix seconds."""
+    return time.time()  # noqa: TID251 - the clock that the other parts are given
+
+
+def create_id(prefix: str) -> str:
+    """Return a new random id. ``prefix``: the prefix that shows the kind of the object."""
+    return new_id(prefix, read_clock())

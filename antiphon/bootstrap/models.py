@@ -1,0 +1,114 @@
+"""Load the models of a server while its other parts are opened. Load them again when the settings
+are reloaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+
+from antiphon.backends.catalog import ModelCatalog
+from antiphon.config.settings import Settings
+from antiphon.engines.llama.zero_pages import (
+    MemoryRange,
+    new_ranges,
+    release_zero_pages,
+    writable_ranges,
+)
+from antiphon.errors import SetupError
+from antiphon.models import catalog
+from antiphon.models.download import progress_bar
+from antiphon.models.packaged_embedder import NO_EMBEDDINGS
+from antiphon.resources.rerankers import Rerankers
+from antiphon.retrieval.vector_search import require_numpy
+from antiphon.workers.context import WorkerContext
+
+from .clock import read_clock
+
+__all__ = [
+    "check_search_models",
+    "load_models",
+    "loading_models",
+    "reload_models",
+    "wait_for_models",
+]
+
+
+@asynccontextmanager
+async def loading_models(
+    settings: Settings, worker: WorkerContext | None
+) -> AsyncIterator[asyncio.Task[catalog.Catalog]]:
+    """Context manager that loads the models in the background and yields the loading task. During
+    the loading, the ``async with`` block can open other parts of the server. At the end of the
+    block, the models are closed."""
+    loading = asyncio.create_task(load_models(settings, worker))
+    # Let the task start. Its thread then reads the first model, while the block opens other parts.
+    await asyncio.sleep(0)
+    try:
+        yield loading
+    finally:
+        loading.cancel()
+        await asyncio.wait([loading])
+        if not loading.cancelled() and loading.exception() is None:
+            await loading.result().close()
+
+
+async def wait_for_models(
+    settings: Settings,
+    loading: Awaitable[catalog.Catalog],
+    ranges: tuple[MemoryRange, ...] | None,
+) -> catalog.Catalog:
+    """Wait until the models are loaded. Check that they include the models that file search needs
+    according to the settings.
+
+    ``ranges``: the process's memory ranges before loading. Loading adds memory ranges. If
+    ``ranges`` is given, this function searches the added ranges for memory pages that contain only
+    zeros, and returns these pages to the operating system.
+    """
+    models = await loading
+    check_search_models(settings, models)
+    if ranges is not None:
+        release_zero_pages(new_ranges(ranges, writable_ranges()))
+    return models
+
+
+async def load_models(settings: Settings, worker: WorkerContext | None = None) -> catalog.Catalog:
+    """Load the models of the settings, and show the progress of downloads. Raises
+    ``SetupError``."""
+    hosted = None if worker is None else worker.models
+    with progress_bar() as progress:
+        return await catalog.load(settings, progress, now=int(read_clock()), hosted=hosted)
+
+
+async def reload_models(
+    models: catalog.Catalog, settings: Settings, worker: WorkerContext | None
+) -> None:
+    """Load the models of new settings and serve them. If the settings are not valid, raises
+    ``SetupError`` and changes nothing."""
+    hosted = None if worker is None else worker.models
+    new = await catalog.load(settings, now=int(read_clock()), hosted=hosted, earlier=models)
+    try:
+        check_search_models(settings, new)
+    except SetupError:
+        await new.close_models_not_in(models)
+        raise
+    models.replace(new)
+
+
+def check_search_models(settings: Settings, models: ModelCatalog) -> None:
+    """Raise ``SetupError`` if the server does not serve the models that file search uses."""
+    _check_embeddings(settings.file_search_embeddings, models)
+    name = settings.file_search_reranker
+    if name != NO_EMBEDDINGS and not Rerankers(models).is_served(name):
+        raise SetupError(f"file_search_reranker: {name!r} is not a served reranking model")
+
+
+def _check_embeddings(name: str, models: ModelCatalog) -> None:
+    if name == NO_EMBEDDINGS:
+        return
+    require_numpy()
+    if not any(
+        name in (model.name, *model.aliases) and model.embedding is not None
+        for model in models.all()
+    ):
+        raise SetupError(f"file_search_embeddings: {name!r} is not a served embedding model")

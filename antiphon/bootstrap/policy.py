@@ -1,0 +1,105 @@
+"""Limits and policies: converts the settings that restrict requests, runs, tenants and storage."""
+
+from __future__ import annotations
+
+from antiphon.config.settings import Settings
+from antiphon.config.tenants import Tenant
+from antiphon.http.middleware import auth as guard
+from antiphon.limits.fair_limiter import tenant_share
+from antiphon.limits.quotas import Quotas, TenantQuotas
+from antiphon.models.packaged_embedder import NO_EMBEDDINGS
+from antiphon.runs.background.worker import LeaseConfig
+from antiphon.runs.service import Policy
+from antiphon.runs.tool_loop.executor import ToolLimits
+from antiphon.store.base import Retention
+from antiphon.wire.parsing.json_body import BodyLimits
+
+__all__ = ["request_limits", "run_policy", "store_retention", "tenant_quotas"]
+
+
+def run_policy(settings: Settings) -> Policy:
+    """Return the rules for runs from the settings."""
+    return Policy(
+        keepalive_s=settings.keepalive_s,
+        first_delta_wait_s=settings.upstream_start_wait_s,
+        timeout_s=settings.timeout_s or None,
+        unavailable_tools=settings.unavailable_tools,
+        reasoning_events=settings.reasoning_events,
+        undecryptable_items=settings.undecryptable_items,
+        reasoning_summaries=settings.reasoning_summaries,
+        summary_model=settings.summary_model,
+        share_prefix_cache=settings.shares_prefix_cache,
+        webhooks=settings.webhook_url is not None,
+        quotas=tenant_quotas(settings),
+        files_signed_url_s=settings.files_signed_urls_s,
+        file_search=settings.file_search,
+        file_search_embeddings=_unless_off(settings.file_search_embeddings),
+        file_search_reranker=_unless_off(settings.file_search_reranker),
+        mcp_labels={
+            name: each.tool for name, each in settings.mcp_servers.items() if each.tool is not None
+        },
+        tool_limits=ToolLimits(
+            max_turns=settings.max_turns,
+            max_seconds=settings.max_tool_time_s or None,
+            call_timeout_s=settings.tool_timeout_s,
+            at_limit=settings.on_tool_limit,
+        ),
+        lease=LeaseConfig(
+            lease_s=settings.lease_s,
+            max_runs=settings.max_background_runs,
+            max_runs_per_tenant=_tenant_limit(settings, settings.max_background_runs),
+        ),
+    )
+
+
+def _unless_off(name: str) -> str | None:
+    return None if name == NO_EMBEDDINGS else name
+
+
+def request_limits(settings: Settings) -> guard.RequestLimits:
+    """Return the limits for requests from the settings."""
+    return guard.RequestLimits(
+        max_body_bytes=settings.max_body_bytes,
+        max_file_bytes=settings.max_file_bytes,
+        max_concurrent_requests=settings.max_concurrent_requests,
+        max_requests_per_tenant=_tenant_limit(settings, settings.max_concurrent_requests),
+        max_queued_requests=settings.max_queued_requests,
+        requests_per_minute=settings.requests_per_minute or None,
+        body=BodyLimits(
+            items=settings.max_items, tools=settings.max_tools, nesting=settings.max_nesting
+        ),
+    )
+
+
+def _tenant_limit(settings: Settings, total: int) -> int | None:
+    """Return how many of ``total`` concurrent requests or runs one tenant may have. Returns None if
+    all keys belong to one tenant, because this tenant may use the whole total."""
+    if len({key.tenant for key in settings.keys}) < 2 and not settings.stored_keys:
+        return None
+    return tenant_share(total, settings.max_tenant_share)
+
+
+def tenant_quotas(settings: Settings) -> TenantQuotas:
+    """Return the quotas of all tenants from the settings. In the settings, 0 means no limit."""
+
+    def merge(own: Tenant) -> Quotas:
+        limits = {}
+        for name in Quotas.__struct_fields__:
+            limit = getattr(own, name)
+            limits[name] = (getattr(settings, name) if limit is None else limit) or None
+        return Quotas(**limits)
+
+    tenants = {name: merge(own) for name, own in settings.tenants.items()}
+    return TenantQuotas(merge(Tenant()), tenants)
+
+
+def store_retention(settings: Settings) -> Retention:
+    """Return how long the store keeps data. In the settings, 0 means no limit."""
+    return Retention(
+        max_age_s=settings.retention_days * 86_400 or None,
+        max_responses=settings.retention_responses or None,
+        max_bytes=settings.retention_bytes or None,
+        max_log_age_s=settings.retention_events_s or None,
+        max_usage_age_s=settings.retention_usage_days * 86_400 or None,
+        max_audit_age_s=settings.retention_audit_days * 86_400 or None,
+    )

@@ -1,0 +1,169 @@
+"""Serve an app over HTTP until a signal stops the server, with one process or with several."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.config.load import LoadedSettings, SettingsSources
+from antiphon.config.reload import SettingsReloader
+from antiphon.config.settings import Settings
+from antiphon.http import uvicorn_server
+from antiphon.resources.prompts import Prompts
+from antiphon.support.logs import LogLevel, capture_libraries
+from antiphon.workers.context import WorkerContext
+from antiphon.workers.start_report import AnnouncedModel, StartReport
+
+from .access import check_exposure
+from .addresses import address, peer_url
+from .app import open_app
+from .clock import create_id
+from .containers import prepare_control_groups, runs_code
+from .policy import request_limits
+from .telemetry import open_server_log
+
+__all__ = ["ReloadSources", "serve", "serve_sockets", "serve_with_workers"]
+
+
+async def serve(
+    settings: Settings,
+    announce: Callable[[StartReport], None] = lambda serving: None,
+    *,
+    warnings: Iterable[str] = (),
+    origins: Mapping[str, str] | None = None,
+    sources: SettingsSources | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT stops the server.
+
+    ``announce`` is called when the server is ready to answer requests. Requests that arrive earlier
+    wait. The process logs to standard error. ``warnings``: warnings about the settings, which are
+    logged. ``origins``: see ``open_app``. ``sources``: where the settings are read again after a
+    SIGHUP. If ``sources`` is None, a SIGHUP stops the server. Raises ``SetupError``.
+    """
+    level = LogLevel(settings.log_level)
+    log = _check(settings, warnings, level)
+    sockets = uvicorn_server.bind(settings.host, settings.port)
+    async with AsyncExitStack() as stack:
+        for listener in sockets:
+            stack.callback(listener.close)
+        loaded = LoadedSettings(settings, origins or {})
+        reload = None if sources is None else ReloadSources(sources, level)
+        await serve_sockets(loaded, sockets, announce, log=log, reload=reload)
+
+
+async def serve_with_workers(
+    loaded: LoadedSettings, sources: SettingsSources, announce: Callable[[StartReport], None]
+) -> None:
+    """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: where each
+    process loads the settings (file, environment, flags). Raises ``SetupError``."""
+    from antiphon.workers.shared_store import shared_store
+    from antiphon.workers.supervisor import WorkerSupervisor
+
+    settings = loaded.settings
+    level = LogLevel(settings.log_level)
+    log = _check(settings, loaded.warnings, level)
+    prepare_control_groups(settings)
+    async with shared_store(settings.store):
+        supervisor = WorkerSupervisor(
+            loaded,
+            sources,
+            announce,
+            limits=request_limits,
+            log=log,
+            level=level,
+            has_containers=runs_code(settings),
+        )
+        await supervisor.run()
+
+
+class ReloadSources(Struct, frozen=True):
+    """The data for reloads of the settings: the sources of the settings, and the log level of the
+    process."""
+
+    sources: SettingsSources
+    level: LogLevel
+
+
+def _check(settings: Settings, warnings: Iterable[str], level: LogLevel) -> Any:
+    """Check the settings before the server starts, raise the process's limit of open files, and set
+    up logging. Returns the logger of the process. Raises ``SetupError``.
+
+    ``warnings``: messages about deprecated settings, which are logged.
+    """
+    check_exposure(settings)
+    Prompts(settings.prompts_dir, ids=create_id).check()
+    uvicorn_server.raise_file_limit()
+    log = open_server_log(settings, level)
+    capture_libraries(log)
+    for line in warnings:
+        log.warning("deprecated setting", why=line)
+    return log
+
+
+async def serve_sockets(
+    loaded: LoadedSettings,
+    sockets: Sequence[socket.socket],
+    announce: Callable[[StartReport], None],
+    *,
+    log: Any,
+    worker: WorkerContext | None = None,
+    reload: ReloadSources | None = None,
+) -> None:
+    """Build the app and serve it over HTTP on these sockets until SIGTERM or SIGINT. ``worker``:
+    the connections of a worker process to the server's other processes; None if the server has a
+    single process. ``reload``: what a reload of the settings after a SIGHUP needs; None disables
+    reloads."""
+    settings = loaded.settings
+    port = sockets[0].getsockname()[1]
+    url = address(settings.host, port)
+    async with open_app(
+        settings,
+        log=log,
+        origins=loaded.origins,
+        owns_process=True,
+        worker=worker,
+        url=peer_url(settings, port),
+    ) as app:
+
+        async def apply(new: LoadedSettings) -> None:
+            await app.reload(new)
+            if worker is None or worker.number == 1:  # one record for all workers
+                await app.service.audit.record("settings.reloaded")
+
+        on_hangup = None
+        if reload is not None:
+            on_hangup = SettingsReloader(
+                loaded, reload.sources, apply, log=log, level=reload.level
+            ).start
+
+        def started() -> None:
+            if settings.log_format == "json":
+                log.info(
+                    "serving",
+                    url=url,
+                    models=[model.name for model in app.models.all()],
+                    ready=[each.name for each in app.capabilities if each.problem is None],
+                    missing={each.name: each.problem for each in app.capabilities if each.problem},
+                )
+            models = tuple(
+                AnnouncedModel(model.name, model.aliases, model.context_size)
+                for model in app.models.all()
+            )
+            announce(StartReport(url=url, models=models, capabilities=app.capabilities))
+
+        await uvicorn_server.serve(
+            app,
+            sockets,
+            drain=app.service.drain,
+            grace_s=settings.drain_s,
+            started=started,
+            on_hangup=on_hangup,
+            max_frame_bytes=settings.max_body_bytes,
+            limits=uvicorn_server.ConnectionLimits(
+                per_address=settings.max_connections_per_address
+            ),
+        )

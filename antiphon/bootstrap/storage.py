@@ -1,0 +1,172 @@
+"""Open the store, the external storage for contents of files, and the tasks that work on them."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import secrets
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from antiphon.blobs.base import Blobs
+from antiphon.blobs.collector import BlobCollector
+from antiphon.blobs.locations import open_blobs
+from antiphon.config.settings import Settings, runtime_folder
+from antiphon.errors import SetupError
+from antiphon.http.metrics import Metrics
+from antiphon.security.encryption import EncryptionKey, Encryptor
+from antiphon.store import is_postgres, open_store
+from antiphon.store.base import Store
+from antiphon.store.clock import Clock, StoreClock
+from antiphon.store.store_observer import observe_store
+from antiphon.store.sweeper import Sweeper
+from antiphon.support.installation import antiphon_command
+from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
+from antiphon.workers.context import WorkerContext
+
+from .clock import read_clock
+from .policy import store_retention
+
+__all__ = [
+    "FILES_IN_STORE",
+    "files_blobs",
+    "open_encryptor",
+    "open_server_blobs",
+    "open_server_store",
+    "open_webhook_sender",
+    "peers_folder",
+    "start_store_tasks",
+]
+
+#: Value of the setting ``files`` for contents in the store itself.
+FILES_IN_STORE = "store"
+
+
+async def open_server_store(
+    stack: AsyncExitStack, settings: Settings, metrics: Metrics, worker: WorkerContext | None
+) -> tuple[Store, StoreClock]:
+    """Open the store and its clock. The metrics measure the store's operations."""
+    opened = await open_store(
+        settings.store,
+        vectors=settings.vectors,
+        vectors_key=settings.vectors_key,
+        peers=_store_peers(settings, worker),
+        connections=settings.store_connections,
+        listen_url=settings.store_listen_url,
+        bus=settings.bus,
+    )
+    stack.push_async_callback(opened.close)
+    store = observe_store(opened, metrics, time.monotonic)
+    clock = StoreClock(store, wall=read_clock, monotonic=time.monotonic)
+    await clock.synchronize()
+    return store, clock
+
+
+async def open_server_blobs(
+    stack: AsyncExitStack,
+    settings: Settings,
+    store: Store,
+    encryptor: Encryptor,
+    clock: Clock,
+    log: Any,
+) -> Blobs | None:
+    """Open the external storage for the contents of files and of large responses. Start a task that
+    deletes unneeded contents from this storage. Returns None if the contents are in the store
+    itself."""
+    blobs = await files_blobs(settings, store, encryptor)
+    if blobs is not None:
+        store.use_blobs(blobs, settings.response_blob_bytes)
+        collector = BlobCollector(store, blobs, clock=clock, log=log)
+        await stack.enter_async_context(collector)
+    return blobs
+
+
+async def start_store_tasks(
+    stack: AsyncExitStack,
+    settings: Settings,
+    store: Store,
+    sender: WebhookSender | None,
+    clock: StoreClock,
+    log: Any,
+) -> None:
+    """Start the tasks that delete expired data and deliver webhooks. They run until ``stack`` is
+    closed."""
+    sweeper = Sweeper(store, store_retention(settings), read_clock=clock.synchronize, log=log)
+    await stack.enter_async_context(sweeper)
+    if sender is not None:
+        await stack.enter_async_context(
+            WebhookDeliveries(store.runs, sender, clock=clock, random=random.random)
+        )
+
+
+def peers_folder(worker: WorkerContext | None) -> Path | None:
+    """Return the folder with the sockets of this server's processes. Returns None for a server
+    without workers."""
+    return None if worker is None else worker.folder.peers
+
+
+def _store_peers(settings: Settings, worker: WorkerContext | None) -> Path | None:
+    """Return the folder for the sockets with which the processes that share a store find each
+    other. With PostgreSQL, all servers of this user on this host share one folder. With another
+    store, only the workers of this server share a folder. Returns None if the store is not
+    PostgreSQL and the server has no workers, because then only one process uses the store."""
+    return runtime_folder() if is_postgres(settings.store) else peers_folder(worker)
+
+
+async def open_encryptor(settings: Settings, store: Store) -> Encryptor:
+    """Return an encryptor with the keys in the settings. If the settings have no keys, the
+    encryptor uses a key that all servers of the store share. This key is in the store."""
+    keys = [EncryptionKey.parse(text) for text in settings.encryption_keys]
+    return Encryptor(
+        keys
+        or [
+            EncryptionKey.from_secret(
+                await store.get_or_create_secret("seal", EncryptionKey.generate().secret)
+            )
+        ]
+    )
+
+
+async def files_blobs(
+    settings: Settings, store: Store, encryptor: Encryptor, url: str | None = None
+) -> Blobs | None:
+    """Open the external storage for the contents of uploaded files. ``url``: the address of this
+    storage; the default is the setting ``files``. Returns None if the address is ``store``, because
+    the store itself then holds the contents.
+
+    Raises ``SetupError`` if the storage cannot be opened. Also raises it if the setting ``files``
+    is ``store`` but some contents are still outside of the store.
+    """
+    url = settings.files if url is None else url
+    if url == FILES_IN_STORE:
+        if url == settings.files and (
+            await store.files.list_contents(after=0, limit=1, in_blobs=True)
+            or await store.has_blobs()
+        ):
+            command = antiphon_command("files migrate --from URL")
+            raise SetupError(f"files: contents are outside of the store. To move them: {command}")
+        return None
+    # Several stores may share a bucket. Each store has its own prefix and deletes only below it.
+    root = await store.get_or_create_secret("blobs", secrets.token_bytes(32))
+    return open_blobs(
+        url,
+        settings.files_options,
+        root=hashlib.sha256(root).hexdigest()[:32],
+        encryptor=encryptor,
+        encrypts=settings.files_encrypted,
+        new_id=lambda: secrets.token_hex(16),
+    )
+
+
+def open_webhook_sender(stack: AsyncExitStack, settings: Settings) -> WebhookSender | None:
+    """Return the sender of webhooks, which is closed with ``stack``. Returns None if the settings
+    name no receiver."""
+    if settings.webhook_url is None:
+        return None
+    sender = WebhookSender.open(
+        settings.webhook_url, settings.webhook_secrets, private=settings.webhook_allow_private
+    )
+    stack.push_async_callback(sender.close)
+    return sender
