@@ -15,7 +15,7 @@ import subprocess
 import sys
 from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib import resources
 from pathlib import Path
@@ -130,7 +130,7 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
         return [
             self.bwrap,
             *("--unshare-all", "--unshare-user", "--disable-userns", "--as-pid-1"),
-            *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+            *("--die-with-parent", "--cap-drop", "ALL"),
             *("--uid", _GUEST_UID, "--gid", _GUEST_UID, "--hostname", "sandbox"),
             *_system_mounts(),
             *(part for folder in self.python_folders for part in ("--ro-bind", folder, folder)),
@@ -140,7 +140,9 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
                 for part in ("--ro-bind-data", str(fd), path)
             ),
             *(part for path, host in self.mounts.items() for part in ("--ro-bind", host, path)),
-            *("--proc", "/proc", "--dev", "/dev"),
+            # The box stays in the server's session, so that its low priority counts in the server's
+            # autogroup (sched(7)). It must not reach the terminal of this session.
+            *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/null", "/dev/tty"),
             *("--size", str(64 << 20), "--tmpfs", "/dev/shm"),
             *("--remount-ro", "/dev"),
             *("--size", size, "--tmpfs", "/tmp"),
@@ -262,7 +264,9 @@ class Bubblewrap:
             ) from None
 
     async def _spawn(self, limits: Limits, shared: SharedFolder, group: BoxGroup | None) -> Process:
-        steps = [] if group is None else [group.join]
+        steps: list[Callable[[], None]] = [_leave_process_group]
+        if group is not None:
+            steps.append(group.join)
         if os.geteuid() == 0:
             steps.append(_drop_root)
 
@@ -285,11 +289,17 @@ class Bubblewrap:
                     env={},
                     cwd="/",
                     # the argument ``user`` is not supported by every event loop
-                    preexec_fn=prepare if steps else None,
+                    preexec_fn=prepare,
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 reason = getattr(error, "strerror", None) or error
                 raise ToolError(f"The sandbox could not be started: {reason}") from None
+
+
+def _leave_process_group() -> None:
+    """Move the calling process to a process group of its own, so that Ctrl-C in the server's
+    terminal does not reach it: boxes work until the server has drained."""
+    os.setpgid(0, 0)
 
 
 def _remedy(kernel: Path = Path("/proc/sys")) -> str:

@@ -59,6 +59,13 @@ _DENIED_CALLS: Mapping[str, tuple[int | None, int | None]] = {
     "shmget": (29, 194),
     "msgget": (68, 186),
     "semget": (64, 190),
+    # The memory of these queues and watches belongs to no process either.
+    "io_setup": (206, 0),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    # A new session would be an autogroup of its own, with the full weight of the server's
+    # (sched(7)). The priority of its processes would then mean nothing to the server's.
+    "setsid": (112, 157),
     "keyctl": (250, 219),
     "add_key": (248, 217),
     "request_key": (249, 218),
@@ -89,7 +96,8 @@ _DENIED_CALLS: Mapping[str, tuple[int | None, int | None]] = {
     "nfsservctl": (180, 42),
 }
 _CLONE, _CLONE3 = (56, 220), (435, 435)
-_SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
+_SOCKET, _SOCKETPAIR, _SETSOCKOPT = (41, 198), (53, 199), (54, 208)
+_IOCTL = (16, 29)
 
 #: This bit is set in all system call numbers of the x32 ABI.
 _X32_BIT = 0x40000000
@@ -97,6 +105,11 @@ _X32_BIT = 0x40000000
 _NAMESPACE_FLAGS = 0x7E020080
 _ALLOWED_FAMILIES = (int(socket.AF_UNIX), int(socket.AF_INET), 10)  # 10: AF_INET6
 _NETLINK = 16
+_SOL_SOCKET = 1
+#: SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE and SO_RCVBUFFORCE (asm-generic/socket.h).
+_BUFFER_OPTIONS = (7, 8, 32, 33)
+#: TIOCSTI and TIOCLINUX: put characters into the input of a terminal (asm-generic/ioctls.h).
+_TERMINAL_INPUT = (0x5412, 0x541C)
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
@@ -130,6 +143,8 @@ def build_filter(machine: str) -> bytes:
     instructions += _for_call(_CLONE[column], [*_clone_rules()])
     for numbers in (_SOCKET, _SOCKETPAIR):
         instructions += _for_call(numbers[column], [*_socket_rules()])
+    instructions += _for_call(_SETSOCKOPT[column], [*_socket_option_rules()])
+    instructions += _for_call(_IOCTL[column], [*_ioctl_rules()])
     return b"".join([*instructions, _instruction(_RETURN, _ALLOW)])
 
 
@@ -157,6 +172,29 @@ def _socket_rules() -> Iterator[bytes]:
     yield _instruction(_EQUAL, 0, 0, 1)
     yield _instruction(_RETURN, _ALLOW)
     yield _instruction(_RETURN, _ERRNO | errno.EAFNOSUPPORT)
+
+
+def _socket_option_rules() -> Iterator[bytes]:
+    """Yield the instructions for the system call ``setsockopt``. The call has no effect if it would
+    change the size of a buffer: the agent counts each socket as a full buffer of the usual size."""
+    yield _instruction(_LOAD, _ARGUMENT[1])
+    yield _instruction(_EQUAL, _SOL_SOCKET, 1, 0)
+    yield _instruction(_RETURN, _ALLOW)
+    yield _instruction(_LOAD, _ARGUMENT[2])
+    for option in _BUFFER_OPTIONS:
+        yield _instruction(_EQUAL, option, 0, 1)
+        yield _instruction(_RETURN, _ERRNO)
+    yield _instruction(_RETURN, _ALLOW)
+
+
+def _ioctl_rules() -> Iterator[bytes]:
+    """Yield the instructions for the system call ``ioctl``. Code may not type into a terminal: the
+    box is in the session of the server, whose terminal it could control."""
+    yield _instruction(_LOAD, _ARGUMENT[1])
+    for request in _TERMINAL_INPUT:
+        yield _instruction(_EQUAL, request, 0, 1)
+        yield _instruction(_RETURN, _ERRNO | errno.EPERM)
+    yield _instruction(_RETURN, _ALLOW)
 
 
 def _for_call(number: int, instructions: list[bytes]) -> list[bytes]:

@@ -242,7 +242,7 @@ attempt(fill)
 async def test_closing_a_box_ends_all_its_processes(box: AgentBox) -> None:
     marker = f"antiphon-escape-{os.getpid()}"
     await box.command(
-        f"setsid nohup bash -c 'exec -a {marker} sleep 600' & sleep 0.2",
+        f"nohup bash -c 'exec -a {marker} sleep 600' & sleep 0.2",
         timeout_s=60,
         max_chars=100,
     )
@@ -419,13 +419,62 @@ import platform
     assert await output_of(box, code) == str(["EPERM"] * 3)
 
 
+async def test_kernel_memory_of_watches_and_queues_is_denied(box: AgentBox) -> None:
+    numbers = {"x86_64": (206, 253, 294), "aarch64": (0, 26)}
+    code = f"""
+import platform
+{{call(number, 0, 0) for number in {numbers!r}[platform.machine()]}}
+"""
+    assert await output_of(box, code) == str({"EPERM"})
+
+
+async def test_code_stays_in_the_session_in_which_its_priority_counts(box: AgentBox) -> None:
+    """A new session would have the full weight of the server's (autogroups, sched(7))."""
+    assert await output_of(box, "attempt(os.setsid)") == "'EPERM'"
+    forks = """
+pid = os.fork()
+if not pid:
+    os._exit(attempt(os.setsid) != "EPERM")
+os.waitpid(pid, 0)[1]
+"""
+    assert await output_of(box, forks) == "0"
+
+
+async def test_code_cannot_reach_the_terminal_of_the_server(box: AgentBox) -> None:
+    """The box is in the session of the server, so a terminal of this session would be its own."""
+    assert await output_of(box, "os.path.samefile('/dev/tty', '/dev/null')") == "True"
+    typing = """
+import fcntl, pty
+fd = pty.openpty()[1]
+[attempt(lambda: fcntl.ioctl(fd, request, b"x")) for request in (0x5412, 0x541C)]
+"""
+    assert await output_of(box, typing) == "['EPERM', 'EPERM']"
+
+
+async def test_buffers_of_sockets_keep_their_size(box: AgentBox) -> None:
+    code = """
+import socket
+one, other = socket.socketpair()
+def sizes():
+    return [one.getsockopt(socket.SOL_SOCKET, name) for name in (7, 8)]
+before = sizes()
+for option in (7, 8, 32, 33):
+    one.setsockopt(socket.SOL_SOCKET, option, 1 << 24)
+one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+sizes() == before
+"""
+    assert await output_of(box, code) == "True"
+
+
 async def test_buffers_of_sockets_count_as_memory(box: AgentBox) -> None:
     code = """
 import socket, time
-children = [os.fork() for _ in range(3)]
+for _ in range(20):
+    if not os.fork(): break
 pairs = [socket.socketpair() for _ in range(220)]
 for one, other in pairs:
     one.setblocking(False)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
     try:
         while True: one.send(b"x" * 65536)
     except BlockingIOError: pass

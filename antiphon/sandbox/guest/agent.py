@@ -39,9 +39,6 @@ FLOOD_FACTOR = 50
 MAX_OPEN_FILES = 512
 #: Maximum size of an answer of the Python kernel, in bytes.
 MAX_ANSWER = 1 << 16
-#: ``FREE_SOCKETS``: number of UNIX sockets that are not counted as memory, because libraries use
-#: them. ``SOCKET_BYTES``: bytes that each further socket may hold (net.core.wmem_max).
-FREE_SOCKETS, SOCKET_BYTES = 256, 425_984
 #: The memory of a queued packet, divided by the size of its content.
 SKB_FACTOR = 3
 #: Fields of /proc/PID/status, in KiB. Shared memory is counted for each process that maps it. So
@@ -167,8 +164,8 @@ def _socket_memory() -> int:
     """Return an estimate of the memory in socket buffers, in bytes. The kernel does not count this
     memory as memory of any process.
 
-    For IP sockets, Linux reports the bytes in the queues. For each UNIX socket after the first
-    ``FREE_SOCKETS``, a full buffer is assumed.
+    For IP sockets, Linux reports the bytes in the queues. For each UNIX socket, a full buffer is
+    assumed. Code cannot change the size of a buffer (``seccomp.py``).
     """
     queued = 0
     for name in ("tcp", "tcp6", "udp", "udp6"):
@@ -176,7 +173,14 @@ def _socket_memory() -> int:
             if len(fields) > 4:
                 queued += sum(int(queue, 16) for queue in fields[4].split(":"))
     unix_sockets = sum(1 for _ in _table("/proc/net/unix"))
-    return SKB_FACTOR * queued + SOCKET_BYTES * max(0, unix_sockets - FREE_SOCKETS)
+    return SKB_FACTOR * queued + _buffer_size() * unix_sockets
+
+
+def _buffer_size() -> int:
+    """Return the size of the buffer of a UNIX socket, in bytes: net.core.wmem_default, which is not
+    visible in the box."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
 def _table(path: str) -> Any:
@@ -422,6 +426,7 @@ class Agent:
         limits = self.limits
 
         def prepare() -> None:
+            os.setpgid(0, 0)
             _set_dumpable(True)
             _set_limits(limits)
 
@@ -432,7 +437,6 @@ class Agent:
             stdout=out.write_fd,
             stderr=err.write_fd,
             cwd=HOME,
-            start_new_session=True,
             preexec_fn=prepare,
         )
         os.close(out.write_fd)
@@ -490,7 +494,7 @@ class Agent:
         """Fork the forwarder, the process that passes connections from the box to the proxy."""
         pid = os.fork()
         if pid == 0:
-            os.setsid()
+            os.setpgid(0, 0)
             for fd in (self.input_fd, self.output_fd):
                 os.close(fd)
             _set_limits(self.limits)
@@ -626,7 +630,7 @@ class Agent:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            os.setsid()
+            os.setpgid(0, 0)
             for fd in (self.input_fd, self.output_fd, output.read_fd):
                 os.close(fd)
             if self.listener is not None:
