@@ -4,6 +4,7 @@ again when it dies."""
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -30,6 +31,30 @@ _STABLE_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 #: The program of a child process. It is named, not imported, because it knows the whole server.
 _PROGRAM = "antiphon.bootstrap"
+#: linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+
+
+def _detacher(platform: str = sys.platform) -> Callable[[], None]:
+    """Return the function that a new child calls before it executes its program.
+
+    It moves the child to a process group of its own, so that Ctrl-C in a terminal goes to the
+    supervisor alone. The child stays in the session, since a session of its own would be a separate
+    autogroup, in which the low priority of sandboxes means nothing to other processes (sched(7)).
+    On Linux, the child is killed when the supervisor dies: otherwise it would keep the port and the
+    store, and the server could not be started again.
+    """
+    parent = os.getpid()
+    prctl = ctypes.CDLL(None).prctl if platform == "linux" else None
+
+    def detach() -> None:
+        os.setpgid(0, 0)
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # it died before the call
+                os._exit(1)
+
+    return detach
 
 
 class Child:
@@ -118,7 +143,7 @@ class Child:
                 pass_fds=(theirs.fileno(), *setup.listeners),
                 env=child_environment({"PYTHONPATH": path}),
                 stdin=asyncio.subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in a terminal goes to the supervisor alone
+                preexec_fn=_detacher(),
             )
         control = FrameConnection(self._on_frame)
         await asyncio.get_running_loop().create_connection(lambda: control, sock=ours)

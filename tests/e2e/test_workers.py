@@ -343,6 +343,18 @@ async def test_hangup_reloads_all_workers_under_streams(
     assert workers(server) == before
 
 
+def test_server_whose_supervisor_was_killed_can_be_started_again_at_once(tmp_path: Path) -> None:
+    """Its processes die with it, so they hold neither the port nor the store."""
+    settings = 'workers = 2\nfile_search_embeddings = "off"\n'
+    model = '[models.fast]\nengine = "scripted"\nsource = "Hello there."\n'
+    environment: dict[str, str] = {}
+    for _ in range(4):
+        with serving(tmp_path, settings, model=model, environment=environment) as server:
+            assert "fast" in server.get("/v1/models")
+            environment = {"ANTIPHON_PORT": server.root.rpartition(":")[2]}
+            server.kill()
+
+
 async def test_stop_drains_all_workers(server: Server, client: httpx.AsyncClient) -> None:
     streams = [asyncio.create_task(stream(client, model="slow")) for _ in range(10)]
     async with asyncio.timeout(WAIT_S):
