@@ -11,7 +11,6 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.container_check import CHECKS as CONTAINER_CHECKS
 from antiphon.testing.file_check import CHECKS as FILE_CHECKS
 from antiphon.testing.key_check import CHECKS as KEY_CHECKS
@@ -34,9 +33,6 @@ async def open_new(kind: str, request: pytest.FixtureRequest) -> Store:
         return await open_store("memory:")
     if kind == "sqlite":
         return await open_store(f"sqlite:{request.getfixturevalue('tmp_path')}/a.db")
-    if kind == "shared":
-        folder = request.getfixturevalue("tmp_path")
-        return await SqliteStore.open(folder / "a.db", peers=folder)
     database: Postgres = request.getfixturevalue("database")
     url = await database.create_migrated_database()
     return await open_store(url, listen_url=url)  # as behind a pooler: no session is ours
@@ -58,7 +54,7 @@ ALL_CHECKS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "shared", POSTGRES])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", POSTGRES])
 @pytest.mark.parametrize("name", ALL_CHECKS)
 async def test_store_passes_the_check(kind: str, name: str, request: pytest.FixtureRequest) -> None:
     store = await open_new(kind, request)

@@ -1,4 +1,4 @@
-"""The SQLite run store: claims, leases, conversation locks and reservations.
+"""The SQLite run store: runs and their event logs, leases, conversation locks and reservations.
 
 The database has tables for the heartbeats of processes, the locks of conversations, and the
 reservations (room reserved in a tenant's quota for unfinished responses). An operation that depends
@@ -12,39 +12,68 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any, Protocol
 
 from antiphon.store.common.locks import free_runs
 from antiphon.store.common.reservations import exceeds
+from antiphon.store.common.row_mapping import event_batch_of
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import (
+    Append,
     Claim,
     ConversationLock,
+    DueWebhook,
     EventBatch,
+    EventPage,
     Job,
     RunLimit,
     StoredResponse,
+    WebhookEvent,
 )
 from antiphon.store.runs import RunLimitReached, RunListener
+from antiphon.store.usage import UsageRecord
 
 from .database import Database
-from .event_logs import SaveResponse, SqliteEventLogs
 from .peer_notifications import PeerNotifications
-from .run_tables import ClaimedFrom
+from .run_tables import LARGE_BYTES, ClaimedFrom, RunTables, page_of
 
 __all__ = ["SqliteRuns"]
 
+#: The largest sequence number.
+_MAX_SEQUENCE_NUMBER = 2**31 - 1
 #: Owner of runs that were taken over in order to end them.
 _TAKEOVER_OWNER = ""
 
 
-class SqliteRuns(SqliteEventLogs):
+class SaveResponse(Protocol):
+    """A function that returns another function, which stores a response. The other function must be
+    called within a transaction (``Database.write``). ``listed``: whether other requests can refer
+    to the items of the response by id."""
+
+    def __call__(
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        conversation: str | None = None,
+        *,
+        expires_at: int | None = None,
+        listed: bool = True,
+        usage: UsageRecord | None = None,
+    ) -> Callable[[sqlite3.Connection], None]: ...
+
+
+class SqliteRuns:
     """Implements ``RunStore`` with tables. ``save``: prepares the storage of a response; see
     ``SaveResponse``. ``folder``: the folder with the sockets of the processes that share the
     database; None if only this process uses it."""
 
     def __init__(self, database: Database, save: SaveResponse, folder: Path | None) -> None:
-        super().__init__(database, save)
+        self._database = database
+        self._queries = database.queries
+        self._save = save
+        self._tables = RunTables(database.queries)
         self._notifications = PeerNotifications(folder)
 
     async def open(self) -> None:
@@ -153,6 +182,100 @@ class SqliteRuns(SqliteEventLogs):
         claimed = await self._database.write(work, then=notify)
         return None if claimed is None else claimed[0]
 
+    async def append(self, appends: Sequence[Append]) -> frozenset[str]:
+        def work(connection: sqlite3.Connection) -> tuple[list[Append], set[str]]:
+            appended, lost = [], set()
+            for append in appends:
+                run = self._tables.claimed_run(connection, append.claim)
+                if run is None:
+                    lost.add(append.claim.job.id)
+                elif append.batch.first >= run[1]:
+                    self._tables.add_batch(connection, run[0], append.batch)
+                    appended.append(append)
+            return appended, lost
+
+        def notify(result: tuple[list[Append], set[str]]) -> None:
+            for append in result[0]:
+                self._publish(append.claim, append.batch)
+
+        return frozenset((await self._database.write(work, then=notify))[1])
+
+    async def end(
+        self,
+        claim: Claim,
+        stored: StoredResponse,
+        batch: EventBatch,
+        *,
+        conversation: str | None = None,
+        expires_at: int | None = None,
+        webhook: WebhookEvent | None = None,
+        usage: UsageRecord | None = None,
+    ) -> bool:
+        tenant, response_id = claim.job.tenant, claim.job.id
+        save_response = self._save(
+            tenant,
+            stored,
+            conversation,
+            expires_at=expires_at,
+            listed=stored.response.store,
+            usage=usage,
+        )
+
+        def work(connection: sqlite3.Connection) -> bool:
+            if not self._tables.end(connection, claim, batch):
+                return False
+            save_response(connection)
+            if webhook is not None:
+                row = (webhook.id, webhook.body, webhook.due_at)
+                connection.execute(self._queries["add_webhook"], row)
+            self.forget(connection, tenant, response_id)
+            return True
+
+        def notify(ended: bool) -> None:
+            if ended:
+                self._publish(claim, batch)
+                self.remove(tenant, response_id)
+
+        return await self._database.write(work, then=notify)
+
+    async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
+        ((count,),) = await self._database.rows("count_unended_runs", (tenant, api_key), tuple)
+        return int(count)
+
+    async def take_due_webhooks(
+        self, now: float, retry_at: float, *, limit: int
+    ) -> tuple[DueWebhook, ...]:
+        def work(connection: sqlite3.Connection) -> tuple[DueWebhook, ...]:
+            rows = connection.execute(self._queries["due_webhooks"], (now, limit)).fetchall()
+            for row in rows:
+                connection.execute(self._queries["count_webhook_attempt"], (retry_at, row[0]))
+            return tuple(DueWebhook(name, body, attempts + 1) for name, body, attempts in rows)
+
+        if not await self._database.rows("due_webhooks", (now, 1), lambda row: row[0]):
+            return ()
+        return await self._database.write(work)
+
+    async def postpone_webhook(self, event_id: str, until: float) -> None:
+        await self._execute("postpone_webhook", (until, event_id))
+
+    async def delete_webhook(self, event_id: str) -> None:
+        await self._execute("drop_webhook", (event_id,))
+
+    async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
+        key = (claim.job.tenant, claim.job.id)
+        return tuple(await self._database.rows("history", key, event_batch_of))
+
+    async def events(
+        self, tenant: str, response_id: str, after: int, *, limit: int
+    ) -> EventPage | None:
+        def work(connection: sqlite3.Connection) -> EventPage | None:
+            first = min(after + 1, _MAX_SEQUENCE_NUMBER)
+            arguments = (LARGE_BYTES, first, first, tenant, response_id)
+            with closing(connection.execute(self._queries["events"], arguments)) as rows:
+                return page_of(connection, rows, after, limit)
+
+        return await self._database.read(work)
+
     def subscribe(self, tenant: str, response_id: str) -> Subscription:
         return self._notifications.subscribe(tenant, response_id)
 
@@ -232,14 +355,25 @@ class SqliteRuns(SqliteEventLogs):
         await self._execute("drop_reservation", (tenant, response_id, owner))
 
     def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
+        """Delete the conversation locks of a run that has ended or was deleted. Called within the
+        transaction that ends or deletes the run."""
         connection.execute(self._queries["drop_locks"], (tenant, response_id))
 
     def remove(self, tenant: str, response_id: str) -> None:
+        """Notify the subscribers of a run that the run has ended or was deleted. Called after the
+        transaction that ended or deleted the run."""
         self._notifications.on_run_ended(tenant, response_id)
 
     def _publish(self, claim: Claim, batch: EventBatch) -> None:
+        """Deliver a committed batch of events to the subscribers of its run."""
         if batch.count:
             self._notifications.on_appended(claim.job.tenant, claim.job.id, batch)
+
+    async def _execute(self, query: str, arguments: tuple[Any, ...]) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(self._queries[query], arguments)
+
+        await self._database.write(work)
 
     # --- within a transaction --------------------------------------------------------------------
 
