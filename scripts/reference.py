@@ -15,8 +15,8 @@ from antiphon.http.metrics import Metrics
 from antiphon.http.openapi.describe import FieldRow, OperationView, TextSpan, operations, rows
 from antiphon.http.openapi.describe import type_spans as describe_type
 from antiphon.http.routes.admin.managed_models import ModelAdministration
-from antiphon.store.memory.store import MemoryStore
 from antiphon.support.logs import open_log
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.error_codes import ERROR_CODES
 from tests.conformance.server import Server, backend_of
 

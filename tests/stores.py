@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.store import open_store
 from antiphon.store.base import Store
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.postgres import Postgres
 
 __all__ = ["KINDS", "POSTGRES", "open_empty_store"]
@@ -22,4 +23,4 @@ async def open_empty_store(kind: str, request: pytest.FixtureRequest, folder: Pa
     if kind == "postgres":
         database: Postgres = request.getfixturevalue("database")
         return await open_store(await database.create_migrated_database())
-    return await open_store("memory:" if kind == "memory" else f"sqlite:{folder}/antiphon.db")
+    return MemoryStore() if kind == "memory" else await open_store(f"sqlite:{folder}/antiphon.db")

@@ -21,7 +21,7 @@ from antiphon.cli.main import COMMANDS
 from antiphon.config.load import load
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from tests.conformance.server import Server
 
 ROOT = Path(__file__).parents[1]

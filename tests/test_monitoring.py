@@ -18,7 +18,7 @@ import pytest
 
 from antiphon.http import uvicorn_server
 from antiphon.http.metrics import Metrics
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from scripts.docs import PAGES, ROOT
 from tests.conformance.server import Server, backend_of
 

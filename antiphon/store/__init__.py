@@ -53,7 +53,7 @@ async def open_store(
     if bus is not None and not is_postgres(url):
         raise SetupError("bus: needs a store postgresql://…")
     if url == "memory:":
-        from antiphon.store.memory.store import MemoryStore
+        from antiphon.testing.memory_store.store import MemoryStore
 
         return MemoryStore()
     if is_postgres(url):

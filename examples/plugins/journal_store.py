@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import StoredResponse
+from antiphon.testing.memory_store.store import MemoryStore
 
 
 class JournalStore(MemoryStore):

@@ -22,9 +22,9 @@ from antiphon.errors import BackendError, InvalidRequest, Overloaded, SetupError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.models import factories
 from antiphon.models.catalog import load
-from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, Check
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.items import InputText, Message
 from tests.conformance.server import Server, engine, local
 from tests.conformance.test_hosted import MCP, Dice

@@ -13,7 +13,7 @@ from antiphon.config.settings import Settings
 from antiphon.errors import InvalidRequest, SetupError, ToolError
 from antiphon.limits.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.wire.resources import containers as wc
 from tests.conformance.fake_containers import Uploads

@@ -32,9 +32,9 @@ from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 from antiphon.models import catalog
 from antiphon.store.base import Retention
-from antiphon.store.memory.store import MemoryStore
 from antiphon.support.logs import LogLevel, open_log
 from antiphon.support.loop_watchdog import LoopWatchdog
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.workers.start_report import StartReport
 from tests.webhooks.receiver import SECRETS, Receiver
 

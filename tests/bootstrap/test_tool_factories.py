@@ -25,8 +25,8 @@ from antiphon.limits.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
 from antiphon.sandbox import cgroups
 from antiphon.security.encryption import EncryptionKey, Encryptor
-from antiphon.store.memory.store import MemoryStore
 from antiphon.support import plugins
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.tools.base import AvailabilityReporter
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.web_search.browser import SearchOptions

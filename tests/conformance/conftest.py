@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antiphon.store.base import Store
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from tests.conformance.server import (
     FOREGROUND,
     MODES,

@@ -14,7 +14,7 @@ from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import ExecutionResult
 from antiphon.sandbox.egress.dialer import Dialer
 from antiphon.store.containers import ContainerDirectory
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.containers.container import ContainerPolicy

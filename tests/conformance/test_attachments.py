@@ -20,7 +20,7 @@ from antiphon.inference.conversation import Conversation, Options
 from antiphon.resources.files import Files
 from antiphon.runs.request import attachments
 from antiphon.store.base import Store
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire import items as it
 from tests.attachments.samples import GIF, data_url, docx, pdf, png
 from tests.conformance.conftest import Serve

@@ -13,7 +13,7 @@ from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.inference.conversation import Options, PromptTokens
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.tools.web_search.index import PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire import items as it

@@ -13,7 +13,7 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.inference.sampling import Session
 from antiphon.security.encryption import EncryptionKey, Encryptor
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from tests.conformance.server import Server
 
 KEYS = Encryptor((EncryptionKey.from_secret(b"k" * 32),))

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.resources.skills import Skills
 from antiphon.store.base import Store
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.shell import ShellProvider

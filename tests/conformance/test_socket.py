@@ -26,9 +26,9 @@ from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.uvicorn_server import bind
 from antiphon.http.uvicorn_server import serve as serve_app
 from antiphon.resources.admin.rate_limits import RateLimits
-from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.support.logs import open_log
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.tracing.base import Span, Tracer
 from antiphon.wire.items import Message
 from tests.conformance.asgi_clients import WebSocketClient

@@ -10,9 +10,9 @@ import pytest
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError, StoreError
 from antiphon.store.base import Retention, Store
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.store.usage import UsageRecord
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import (

@@ -28,9 +28,9 @@ from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.completions.engine import CompletionsEngine
 from antiphon.engines.completions.servers import FLAVOURS as IDS
 from antiphon.inference.tokens import ModelCard
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.store.usage import UsageRecord
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tools.web_search.index import PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider

@@ -17,10 +17,10 @@ from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.limits.clients import Client
 from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.base import Store
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.usage import UsageQuery, UsageTotals
 from antiphon.stream.deltas import Open
 from antiphon.support.logs import open_log
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.items import Message
 from antiphon.wire.parsing.requests import parse_create_response
 from tests.conformance.conftest import Serve

@@ -14,7 +14,7 @@ from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.completions.engine import CompletionsEngine, load
 from antiphon.inference.tokens import Chunk, Prompt
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from tests.conformance import oracle
 from tests.conformance.server import Server
 from tests.tiny_models.tiny_tools import GGUF

@@ -34,11 +34,11 @@ from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
 from antiphon.models.catalog import load as load_catalog
 from antiphon.runs.service import Policy, RunDependencies, Service
-from antiphon.store.memory.store import MemoryStore
 from antiphon.support.logs import open_log
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check, collect
+from antiphon.testing.memory_store.store import MemoryStore
 from tests.tiny_models import tiny_eyes
 from tests.tiny_models.tiny_eyes import image_message, picture
 from tests.tiny_models.tiny_tools import FOLDER

@@ -30,11 +30,11 @@ from antiphon.inference.conversation import Conversation, Options
 from antiphon.inference.tokens import EncodedImage, Prompt
 from antiphon.models.catalog import load as load_catalog
 from antiphon.runs.service import Policy, RunDependencies, Service
-from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Text
 from antiphon.support.logs import open_log
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url
 from tests.tiny_models.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture

@@ -25,8 +25,8 @@ from msgspec import Struct
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.sandbox.base import ExecutionResult, Limits, OutputCallback
-from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.event_grammar import check
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.sandbox import FakeBox, FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.shell import ShellProvider

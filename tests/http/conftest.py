@@ -25,10 +25,10 @@ from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.runs.execution.run import EventSink
 from antiphon.store.health import StoreHealth, VectorHealth
-from antiphon.store.memory.rates import MemoryRates
-from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.support.logs import open_log
+from antiphon.testing.memory_store.rates import MemoryRates
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item, Message

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.errors import StoreError
 from antiphon.store.health import StoreHealth, VectorHealth
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.admin.server_info import ProcessHealth
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.errors import StoreError
 from antiphon.resources.conversations import Conversations
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.resources.conversations import CreateConversation
 from antiphon.wire.response import ConversationRef
 

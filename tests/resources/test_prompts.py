@@ -16,7 +16,7 @@ from antiphon.errors import InvalidRequest, NotFound, RequestError, SetupError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import Service
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import parse_create_prompt, parse_create_response
 from antiphon.wire.resources.prompts import PromptResource

@@ -10,7 +10,7 @@ import pytest
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.resources.files import Files
 from antiphon.resources.uploads import ChunkedUploads
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.parsing.uploads import CompleteUpload, CreateUpload
 from antiphon.wire.resources.files import ChunkedUpload
 

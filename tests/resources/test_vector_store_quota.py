@@ -8,7 +8,7 @@ from antiphon.errors import QuotaExceeded
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.resources.files import Files
 from antiphon.resources.vector_stores import VectorStores
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.parsing.vector_stores import CreateVectorStore
 
 

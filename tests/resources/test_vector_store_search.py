@@ -15,8 +15,8 @@ from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.file_contents import single_chunk
 from antiphon.resources.files import FileUpload
 from antiphon.runs.service import Policy, RunDependencies, Service
-from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.embedder import WordEmbedder
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.reranker import WordReranker
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.parsing.vector_stores import (

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from antiphon.retrieval.chunking import estimate_tokens, join_chunks, split_text
 from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
 from antiphon.retrieval.vector_search import VectorSearch
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.vectors import IndexedChunk
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.vector_check import make_indexed_file, make_vector_store
 
 WORDS = st.lists(

@@ -16,7 +16,7 @@ from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.tools.base import ToolProvider
 from antiphon.wire.events import Event
 from antiphon.wire.parsing.requests import parse_create_response

@@ -7,9 +7,9 @@ import pytest
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, StoreError
 from antiphon.runs.service import Service
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.store.usage import UsageRecord
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire import events as ev
 from antiphon.wire.items import Item, Message
 from antiphon.wire.parsing.requests import parse_create_response

@@ -9,7 +9,7 @@ import pytest
 from antiphon.errors import QuotaExceeded, StoreError
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.runs.response_quota import ResponseQuota
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 
 
 class LostAnswers(MemoryStore):

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from antiphon.resources.prompts import Prompts
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import Server, engine, local
 from tests.conformance.test_skills import skill_form

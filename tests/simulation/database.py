@@ -16,12 +16,12 @@ from random import Random
 from typing import Any, Protocol
 
 from antiphon.errors import StoreError
-from antiphon.store.common.locks import OwnerHeartbeats
-from antiphon.store.common.reservations import Reservations
 from antiphon.store.common.subscriptions import Subscription, Subscriptions
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import Append, Claim, EventBatch
 from antiphon.store.runs import RunListener
+from antiphon.testing.memory_store.locks import OwnerHeartbeats
+from antiphon.testing.memory_store.reservations import Reservations
+from antiphon.testing.memory_store.store import MemoryStore
 
 __all__ = ["Connection", "Database", "LapsingReservations", "NetworkConditions"]
 

@@ -13,8 +13,8 @@ import pytest
 from antiphon.errors import Overloaded, StoreError
 from antiphon.store import health
 from antiphon.store.health import StoreHealth
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.sqlite.store import SqliteStore
+from antiphon.testing.memory_store.store import MemoryStore
 
 
 class Checked:

@@ -8,9 +8,9 @@ import pytest
 
 from antiphon.errors import StoreError
 from antiphon.store.common.subscriptions import Subscription
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.store_observer import observe_store
 from antiphon.store.usage import UsageRecord
+from antiphon.testing.memory_store.store import MemoryStore
 
 
 class Observer:

@@ -32,9 +32,9 @@ from antiphon.models.dialect_factories import create_dialect
 from antiphon.models.factories import backend_factory
 from antiphon.resources.skills import Skills
 from antiphon.store import open_store
-from antiphon.store.memory.store import MemoryStore
 from antiphon.support.plugins import load_plugin, load_plugins, plugin_names
 from antiphon.testing.engine import ScriptedEngine
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.wire.items import InputText, Message
 
@@ -132,7 +132,7 @@ async def test_store_plugin_is_found_by_scheme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = (
-        "from antiphon.store.memory.store import MemoryStore\n"
+        "from antiphon.testing.memory_store.store import MemoryStore\n"
         "async def open_store(url):\n"
         "    store = MemoryStore()\n"
         "    store.url = url\n"

@@ -20,10 +20,10 @@ from antiphon.errors import RunError, SetupError
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import WebhookEvent
 from antiphon.stream.deltas import Finish, Open, Text
 from antiphon.testing import run_check
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.run_check import batch, begin_run
 from antiphon.webhooks.deliver import (
     DELIVERY_LEASE_S,

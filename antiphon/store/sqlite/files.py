@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections.abc import Collection
 
-from antiphon.store.common.reservations import exceeds
+from antiphon.store.common.quotas import exceeds
 from antiphon.store.common.row_mapping import blob_of, file_of, file_row, stored_content_of
 from antiphon.store.files import BlobRef, FileContents, FileQuery, StoredContent
 from antiphon.wire.resources.files import File

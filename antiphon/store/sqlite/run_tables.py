@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from contextlib import ExitStack, closing
 from typing import Any
 
-from antiphon.store.common.fair_claims import choose_fairly
+from antiphon.store.common.claims import choose_fairly
 from antiphon.store.common.row_mapping import claim_of
 from antiphon.store.records import Claim, ConversationLock, EventBatch, EventPage, Job, RunLimit
 

@@ -16,8 +16,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
-from antiphon.store.common.locks import free_runs
-from antiphon.store.common.reservations import exceeds
+from antiphon.store.common.claims import free_runs
+from antiphon.store.common.quotas import exceeds
 from antiphon.store.common.row_mapping import event_batch_of
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import (

@@ -14,7 +14,7 @@ from antiphon.backends.validation import schema_validator
 from antiphon.backends.validation.schema_validator import SchemaValidator, match_fault_in_process
 from antiphon.backends.validation.validator_worker import validate_json
 from antiphon.errors import BackendError, InvalidRequest
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from tests.conformance.server import Server, engine, local
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"

@@ -10,8 +10,8 @@ import pytest
 from antiphon.errors import Overloaded, StoreError
 from antiphon.limits.clients import ClientLimits, LimitScope
 from antiphon.resources.admin.rate_limits import RateLimits
-from antiphon.store.memory.rates import MemoryRates
 from antiphon.store.rates import RateReport, RateState, RateStore
+from antiphon.testing.memory_store.rates import MemoryRates
 
 
 class Clock:

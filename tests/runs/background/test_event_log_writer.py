@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from antiphon.runs.background.event_log_writer import EventLogWriter, LogSink
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import Append
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.run_check import begin_run
 from antiphon.wire.events import OutputTextDelta
 

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from antiphon.runs.background import snapshots
 from antiphon.runs.background.event_codec import encode_events
 from antiphon.runs.background.snapshots import Snapshots
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import Append, Claim, EventBatch
 from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import ResponseWriter
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.run_check import ended_response, job, queued_response
 from antiphon.wire.events import Event
 from antiphon.wire.items import Message

@@ -21,10 +21,10 @@ from antiphon.runs.background.worker import BackgroundWorker, LeaseConfig
 from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
-from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult, Toolset
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.items import (

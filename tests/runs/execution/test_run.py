@@ -18,12 +18,12 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError, Overloaded, RunError
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.runs.execution.run import EventSink, ReaderGone, Run
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.store.usage import UsageRecord
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.upstream.replicas import ReplicaPool
 from antiphon.upstream.retries import RetryPolicy, UpstreamHealth
 from antiphon.wire import events as ev

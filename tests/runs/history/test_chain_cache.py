@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from antiphon.inference.conversation import PromptTokens
 from antiphon.runs.history.chain_cache import ChainCache, stored_tokens
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import StoredResponse, TurnTokens
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.store_check import make_response
 
 

@@ -10,7 +10,7 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.service import Service
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.items import LocalShellCallOutput
 from antiphon.wire.response import Response

@@ -12,8 +12,8 @@ from antiphon.backends.scripted_backend import ScriptedBackend, ScriptedReply
 from antiphon.backends.truncation import shorten_conversation
 from antiphon.errors import InvalidRequest, context_length_exceeded
 from antiphon.inference.conversation import Conversation, Options
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ItemQuery
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire import items as it
 from antiphon.wire.resources.conversations import ConversationResource
 from tests.runs.scripted_service import create, make_service

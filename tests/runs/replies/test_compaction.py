@@ -14,9 +14,9 @@ from antiphon.inference.conversation import Conversation, Options, ToolChoice
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
-from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.event_grammar import check
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import parse_compact_request
 from antiphon.wire.response import CompactedResponse, Response, Usage

@@ -20,7 +20,7 @@ from antiphon.ipc.server import CallServer
 from antiphon.ipc.signatures import CallSigner
 from antiphon.resources.skills import Skills
 from antiphon.store.containers import ContainerDirectory
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.containers.container import ContainerPolicy
 from antiphon.tools.containers.hosted import (

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest, QuotaExceeded, ToolError
 from antiphon.ipc.server import CallServer
-from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.tools.containers.hosted import (
     ContainerHostSession,
     HostedContainers,

@@ -17,10 +17,10 @@ from antiphon.backends.remote.chat_completions.servers import FLAVOURS
 from antiphon.backends.remote.factory import create_chat_backend
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint, ToolChoice
-from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, CONVERSATION, Check
 from antiphon.testing.delta_reader import ReplyRecord
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig

@@ -18,10 +18,10 @@ from antiphon.backends.remote.responses.servers import FLAVOURS
 from antiphon.backends.scripted_backend import Script, ScriptedBackend
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint, ToolChoice
-from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.testing.backend_check import CHECKS, CONVERSATION, Check
 from antiphon.testing.delta_reader import ReplyRecord
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import (
     CustomToolCall,

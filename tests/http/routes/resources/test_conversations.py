@@ -16,9 +16,9 @@ from antiphon.http.app import create_app
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.service import Service
 from antiphon.store.base import Store
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 from tests.http.conftest import counted

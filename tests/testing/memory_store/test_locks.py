@@ -1,4 +1,4 @@
-"""Leases of single-process stores: an owner without heartbeats loses its runs and locks."""
+"""Leases: an owner without heartbeats loses its runs and locks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.common.locks import ConversationLocks, OwnerHeartbeats
+from antiphon.testing.memory_store.locks import ConversationLocks, OwnerHeartbeats
 from antiphon.testing.run_check import batch, begin_run, ended_response
+from tests.stores import open_empty_store
 
 LEASE_S = 5.0
 
@@ -29,15 +29,14 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(
-        "antiphon.store.common.locks.time", SimpleNamespace(monotonic=clock.monotonic)
-    )
+    for module in ("antiphon.testing.memory_store.locks", "antiphon.store.sqlite.runs"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=clock.monotonic))
     return clock
 
 
-@pytest.fixture(params=["memory:", "sqlite:{}/a.db"])
+@pytest.fixture(params=["memory", "sqlite"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    store = await open_store(request.param.format(tmp_path))
+    store = await open_empty_store(request.param, request, tmp_path)
     yield store
     await store.close()
 

@@ -10,7 +10,7 @@ from itertools import islice
 
 from msgspec import Struct, field
 
-from antiphon.store.common.reservations import exceeds
+from antiphon.store.common.quotas import exceeds
 from antiphon.store.search_terms import index_terms
 from antiphon.store.vectors import (
     ChunkHit,

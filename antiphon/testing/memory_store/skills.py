@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from antiphon.store.common.reservations import exceeds
+from antiphon.store.common.quotas import exceeds
 from antiphon.store.skills import SkillDraft
 from antiphon.wire.resources.skills import Skill, SkillVersion
 

@@ -3,6 +3,7 @@ survive the process."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -13,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import StoreError
-from antiphon.store.common.fair_claims import choose_fairly
-from antiphon.store.common.single_process import SingleProcessRuns
+from antiphon.store.common.claims import choose_fairly
+from antiphon.store.common.subscriptions import Subscription, Subscriptions
 from antiphon.store.records import (
     Append,
     Claim,
@@ -27,8 +28,11 @@ from antiphon.store.records import (
     StoredResponse,
     WebhookEvent,
 )
-from antiphon.store.runs import RunLimitReached
+from antiphon.store.runs import RunLimitReached, RunListener
 from antiphon.store.usage import UsageRecord
+
+from .locks import ConversationLocks, OwnerHeartbeats
+from .reservations import Reservations
 
 __all__ = ["MemoryRuns"]
 
@@ -77,14 +81,20 @@ class _SaveResponse(Protocol):
     ) -> None: ...
 
 
-class MemoryRuns(SingleProcessRuns):
+class MemoryRuns:
     """Implements ``RunStore`` with dictionaries. ``save``: a function that stores a response in the
     store to which these runs belong. ``check``: a function that the methods call first. It raises
     ``StoreError`` if the store is closed."""
 
     def __init__(self, save: _SaveResponse, check: Callable[[], None]) -> None:
-        super().__init__(check)
         self._save = save
+        self._check = check
+        self._owners = OwnerHeartbeats()
+        self._locks = ConversationLocks(self._owners)
+        #: Reservations for responses that are being generated.
+        self.reservations = Reservations(self._owners)
+        self._subscriptions = Subscriptions()
+        self._listener: RunListener | None = None
         self._runs: dict[_Key, _Run] = {}
         self._webhooks: dict[str, tuple[WebhookEvent, int]] = {}
 
@@ -144,6 +154,56 @@ class MemoryRuns(SingleProcessRuns):
             claims.append(self._take(run, owner))
             self._locks.transfer(run.job.tenant, run.job.id, owner)
         return tuple(claims)
+
+    async def heartbeat(
+        self,
+        owner: str,
+        models: Collection[str] = (),
+        *,
+        lease_s: float = math.inf,
+        held: Collection[str] | None = None,
+    ) -> bool:
+        self._check()
+        self._owners.record(owner)
+        is_free = self._owners.free_runs(owner, lease_s, held)
+        return any(
+            run.ended_at is None and run.job.model in models and is_free(run.job.id, run.owner)
+            for run in self._runs.values()
+        )
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Remove a tenant's conversation locks, and its reservations for responses that are being
+        generated. Called when the tenant is deleted."""
+        self._locks.remove_tenant(tenant)
+        self.reservations.remove_tenant(tenant)
+
+    def subscribe(self, tenant: str, response_id: str) -> Subscription:
+        return self._subscriptions.subscribe(tenant, response_id)
+
+    async def lock_conversation(
+        self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
+    ) -> bool:
+        self._check()
+        if not self._locks.has_run(tenant, holder) and self._has_ended(tenant, holder):
+            return False
+        return self._locks.acquire(tenant, conversation_id, holder, owner, lease_s=lease_s)
+
+    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
+        self._locks.release(tenant, conversation_id, holder)
+
+    def is_locked(self, tenant: str, holder: str, lock: ConversationLock) -> bool:
+        """Return whether the response ``holder`` still has this lock.
+
+        If it has, the call counts as a heartbeat of the lock's owner, which is this process. So the
+        lock does not expire during the write that the caller starts next.
+        """
+        is_locked = self._locks.is_held(tenant, lock.conversation, holder, lock.owner)
+        if is_locked:
+            self._owners.record(lock.owner)
+        return is_locked
+
+    def set_listener(self, listener: RunListener) -> None:
+        self._listener = listener
 
     async def release(self, owner: str) -> None:
         self._check()
@@ -294,15 +354,7 @@ class MemoryRuns(SingleProcessRuns):
 
     # --- private ---------------------------------------------------------------------------------
 
-    async def _has_free_run(
-        self, models: Collection[str], is_free: Callable[[str, str | None], bool]
-    ) -> bool:
-        return any(
-            run.ended_at is None and run.job.model in models and is_free(run.job.id, run.owner)
-            for run in self._runs.values()
-        )
-
-    async def _has_ended(self, tenant: str, response_id: str) -> bool:
+    def _has_ended(self, tenant: str, response_id: str) -> bool:
         run = self._runs.get((tenant, response_id))
         return run is not None and run.ended_at is not None
 
@@ -324,3 +376,13 @@ class MemoryRuns(SingleProcessRuns):
             run.batches += batch.rows
             run.attempts = 0
             self._subscriptions.publish(run.job.tenant, run.job.id, replace(batch, tokens=b""))
+
+    def _notify_queued(self) -> None:
+        if self._listener is not None:
+            self._listener.on_run_queued()
+
+    def _notify_lost(self, response_id: str, epoch: int, old_owner: str | None) -> None:
+        """Notify the listener that another owner took over a run from ``old_owner``. If the run had
+        no owner, do nothing."""
+        if old_owner and self._listener is not None:
+            self._listener.on_run_lost(response_id, epoch)

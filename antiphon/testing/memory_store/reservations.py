@@ -1,5 +1,5 @@
-"""Reservations of a store that only one process uses, kept in memory. A response that is being
-generated has a reservation, so it counts against its tenant's quota before it is saved."""
+"""Reservations of the memory store. A response that is being generated has a reservation, so
+it counts against its tenant's quota before it is saved."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from collections.abc import Callable
 
 from .locks import OwnerHeartbeats
 
-__all__ = ["Reservations", "exceeds"]
-
-
-def exceeds(total: int, limit: int | None) -> bool:
-    """Return whether a total is larger than a limit. None means no limit."""
-    return limit is not None and total > limit
+__all__ = ["Reservations"]
 
 
 class Reservations:

@@ -15,7 +15,7 @@ from antiphon.errors import StoreError
 from antiphon.store.base import Retention
 from antiphon.store.blob_storage import NoBlobResponses
 from antiphon.store.common.eviction import TenantTotals
-from antiphon.store.common.reservations import exceeds
+from antiphon.store.common.quotas import exceeds
 from antiphon.store.common.row_mapping import item_kind
 from antiphon.store.records import (
     ConversationLock,

@@ -1,12 +1,13 @@
-"""Heartbeats and conversation locks of a store that only one process uses. They are kept in
-memory."""
+"""Heartbeats and conversation locks of the memory store."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
 
-__all__ = ["ConversationLocks", "OwnerHeartbeats", "free_runs"]
+from antiphon.store.common.claims import free_runs
+
+__all__ = ["ConversationLocks", "OwnerHeartbeats"]
 
 
 class OwnerHeartbeats:
@@ -40,24 +41,6 @@ class OwnerHeartbeats:
         as in ``RunStore.claim``.
         """
         return free_runs(owner, self.living_owners(lease_s), held)
-
-
-def free_runs(
-    owner: str, living_owners: Collection[str], held: Collection[str] | None
-) -> Callable[[str, str | None], bool]:
-    """Return a function that tells whether ``owner`` may claim a run. The arguments of the function
-    are the id and the current owner of the run.
-
-    ``owner`` may claim a run that has no living owner. It may also claim a run of its own that is
-    not in ``held``. ``held``: as in ``RunStore.claim``.
-    """
-    alive = {owner, *living_owners}
-
-    def is_free(response_id: str, run_owner: str | None) -> bool:
-        is_forgotten = run_owner == owner and held is not None and response_id not in held
-        return is_forgotten or run_owner not in alive
-
-    return is_free
 
 
 class ConversationLocks:

@@ -1,12 +1,13 @@
-"""The order in which a store claims queued runs of several tenants."""
+"""Which runs an owner may claim, and in which order a store claims the queued runs of several
+tenants."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-__all__ = ["choose_fairly"]
+__all__ = ["choose_fairly", "free_runs"]
 
 _T = TypeVar("_T")
 
@@ -46,3 +47,21 @@ def choose_fairly(
         left[tenant] -= 1
         add_head(tenant, count + 1)
     return chosen
+
+
+def free_runs(
+    owner: str, living_owners: Collection[str], held: Collection[str] | None
+) -> Callable[[str, str | None], bool]:
+    """Return a function that tells whether ``owner`` may claim a run. The arguments of the function
+    are the id and the current owner of the run.
+
+    ``owner`` may claim a run that has no living owner. It may also claim a run of its own that is
+    not in ``held``. ``held``: as in ``RunStore.claim``.
+    """
+    alive = {owner, *living_owners}
+
+    def is_free(response_id: str, run_owner: str | None) -> bool:
+        is_forgotten = run_owner == owner and held is not None and response_id not in held
+        return is_forgotten or run_owner not in alive
+
+    return is_free

@@ -6,8 +6,8 @@ import random
 
 from antiphon.store import open_store
 from antiphon.store.base import Retention
-from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import Append
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.run_check import batch, begin_run, ended_response
 from antiphon.testing.store_check import make_response
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 from msgspec import UNSET, Struct
 
-from antiphon.store.common.reservations import exceeds
+from antiphon.store.common.quotas import exceeds
 from antiphon.store.files import BlobRef, FileContents, FileQuery, StoredContent
 from antiphon.wire.resources.files import File
 
