@@ -30,7 +30,6 @@ def _stores() -> Iterator[tuple[dict[str, str], Postgres]]:
     with tempfile.TemporaryDirectory() as folder, postgres() as server:
         yield (
             {
-                "memory": "memory:",
                 "SQLite": f"sqlite:{Path(folder) / 'bench.db'}",
                 "PostgreSQL": asyncio.run(server.create_database()),
             },

@@ -291,8 +291,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         _storage(
             (
                 "Store for responses and all other data: the path of a SQLite file, `memory:` "
-                "(lost when the server stops), `postgresql://…` (several servers can share it), "
-                "or the URL of a plug-in (see embedding.md)."
+                "(a temporary file, lost when the server stops), `postgresql://…` (several "
+                "servers can share it), or the URL of a plug-in (see embedding.md)."
             ),
             default="~/.local/share/antiphon/responses.db",
         ),

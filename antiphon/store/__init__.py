@@ -37,8 +37,8 @@ async def open_store(
     listen_url: str | None = None,
     bus: str | None = None,
 ) -> Store:
-    """Open the store at a URL: ``memory:``, ``sqlite:PATH``, a path, or ``postgresql://…``. Raises
-    ``SetupError``.
+    """Open the store at a URL: ``memory:`` (a temporary SQLite file), ``sqlite:PATH``, a path, or
+    ``postgresql://…``. Raises ``SetupError``.
 
     - ``vectors``, ``vectors_key``: the values of the settings with these names. They select how the
       nearest vectors are found.
@@ -52,10 +52,6 @@ async def open_store(
         raise SetupError(f'vectors: "{vectors.partition(":")[0]}" needs a store postgresql://…')
     if bus is not None and not is_postgres(url):
         raise SetupError("bus: needs a store postgresql://…")
-    if url == "memory:":
-        from antiphon.testing.memory_store.store import MemoryStore
-
-        return MemoryStore()
     if is_postgres(url):
         from antiphon.store.postgres.store import PostgresStore
 
@@ -80,4 +76,6 @@ async def open_store(
         return await factory(url)
     from antiphon.store.sqlite.store import SqliteStore
 
+    if url == "memory:":
+        return await SqliteStore.open_temporary()
     return await SqliteStore.open(Path(path).expanduser(), peers=peers)

@@ -3,7 +3,8 @@ server. It keeps the input and the tokens of each response.
 
 Each response is stored with a link to its parent, the response that it continues. The row of a
 response holds only the input, output and tokens of this response. So a turn of a long conversation
-needs no more space than a turn of a short one. The memory store is the reference implementation.
+needs no more space than a turn of a short one. Tests compare every store with the memory store of
+``antiphon.testing``.
 """
 
 from __future__ import annotations

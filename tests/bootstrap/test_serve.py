@@ -32,9 +32,9 @@ from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 from antiphon.models import catalog
 from antiphon.store.base import Retention
+from antiphon.store.sqlite.store import SqliteStore
 from antiphon.support.logs import LogLevel, open_log
 from antiphon.support.loop_watchdog import LoopWatchdog
-from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.workers.start_report import StartReport
 from tests.webhooks.receiver import SECRETS, Receiver
 
@@ -203,7 +203,7 @@ async def test_encrypted_items_survive_a_restart(tmp_path: Path, where: str) -> 
 async def test_shutdown_closes_models_and_store(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     monkeypatch.setattr(ScriptedBackend, "close", lambda self: _record(closed, "model"))
-    monkeypatch.setattr(MemoryStore, "close", lambda self: _record(closed, "store"))
+    monkeypatch.setattr(SqliteStore, "close", lambda self: _record(closed, "store"))
 
     async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         assert closed == []
@@ -227,7 +227,7 @@ async def test_store_is_swept_at_the_start(
         done.set()
         raise RuntimeError("a sweep that fails ends nothing")
 
-    monkeypatch.setattr(MemoryStore, "sweep", sweep)
+    monkeypatch.setattr(SqliteStore, "sweep", sweep)
 
     async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         await done.wait()

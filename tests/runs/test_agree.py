@@ -25,6 +25,7 @@ from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.stream.deltas import Delta
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.postgres import Postgres
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.parsing.requests import parse_create_response
@@ -87,11 +88,10 @@ class Agreement(RuleBasedStateMachine):
 
     async def _open(self) -> list[World]:
         urls = [
-            "memory:",
             f"sqlite:{Path(self.folder.name)}/a.db",
             await self.database.create_migrated_database(),
         ]
-        return [World(await open_store(url)) for url in urls]
+        return [World(MemoryStore()), *[World(await open_store(url)) for url in urls]]
 
     def teardown(self) -> None:
         async def close() -> None:

@@ -14,6 +14,7 @@ from antiphon.store.base import Store
 from antiphon.testing.container_check import CHECKS as CONTAINER_CHECKS
 from antiphon.testing.file_check import CHECKS as FILE_CHECKS
 from antiphon.testing.key_check import CHECKS as KEY_CHECKS
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.quota_check import CHECKS as QUOTA_CHECKS
 from antiphon.testing.rate_check import CHECKS as RATE_CHECKS
@@ -30,7 +31,7 @@ from tests.stores import POSTGRES
 async def open_new(kind: str, request: pytest.FixtureRequest) -> Store:
     """Open a new store."""
     if kind == "memory":
-        return await open_store("memory:")
+        return MemoryStore()
     if kind == "sqlite":
         return await open_store(f"sqlite:{request.getfixturevalue('tmp_path')}/a.db")
     database: Postgres = request.getfixturevalue("database")
@@ -68,7 +69,7 @@ async def test_store_passes_the_check(kind: str, name: str, request: pytest.Fixt
 async def test_check_store_accepts_every_check() -> None:
     @asynccontextmanager
     async def open_new() -> AsyncIterator[Store]:
-        yield await open_store("memory:")
+        yield MemoryStore()
 
     batteries = (
         CHECKS,
@@ -95,7 +96,7 @@ async def test_check_store_runs_each_given_check_on_a_new_store() -> None:
 
     @asynccontextmanager
     async def open_new() -> AsyncIterator[Store]:
-        stores.append(await open_store("memory:"))
+        stores.append(MemoryStore())
         yield stores[-1]
 
     async def check(store: Store) -> None:

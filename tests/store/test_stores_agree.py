@@ -18,6 +18,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, Claim, ConversationLock, EventBatch, StoredResponse
+from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended_response, job, queued_response
 from antiphon.testing.store_check import make_response
@@ -101,11 +102,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     async def opened(self) -> list[StoreUnderTest]:
         urls = [
-            "memory:",
             f"sqlite:{self.folder.name}/a.db",
             await self.database.create_migrated_database(),
         ]
-        return [StoreUnderTest(await open_store(url)) for url in urls]
+        stores = [MemoryStore(), *[await open_store(url) for url in urls]]
+        return [StoreUnderTest(store) for store in stores]
 
     def teardown(self) -> None:
         async def close() -> None:

@@ -10,7 +10,10 @@ the API. Token ids are stored as packed integers.
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -102,6 +105,17 @@ class SqliteStore(NoBlobResponses):
             await store.close()
             raise
         return store
+
+    @classmethod
+    async def open_temporary(cls) -> SqliteStore:
+        """Open a new database in a temporary file. The file is unlinked as soon as it is open, so
+        the operating system frees its space when the store is closed or the process is killed.
+        Raises ``SetupError``."""
+        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="antiphon-"))
+        try:
+            return await cls.open(folder / "store.db")
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder)
 
     async def _forget_processes(self) -> None:
         """Delete the records of processes that used the database earlier, such as their leases. The

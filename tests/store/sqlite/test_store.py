@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.errors import RunError, SetupError
+from antiphon.store import open_store
 from antiphon.store.base import Retention
 from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append, ConversationLock, ResponseQuery
@@ -554,3 +556,18 @@ async def test_cancelled_close_still_closes(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     assert await store.load("t", "resp_a") == make_response("a")
     await store.close()
+
+
+async def test_temporary_stores_are_independent_and_leave_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    one, other = await open_store("memory:"), await open_store("memory:")
+    assert not list(tmp_path.iterdir()), "a killed process would leave this"
+    for n in range(50):
+        await one.save("t", make_response(str(n), text="word " * 50_000))  # several checkpoints
+    assert (await one.usage("t")).responses == 50 and await one.load("t", "resp_0") is not None
+    assert await other.load("t", "resp_0") is None
+    await one.close()
+    await other.close()
+    assert not list(tmp_path.iterdir())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from antiphon.store import open_store
 from antiphon.store.base import Retention
 from antiphon.store.records import Append
 from antiphon.testing.memory_store.store import MemoryStore
@@ -47,9 +46,3 @@ async def test_deleted_runs_free_memory() -> None:
         and not store.runs._subscriptions._by_run
         and not store.runs._locks._locks
     )
-
-
-async def test_memory_stores_are_independent() -> None:
-    one, other = await open_store("memory:"), await open_store("memory:")
-    await one.save("t", make_response("a"))
-    assert await other.load("t", "resp_a") is None
