@@ -47,7 +47,7 @@ _MAX_SEQUENCE_NUMBER = 2**31 - 1
 _TAKEOVER_OWNER = ""
 
 
-class SaveResponse(Protocol):
+class _SaveResponse(Protocol):
     """A function that returns another function, which stores a response. The other function must be
     called within a transaction (``Database.write``). ``listed``: whether other requests can refer
     to the items of the response by id."""
@@ -66,10 +66,10 @@ class SaveResponse(Protocol):
 
 class SqliteRuns:
     """Implements ``RunStore`` with tables. ``save``: prepares the storage of a response; see
-    ``SaveResponse``. ``folder``: the folder with the sockets of the processes that share the
+    ``_SaveResponse``. ``folder``: the folder with the sockets of the processes that share the
     database; None if only this process uses it."""
 
-    def __init__(self, database: Database, save: SaveResponse, folder: Path | None) -> None:
+    def __init__(self, database: Database, save: _SaveResponse, folder: Path | None) -> None:
         self._database = database
         self._queries = database.queries
         self._save = save
