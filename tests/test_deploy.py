@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from antiphon.backends.scripted_backend import ScriptedBackend
-from antiphon.cli.main import COMMANDS
+from antiphon.cli.commands.table import COMMANDS
 from antiphon.config.load import load
 from antiphon.config.options import options
 from antiphon.config.settings import Settings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from antiphon.cli.main import COMMANDS
+from antiphon.cli.commands.table import COMMANDS
 from antiphon.config.load import load
 from antiphon.config.settings import Settings
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ from antiphon.errors import SetupError
 from antiphon.models.download import progress_bar, pull, resolve
 
 from .client import RequestFailed, Server, find_server
+from .commands.base import print_line
 
 __all__ = ["ACTIONS", "pull_here", "run"]
 
@@ -36,7 +36,7 @@ def pull_here(source: str, settings: Settings) -> None:
     """Download a model to the cache folder of this machine and print its path."""
     with progress_bar() as progress:
         path = asyncio.run(pull(source, settings.cache_dir, progress))
-    _print_line(str(path))
+    print_line(str(path))
 
 
 def _list(loaded: LoadedSettings) -> None:
@@ -47,12 +47,12 @@ def _list(loaded: LoadedSettings) -> None:
         listed = server.get("/antiphon/models")
     except RequestFailed:
         return _list_files(loaded.settings)
-    _print_line(f"{server.root_url}")
+    print_line(f"{server.root_url}")
     for model in listed["data"]:
-        _print_line("  " + _describe(model))
+        print_line("  " + _describe(model))
     memory = listed["memory"]
     budget = f" of {_size(memory['budget_bytes'])}" if memory["budget_bytes"] else ""
-    _print_line(f"  memory: about {_size(memory['used_bytes'])}{budget}")
+    print_line(f"  memory: about {_size(memory['used_bytes'])}{budget}")
 
 
 def _list_files(settings: Settings) -> None:
@@ -60,17 +60,17 @@ def _list_files(settings: Settings) -> None:
     for name, model in settings.models.items():
         there = Path(model.source).expanduser()
         path = there if there.exists() else resolve(model.source, cache)
-        _print_line(f"{name}  {model.source}  {path or 'not downloaded yet'}")
+        print_line(f"{name}  {model.source}  {path or 'not downloaded yet'}")
     for file in sorted(cache.rglob("*.gguf")):
-        _print_line(f"{file}  {file.stat().st_size / 1e6:.0f} MB")
+        print_line(f"{file}  {file.stat().st_size / 1e6:.0f} MB")
 
 
 def _load(loaded: LoadedSettings, name: str) -> None:
-    _print_line(_describe(find_server(loaded).post(_path(name, "load"))))
+    print_line(_describe(find_server(loaded).post(_path(name, "load"))))
 
 
 def _unload(loaded: LoadedSettings, name: str) -> None:
-    _print_line(_describe(find_server(loaded).post(_path(name, "unload"))))
+    print_line(_describe(find_server(loaded).post(_path(name, "unload"))))
 
 
 def _pull(loaded: LoadedSettings, name: str) -> None:
@@ -81,7 +81,7 @@ def _pull(loaded: LoadedSettings, name: str) -> None:
         server.get(_path(name))
     except RequestFailed:
         return pull_here(name, loaded.settings)
-    _print_line(_describe(_pull_there(server, name)))
+    print_line(_describe(_pull_there(server, name)))
 
 
 def _pull_there(server: Server, name: str) -> Mapping[str, Any]:
@@ -128,7 +128,3 @@ def _describe(model: Mapping[str, Any]) -> str:
 
 def _size(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-
-
-def _print_line(text: str) -> None:
-    sys.stdout.write(text + "\n")

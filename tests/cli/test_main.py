@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from antiphon import __version__
+from antiphon.cli.commands.table import COMMANDS
 from antiphon.cli.foreign_flags import FOREIGN_FLAGS
-from antiphon.cli.main import COMMANDS, main
+from antiphon.cli.main import main
 from antiphon.config.keys import ApiKey
 from antiphon.config.load import load
 from antiphon.config.model import Model

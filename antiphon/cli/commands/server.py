@@ -1,0 +1,190 @@
+"""The commands that start or describe a server: ``serve``, ``settings``, ``doctor``, ``demo``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from antiphon import __version__
+from antiphon.config.keys import ApiKey
+from antiphon.config.load import FILE, LoadedSettings
+from antiphon.config.mcp import McpServer
+from antiphon.config.model import Model
+from antiphon.config.options import literal, options
+from antiphon.config.report import mask_secrets
+from antiphon.config.settings import Settings
+from antiphon.support.installation import antiphon_command
+from antiphon.workers.start_report import StartReport
+
+from .base import Command, print_line
+
+__all__ = ["DEMO", "DOCTOR", "SERVE", "SETTINGS"]
+
+
+def _models_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models",
+        nargs="*",
+        default=argparse.SUPPRESS,
+        metavar="MODEL",
+        help="model to serve: a GGUF file, a folder with a GGUF file, a model at Hugging Face"
+        " (hf:owner/repo or owner/repo:Q4_K_M), NAME=SOURCE, or the name of a model in the settings"
+        " (default: all models in the settings, or a small model if they contain none)",
+    )
+
+
+def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
+    from antiphon.bootstrap.access import page_is_served
+    from antiphon.bootstrap.serve import serve, serve_with_workers
+    from antiphon.http.uvicorn_server import run as run_loop
+
+    from ..doctor import summary
+
+    human = loaded.settings.log_format == "human"
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    def announce(serving: StartReport) -> None:
+        console.print(f"Antiphon {__version__} at {serving.url}/v1", style="bold")
+        for model in serving.models:
+            size = f" · {model.context_size} tokens" if model.context_size else ""
+            also = f" · also {', '.join(model.aliases)}" if model.aliases else ""
+            console.print(f"  {model.name}{size}{also}")
+        for line in summary(serving.capabilities):
+            console.print(f"  {line}", style="dim")
+        if page_is_served(loaded.settings):
+            console.print(f"  In a browser: {serving.url}/")
+        console.print(
+            f"  Chat: {antiphon_command(_chat_arguments(loaded, serving.url))} · All settings:"
+            f" {antiphon_command('settings')}",
+            style="dim",
+        )
+
+    if loaded.settings.workers > 1:
+        shown = announce if human else _silent
+        run_loop(serve_with_workers(loaded, arguments.sources, shown))
+        return
+    run_loop(
+        serve(
+            loaded.settings,
+            announce if human else _silent,
+            warnings=loaded.warnings,
+            origins=loaded.origins,
+            sources=arguments.sources,
+        )
+    )
+
+
+def _chat_arguments(loaded: LoadedSettings, url: str) -> str:
+    """Return the arguments with which ``antiphon chat`` connects to the Antiphon server at ``url``.
+    The server prints them when it starts, as a hint for the user.
+
+    Without ``--url``, ``chat`` reads host and port from the default settings file and the
+    environment. So the arguments contain ``--url`` if the server got its host or port from another
+    source, such as a flag.
+    """
+    from antiphon.bootstrap.addresses import address
+
+    settings, origins = loaded.settings, (loaded.origins["host"], loaded.origins["port"])
+    is_found = all(each in ("default", FILE) or each.startswith("ANTIPHON_") for each in origins)
+    if is_found and url == address(settings.host, settings.port):
+        return "chat"
+    return f"chat --url {url}"
+
+
+def _silent(_: Any) -> None:
+    """Print nothing. In a server that logs JSON, this function takes the place of the function that
+    prints the start report, because the log contains the same information."""
+
+
+def _settings(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
+    for name, option in options(Settings).items():
+        value = getattr(loaded.settings, name)
+        if isinstance(value, dict) or name == "keys":
+            continue
+        shown = literal("hidden") if option.secret and value else literal(value)
+        line = f"{name} = {shown}" if value is not None else f"# {name} is not set"
+        print_line(f"{line}  # {loaded.origins[name]}")
+    for name, model in loaded.settings.models.items():
+        _table(f"[models.{literal(name)}]", model, loaded.origins["models"])
+    for name, server in loaded.settings.mcp_servers.items():
+        _table(f"[mcp_servers.{literal(name)}]", server, loaded.origins["mcp_servers"])
+    for key in loaded.settings.keys:
+        _table("[[keys]]", key, loaded.origins["keys"])
+
+
+def _table(heading: str, table: Model | McpServer | ApiKey, origin: str) -> None:
+    print_line(f"\n{heading}  # {origin}")
+    for name, option in options(type(table)).items():
+        value = getattr(table, name)
+        if value is not None:
+            print_line(
+                f"{name} = {literal('hidden' if option.secret and value else mask_secrets(value))}"
+            )
+
+
+def _doctor(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
+    from ..doctor import report
+
+    for line in asyncio.run(report(loaded.settings)):
+        print_line(line)
+
+
+def _demo(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
+    from antiphon.http.uvicorn_server import run as run_loop
+
+    from ..demo.command import run_demo
+
+    def show(text: str) -> None:
+        print_line(text)
+        sys.stdout.flush()
+
+    run_loop(run_demo(loaded.settings, show, once=arguments.once))
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="stop the server after the tour")
+
+
+_SERVE_GROUPS = (
+    "Server",
+    "Models",
+    "Storage",
+    "Webhooks",
+    "Access",
+    "Limits",
+    "Fetching",
+    "Responses",
+    "Tools",
+)
+
+SERVE = Command(
+    help="Start a server that serves models.",
+    run=_serve,
+    groups=_SERVE_GROUPS,
+    sets_model=True,
+    takes="[MODEL …] ",
+    arguments=_models_argument,
+)
+
+SETTINGS = Command(
+    help="Show every setting and where its value comes from.",
+    run=_settings,
+    groups=(*_SERVE_GROUPS, "Chat"),
+)
+
+DOCTOR = Command(
+    help="Show which models and tools work on this machine, and how to turn on the rest.",
+    run=_doctor,
+    groups=("Fetching", "Tools", "Models"),
+)
+
+DEMO = Command(
+    help="Start a server whose model is a script, and show a tour of the API with real tools.",
+    run=_demo,
+    groups=("Server",),
+    arguments=_demo_arguments,
+)
