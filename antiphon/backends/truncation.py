@@ -43,7 +43,7 @@ def shorten_conversation(
         remaining = tuple(
             item for index, item in enumerate(conversation.items) if index not in dropped
         )
-        rendered = render(replace(conversation, items=remaining))
+        rendered = render(replace(conversation, items=remaining, past_tokens=None))
         if fits(rendered):
             best = rendered, tuple(conversation.items[index].id for index in sorted(dropped))
             high = count - 1

@@ -65,13 +65,15 @@ class Conversation(Struct, frozen=True):
 
     ``stored_tokens``: the token ids of the conversation up to the end of the model's last turn;
     None if they are unknown. ``past_count``: number of items from earlier requests. The items after
-    them are the ``input`` of this request.
+    them are the ``input`` of this request. ``past_tokens``: number of tokens that the model counted
+    for the past items together with the same instructions and tools; None if it is unknown.
     """
 
     items: tuple[Item, ...]
     instructions: str | None = None
     stored_tokens: PromptTokens | None = None
     past_count: int = 0
+    past_tokens: int | None = None
 
 
 #: Name and namespace of a function or custom tool, as the wire has them.

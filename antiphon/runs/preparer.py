@@ -34,7 +34,7 @@ from antiphon.runs.request.mcp_approvals import (
     release_approvals,
 )
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
-from antiphon.runs.request.options import build_options
+from antiphon.runs.request.options import build_options, text_config
 from antiphon.runs.request.session_identity import session_identity
 from antiphon.runs.request.tool_selection import (
     ToolSelection,
@@ -48,6 +48,7 @@ from antiphon.tools.base import ResponseContext, ToolProvider
 from antiphon.tracing.base import TraceHeaders
 from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.items import (
+    Compaction,
     CustomToolCallOutput,
     FunctionCallOutput,
     InputText,
@@ -189,6 +190,7 @@ class Preparer:
         context = await self._load_context(
             tenant, request, model, session_chains, prompt_items, max_past_tokens=max_past_tokens
         )
+        context = replace(context, past_tokens=_past_tokens(request, model, context))
         tool_context = ResponseContext(
             tenant=tenant,
             response_id=response_id,
@@ -482,6 +484,29 @@ def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None
         and all(isinstance(item, _SIMPLE_INPUT) for item in request.input or ())
     )
     return _PAST_CONTEXTS * size if is_simple and size is not None else None
+
+
+def _past_tokens(
+    request: CreateResponse, model: CatalogModel, context: ConversationContext
+) -> int | None:
+    """Return how many tokens the model counted for the chain that the request continues. Returns
+    None if the request changes what else the prompt contains, if the last prompt was perhaps
+    truncated, or if items were compacted since then."""
+    last = context.chain[-1].response if context.chain else None
+    if (
+        last is None
+        or last.usage is None
+        or last.status != "completed"
+        or last.truncation != "disabled"
+        or last.model != (request.model or model.name)
+        or last.instructions != request.instructions
+        or last.tools != request.tools
+        or last.text != text_config(request)
+        or context.prompt_items
+        or any(isinstance(item, Compaction) for item in context.input)
+    ):
+        return None
+    return last.usage.total_tokens
 
 
 def _conversation_id(request: CreateResponse, context: ConversationContext) -> str:

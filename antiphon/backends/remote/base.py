@@ -22,6 +22,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -58,6 +59,8 @@ __all__ = [
     "unsupported_error",
     "with_instructions",
 ]
+
+_encode = msgspec.json.Encoder().encode
 
 #: Assumed number of bytes per token, for estimates.
 _TOKEN_BYTES = 4
@@ -164,7 +167,7 @@ class RemoteBackend(Backend, ABC):
         is certainly too long."""
         encode = partial(self._encode, options=options, prompt_tools=prompt_tools)
         request, size = encode(conversation), self.context_size
-        if size is None or not may_exceed(request.body, size):
+        if size is None or not may_exceed(request.max_tokens, size, self.token_endpoint):
             return request
         max_tokens = size - min(options.max_output_tokens or size, size // 4)
         while True:
@@ -186,7 +189,15 @@ class RemoteBackend(Backend, ABC):
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> _Request:
         body = self.encode_request(conversation, options, prompt_tools)
-        return _Request(conversation=conversation, body=body, input_tokens=_estimated_tokens(body))
+        past_tokens, new_bytes = conversation.past_tokens or 0, len(body)
+        if past_tokens:
+            new_bytes = len(_encode(conversation.items[conversation.past_count :]))
+        return _Request(
+            conversation=conversation,
+            body=body,
+            input_tokens=past_tokens + max(1, new_bytes // _TOKEN_BYTES),
+            max_tokens=past_tokens + new_bytes,
+        )
 
     @abstractmethod
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
@@ -240,13 +251,14 @@ class _Request(Struct, frozen=True, kw_only=True):
     """A request to the upstream, ready to send.
 
     ``conversation``: the conversation that ``body`` contains, perhaps shortened. ``input_tokens``:
-    number of tokens of the prompt, which may be an estimate. ``dropped_ids``: ids of the items that
-    truncation left out.
+    number of tokens of the prompt, which may be an estimate. ``max_tokens``: an upper bound of this
+    number. ``dropped_ids``: ids of the items that truncation left out.
     """
 
     conversation: Conversation
     body: bytes
     input_tokens: int
+    max_tokens: int
     dropped_ids: tuple[str, ...] = ()
 
 

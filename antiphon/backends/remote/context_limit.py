@@ -42,13 +42,16 @@ _INPUT_FIELDS = (
 _DATA_PREFIXES = ("data:", "http://", "https://")
 
 
-def may_exceed(body: bytes, context_size: int) -> bool:
-    """Return whether a request may be too long for the context.
+def may_exceed(max_tokens: int, context_size: int, endpoint: TokenEndpoint | None) -> bool:
+    """Return whether ``count_tokens`` can find that a request is too long for the context. Most
+    requests are so short that they need no such check.
 
-    A token of text has at least one byte. So a request is short enough if it has fewer bytes than
-    the context has tokens. This is true for most requests, so they need no other check.
+    ``max_tokens``: an upper bound of the prompt's tokens, such as the bytes of the request: a token
+    of text has at least one byte. Without an endpoint that counts tokens, only a prompt of
+    ``_MAX_TOKEN_CHARS`` characters per token of the context is certainly too long.
     """
-    return len(body) >= context_size
+    min_tokens = context_size if endpoint is not None else context_size * _MAX_TOKEN_CHARS
+    return max_tokens >= min_tokens
 
 
 async def count_tokens(

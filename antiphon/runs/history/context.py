@@ -52,6 +52,8 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
     prompt_items: tuple[it.Item, ...] = ()
     #: Whether some older items were not loaded, because the conversation is too long.
     is_partial: bool = False
+    #: See ``Conversation.past_tokens``.
+    past_tokens: int | None = None
 
     @property
     def items(self) -> tuple[it.Item, ...]:
@@ -72,6 +74,7 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
             instructions=self.instructions,
             stored_tokens=self.prompt_tokens or self.client_tokens,
             past_count=len(items) - len(self.input) + triggers,
+            past_tokens=self.past_tokens,
         )
 
 

@@ -239,7 +239,7 @@ def _compacted_conversation(request: ReplyRequest, visible: VisibleHistory) -> C
     """Return the compacted conversation for the backend. It has no stored prompt tokens, because
     those belong to the items that the summary replaces."""
     return replace(
-        request.context, visible=visible, prompt_tokens=None, client_tokens=None
+        request.context, visible=visible, prompt_tokens=None, client_tokens=None, past_tokens=None
     ).conversation
 
 
