@@ -99,3 +99,17 @@ def test_readme_commands_are_make_targets() -> None:
     named |= {word for text in texts for word in re.findall(r"^make ([a-z]+)", text, re.MULTILINE)}
     assert named
     assert named <= targets
+
+
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=lambda path: path.stem)
+def test_design_decisions_are_short(path: Path) -> None:
+    """Each page is of a package. An entry begins in bold and has at most six lines."""
+    title, *entries = path.read_text(encoding="utf-8").rstrip().split("\n\n")
+    assert title == f"# Design decisions: {path.stem}"
+    assert path.stem == "project" or (ROOT / "antiphon" / path.stem / "__init__.py").exists()
+    long = [entry for entry in entries if len(entry.splitlines()) > 6]
+    assert (long, [entry for entry in entries if not entry.startswith("**")]) == ([], [])
+    assert f"(decisions/{path.name})" in (ROOT / "docs" / "decisions.md").read_text()
