@@ -327,7 +327,7 @@ async def fetch_tools(client: Client) -> tuple[ListedTool, ...]:
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
-        for tool in page.tools:
+        for tool in page.tools[: _MAX_TOOLS - len(tools)]:
             annotations = tool.annotations
             tools.append(
                 ListedTool(
@@ -342,7 +342,7 @@ async def fetch_tools(client: Client) -> tuple[ListedTool, ...]:
         cursor = page.next_cursor
         if cursor is None or len(tools) >= _MAX_TOOLS:
             break
-    return tuple(tools[:_MAX_TOOLS])
+    return tuple(tools)
 
 
 def _invalid_value(path: str, message: str) -> InvalidRequest:

@@ -11,6 +11,7 @@ thread.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -28,11 +29,19 @@ from antiphon.security.ssrf import Network, may_dial
 
 from .endpoint import ADDRESS_REFUSED, McpEndpoint, current_trace
 
-__all__ = ["McpConnector"]
+__all__ = ["LimitedStream", "McpConnector"]
 
 #: HTTP statuses of servers that lack streamable HTTP. After such a status, the client tries SSE.
 _LEGACY_STATUSES = frozenset({400, 404, 405})
+#: The largest message of a server, in bytes and in values. An object or array counts as ten values,
+#: which is about what it costs.
 _MAX_BODY_BYTES = 16 * 2**20
+_MAX_VALUES = 200_000
+_CHARS = rb'"[^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+'
+#: A string of JSON, or the beginning of one at the end of a piece, as the group. A string ends at
+#: the end of its line, whether the message is valid or not.
+_STRING = re.compile(rb'%b["\r\n]|(%b\\?)\Z' % (_CHARS, _CHARS), re.DOTALL)
+_EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
 
 class McpConnector:
@@ -176,29 +185,65 @@ class _TracedTransport(httpx2.AsyncHTTPTransport):
         if trace is not None and response.status_code >= 300:
             trace.statuses.append(response.status_code)
         content_type = response.headers.get("content-type", "")
-        if not content_type.startswith("text/event-stream"):
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _SizeLimitedStream(response.stream)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        is_events = content_type.startswith("text/event-stream")
+        response.stream = LimitedStream(response.stream, is_events=is_events)
         return response
 
 
-class _SizeLimitedStream(httpx2.AsyncByteStream):
-    """A response body that raises an error when it exceeds the size limit. This limit does not
-    apply to event streams, because the MCP SDK limits the size of each event."""
+class LimitedStream(httpx2.AsyncByteStream):
+    """A response body that raises an error when a message in it is too large, or consists of too
+    many values.
 
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+    The MCP SDK parses a message in one step on the event loop, and needs some 12 µs and 1 kB for
+    each object, so a server of a tenant could stop the clients of all others. ``is_events``:
+    whether the body is an event stream, in which each event is a message.
+    """
+
+    def __init__(self, stream: httpx2.AsyncByteStream, *, is_events: bool) -> None:
         self._stream = stream
+        self._is_events = is_events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        message, before = _MessageSize(), b""
         async for piece in self._stream:
-            size += len(piece)
-            if size > _MAX_BODY_BYTES:
-                raise httpx2.ReadError("the answer is too large")
+            end = _last_event_end(before, piece) if self._is_events else 0
+            if end:
+                message.add(piece[:end])
+                message = _MessageSize()
+            message.add(piece[end:])
+            before = (before + piece)[-3:]
             yield piece
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class _MessageSize:
+    """The size of a message so far, in bytes and in values."""
+
+    def __init__(self) -> None:
+        self._bytes = self._values = 0
+        #: The beginning of a string or of an escape sequence that the next piece continues.
+        self._open = b""
+
+    def add(self, piece: bytes) -> None:
+        """Add a piece of the message. Raises ``httpx2.ReadError`` if the message is too large."""
+        self._bytes += len(piece)
+        plain, quote, rest = _STRING.sub(rb"\1", self._open + piece).partition(b'"')
+        escapes = len(rest) - len(rest.rstrip(b"\\"))
+        self._open = quote + b"\\" * (escapes % 2)
+        self._values += plain.count(b",") + 10 * (plain.count(b"{") + plain.count(b"["))
+        if self._bytes > _MAX_BODY_BYTES or self._values > _MAX_VALUES:
+            raise httpx2.ReadError("the answer is too large")
+
+
+def _last_event_end(before: bytes, piece: bytes) -> int:
+    """Return the position in ``piece`` after its last empty line, which ends an event, or 0.
+    ``before``: the last bytes before the piece."""
+    text = before + piece
+    ends = (text.rfind(end) + len(end) for end in _EVENT_ENDS if end in text)
+    return max(0, max(ends, default=0) - len(before))
 
 
 class _AddressRefused(httpcore2.ConnectError):
