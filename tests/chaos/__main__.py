@@ -1,8 +1,8 @@
 """Break real servers, their PostgreSQL and their message bus while clients use them.
 
 ``python -m tests.chaos MINUTES [SEED] [--bus KIND] [--workers N]``: three servers of N workers over
-one PostgreSQL behind a proxy, with a model of their own, an upstream and a bus (``nats``, ``redis``
-or ``none``). Servers and workers are killed and stopped, PostgreSQL is killed and stopped, its
+one PostgreSQL behind a proxy, with a model of their own, an upstream and a bus (``redis`` or
+``none``). Servers and workers are killed and stopped, PostgreSQL is killed and stopped, its
 connections are cut or hang, its disk is full, the clocks of servers are wrong, the upstream hangs,
 resets, refuses and lies, the bus is killed and stopped, and messages on it are repeated and forged.
 A fourth server with SQLite on a small disk of its own is killed, and its disk is filled. At the end
@@ -305,7 +305,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     parser.add_argument("minutes", nargs="?", type=float, default=5.0)
     parser.add_argument("seed", nargs="?", type=int, default=int(time.time()))
-    parser.add_argument("--bus", choices=("nats", "redis", "none"), default="nats")
+    parser.add_argument("--bus", choices=("redis", "none"), default="redis")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}, bus {options.bus}, {options.workers} workers", flush=True)
@@ -335,7 +335,7 @@ def _open_parts(opened: ExitStack, folder: Path, bus: str) -> _Parts:
         print("no disk is filled: mounting one is not permitted (root can)")
     data = disks.database.folder if disks.database is not None else None
     database = opened.enter_context(postgres(data, max_wal_size="64MB", min_wal_size="32MB"))
-    server = None if bus == "none" else opened.enter_context(bus_server(bus))
+    server = None if bus == "none" else opened.enter_context(bus_server())
     if server is None and bus != "none":
         print(f"there is no bus: {bus} is not installed")
     return _Parts(database, server, disks)

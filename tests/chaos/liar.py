@@ -21,34 +21,14 @@ _RETRY_S = 1.0
 
 async def lie(url: str, random: Random, end: float, counts: Counter[str]) -> None:
     """Send false messages until ``end``, in seconds of ``time.monotonic``."""
-    run = _lie_over_nats if url.startswith("nats") else _lie_over_redis
     while time.monotonic() < end:
         with suppress(Exception):  # the bus is killed and stopped, too
             async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                await run(url, random, counts)
+                await _lie_over(url, random, counts)
         await asyncio.sleep(_RETRY_S)
 
 
-async def _lie_over_nats(url: str, random: Random, counts: Counter[str]) -> None:
-    import nats
-
-    heard: deque[_Message] = deque(maxlen=_MEMORY)
-
-    async def on_message(message: Any) -> None:
-        heard.append((message.subject, message.data))
-
-    async def ignore(error: Exception) -> None:
-        """Without this, the client logs errors."""
-
-    client = await nats.connect(url, no_echo=True, allow_reconnect=False, error_cb=ignore)
-    try:
-        await client.subscribe(">", cb=on_message)
-        await _repeat_and_forge(heard, client.publish, random, counts)
-    finally:
-        await client.close()
-
-
-async def _lie_over_redis(url: str, random: Random, counts: Counter[str]) -> None:
+async def _lie_over(url: str, random: Random, counts: Counter[str]) -> None:
     import redis.asyncio
 
     heard: deque[_Message] = deque(maxlen=_MEMORY)

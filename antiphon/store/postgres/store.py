@@ -46,8 +46,9 @@ from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import PostgresAudit
-from .bus.base import MessageSigner, find_connector
+from .bus.base import MessageSigner
 from .bus.connection import BusConnection
+from .bus.redis_session import redis_connector
 from .containers import PostgresContainers
 from .files import PostgresFiles
 from .keys import PostgresKeys
@@ -120,15 +121,15 @@ class PostgresStore:
           other the events of background runs directly. If the folder cannot be used, the processes
           send these events over the bus or the database.
         """
-        connector = None if bus is None else find_connector(bus)
+        connector = None if bus is None else redis_connector(bus)
         pool = await ConnectionPool.open(url, connections=connections, listen_url=listen_url)
         nearest = None
         try:
             nearest = await open_nearest(pool, vectors, key=vectors_key)
             connection = None
-            if bus is not None and connector is not None:
+            if connector is not None:
                 secret = await _get_or_create_secret(pool, _BUS_SECRET, secrets.token_bytes(32))
-                connection = BusConnection(connector, bus, MessageSigner(secret))
+                connection = BusConnection(connector, MessageSigner(secret))
             store = cls(pool, nearest, connection)
             if peers is not None:
                 await store.runs.open_sockets(peers)

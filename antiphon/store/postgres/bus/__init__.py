@@ -1,4 +1,4 @@
-"""An optional message bus, NATS or Redis. It delivers new events of runs to the processes whose
+"""An optional message bus, Redis or Valkey. It delivers new events of runs to the processes whose
 clients read these runs."""
 
 __all__: list[str] = []

@@ -1,5 +1,4 @@
 """The contract of a message bus between processes that share a PostgreSQL store.
-``find_connector`` selects the kind of bus (NATS or Redis) by the URL of the bus.
 
 The messages contain batches of events of runs. The bus need not be reliable: messages may be lost,
 late, repeated or forged. Each message is signed with a secret of the store, and a message without a
@@ -14,9 +13,7 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Protocol
 
-from antiphon.errors import SetupError
-
-__all__ = ["BusConnector", "BusError", "BusSession", "Handlers", "MessageSigner", "find_connector"]
+__all__ = ["BusConnector", "BusError", "BusSession", "Handlers", "MessageSigner"]
 
 #: A function for each channel, which is called with each message.
 Handlers = Mapping[str, Callable[[bytes], None]]
@@ -44,21 +41,7 @@ class BusSession(Protocol):
 
 
 #: Connects to a bus and listens to channels. Raises ``BusError``.
-BusConnector = Callable[[str, Handlers], Awaitable[BusSession]]
-
-
-def find_connector(url: str) -> BusConnector:
-    """Return the function that connects to the bus at this URL. Raises ``SetupError`` if the scheme
-    of the URL is unknown, or if the client library is not installed."""
-    if url.startswith(("nats://", "tls://")):
-        from .nats_session import connector
-
-        return connector()
-    if url.startswith(("redis://", "rediss://")):
-        from .redis_session import connector
-
-        return connector()
-    raise SetupError("bus: use nats://HOST:PORT or redis://HOST:PORT, with TLS tls:// or rediss://")
+BusConnector = Callable[[Handlers], Awaitable[BusSession]]
 
 
 class MessageSigner:

@@ -23,9 +23,8 @@ class BusConnection:
     """Sends signed messages over a bus, and receives them. While there is no connection,
     ``publish`` sends nothing."""
 
-    def __init__(self, connect: BusConnector, url: str, signer: MessageSigner) -> None:
+    def __init__(self, connect: BusConnector, signer: MessageSigner) -> None:
         self._connect = connect
-        self._url = url
         self._signer = signer
         self._session: BusSession | None = None
         self._until_lost: asyncio.Task[None] | None = None
@@ -79,7 +78,7 @@ class BusConnection:
         wait = _RETRY_S
         while True:
             try:
-                session = await self._connect(self._url, handlers)
+                session = await self._connect(handlers)
             except BusError as error:
                 _log.warning("the bus does not answer", error=str(error))
             else:

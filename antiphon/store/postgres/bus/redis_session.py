@@ -6,107 +6,130 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from antiphon.errors import SetupError, first_line
 from antiphon.support.installation import needs_extra
 
 from .base import BusConnector, BusError, BusSession, Handlers
 
-__all__ = ["RedisSession", "connector"]
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from redis.asyncio.client import PubSub
 
-#: Timeout for connecting and for an answer, in seconds, and seconds between pings.
+__all__ = ["RedisSession", "redis_connector"]
+
+
+class _Message(TypedDict):
+    """A message or the answer to a command, as redis-py returns it."""
+
+    type: str
+    channel: bytes
+    data: bytes
+
+
+#: Timeout for connecting and for an answer, and time between pings, in seconds.
 _ANSWER_S, _PING_S = 10.0, 5.0
+
+#: Publishes many messages with one command and one reply. With a pipeline of ``PUBLISH`` commands,
+#: redis-py needs 10 µs for each message, because it encodes each command and parses each reply.
+_PUBLISH_ALL = "for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) end"
 
 
 class RedisSession:
-    """Implements ``BusSession`` with a client of redis-py. One connection sends messages, another
-    connection receives them."""
+    """Implements ``BusSession`` with a client of redis-py.
 
-    def __init__(self, client: Any, errors: tuple[type[Exception], ...]) -> None:
-        self._client = client
-        self._errors = errors
-        self._connections: list[Any] = []
-        self._listener: Any = None
-        self._protocol: Any = None
-        self._sender: Any = None
+    ``errors``: the exceptions that the client raises if Redis does not answer or refuses a command.
+    """
 
-    async def start(
-        self,
-        handlers: Handlers,
-        read_messages: Callable[[Any, Handlers], Any],
-        open_sender: Callable[[Any], Any],
+    def __init__(
+        self, client: Redis, handlers: Handlers, errors: tuple[type[Exception], ...]
     ) -> None:
-        """Open both connections, and subscribe to the channels, which are the keys of ``handlers``.
-        Raises ``BusError``. ``read_messages``, ``open_sender``: the functions with these names in
-        the module ``redis_protocol``."""
+        self._client = client
+        self._listener: PubSub = client.pubsub()
+        self._publish_all = client.register_script(_PUBLISH_ALL)
+        self._handlers: dict[bytes, Callable[[bytes], None]] = {
+            channel.encode(): handler for channel, handler in handlers.items()
+        }
+        self._errors = errors
+        #: Whether the listening connection has received anything since the last ping.
+        self._has_received = False
+
+    async def start(self) -> None:
+        """Subscribe to the channels. Raises ``BusError``."""
+        unconfirmed = set(self._handlers)
         try:
-            self._listener = await self._connect()
-            self._sender = open_sender(await self._connect())
-            self._protocol = read_messages(self._listener, handlers)
-            await self._listener.send_command("SUBSCRIBE", *handlers)
             async with asyncio.timeout(_ANSWER_S):
-                await self._protocol.is_subscribed.wait()
-            await self._ping()
+                await self._listener.subscribe(*unconfirmed)
+                async for message in self._listener.listen():
+                    self._deliver(message)
+                    if message["type"] == "subscribe":
+                        unconfirmed.discard(message["channel"])
+                    if not unconfirmed:
+                        return
         except self._errors as error:
             raise BusError(first_line(error)) from error
 
-    async def _connect(self) -> Any:
-        connection = await self._client.connection_pool.get_connection()
-        self._connections.append(connection)
-        return connection
-
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        await self._sender.send([("PUBLISH", channel, data) for channel, data in messages])
-
-    async def _ping(self) -> None:
-        async with asyncio.timeout(_ANSWER_S):
-            await self._sender.send([("PING",)])
+        try:
+            await self._publish_all(args=[part for message in messages for part in message])
+        except self._errors as error:
+            raise BusError(first_line(error)) from error
 
     async def wait_until_lost(self) -> None:
-        """Send pings over the two connections of the session, the sending and the receiving one,
-        until one of them gets no answer."""
-        with suppress(*self._errors, BusError):
+        """Deliver messages until the listening connection is lost or a ping is not answered."""
+        tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._ping())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _receive(self) -> None:
+        with suppress(*self._errors):
+            async for message in self._listener.listen():
+                self._has_received = True
+                self._deliver(message)
+
+    def _deliver(self, message: _Message) -> None:
+        handler = self._handlers.get(message["channel"])
+        if handler is not None and message["type"] == "message":
+            handler(message["data"])
+
+    async def _ping(self) -> None:
+        with suppress(*self._errors):
             while True:
-                self._protocol.has_received = False
-                await self._listener.send_command("PING")
-                await self._ping()
-                is_lost = await self._is_lost_within(_PING_S)
-                if not is_lost and not self._protocol.has_received:
-                    is_lost = await self._is_lost_within(_ANSWER_S)
-                if is_lost or not self._protocol.has_received:
+                self._has_received = False
+                await self._listener.ping()
+                await asyncio.sleep(_PING_S)
+                if not self._has_received:
+                    await asyncio.sleep(_ANSWER_S)
+                if not self._has_received:
                     return
 
-    async def _is_lost_within(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for the loss of the listening connection. Return whether the
-        connection is lost."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._protocol.is_lost.wait()
-        return bool(self._protocol.is_lost.is_set())
-
     async def close(self) -> None:
-        for connection in self._connections:
-            with suppress(*self._errors):
-                await connection.disconnect()
+        with suppress(*self._errors):
+            await self._listener.aclose()  # type: ignore[no-untyped-call]
         with suppress(*self._errors):
             await self._client.aclose()
 
 
-def connector() -> BusConnector:
-    """Return the function that connects to Redis. Raises ``SetupError`` if the client library is
-    not installed."""
+def redis_connector(url: str) -> BusConnector:
+    """Return the function that connects to the Redis or Valkey server at this URL. Raises
+    ``SetupError`` if the scheme of the URL is unknown, or if the client library is not installed.
+    """
+    if not url.startswith(("redis://", "rediss://")):
+        raise SetupError("bus: use redis://HOST:PORT, or rediss://HOST:PORT with TLS")
     try:
         import redis.asyncio
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
-
-        from .redis_protocol import open_sender, read_messages
     except ImportError:
         raise SetupError(needs_extra("The client of Redis is not installed", "redis")) from None
     errors = (redis.RedisError, OSError, TimeoutError)
 
-    async def connect(url: str, handlers: Handlers) -> BusSession:
+    async def connect(handlers: Handlers) -> BusSession:
         try:
             client = redis.asyncio.Redis.from_url(
                 url,
@@ -118,9 +141,9 @@ def connector() -> BusConnector:
             )
         except ValueError as error:
             raise BusError(first_line(error)) from error
-        session = RedisSession(client, errors)
+        session = RedisSession(client, handlers, errors)
         try:
-            await session.start(handlers, read_messages, open_sender)
+            await session.start()
         except BaseException:  # also if the caller was cancelled
             await session.close()
             raise

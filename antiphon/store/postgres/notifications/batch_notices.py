@@ -32,7 +32,7 @@ __all__ = ["BatchNotifier", "process_channel"]
 
 _log = structlog.get_logger(__name__)
 
-#: Largest size of a message on the bus: half of the limit of NATS.
+#: Largest size of a message on the bus. Redis disconnects a listener for which 32 MiB wait.
 _MAX_BUS_BYTES = 1 << 19
 #: Largest number of batches that wait to be sent. If the database is too slow, further batches are
 #: dropped.

@@ -11,9 +11,10 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.store import open_store
-from antiphon.store.postgres.bus import connection, nats_session, redis_session
-from antiphon.store.postgres.bus.base import MessageSigner, find_connector
+from antiphon.store.postgres.bus import connection, redis_session
+from antiphon.store.postgres.bus.base import MessageSigner
 from antiphon.store.postgres.bus.connection import BusConnection
+from antiphon.store.postgres.bus.redis_session import redis_connector
 from antiphon.testing.bus import BusServer, bus_server
 
 _SECRET = b"s" * 32
@@ -22,17 +23,16 @@ _SECRET = b"s" * 32
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine, answers may take long: a bus may drop messages, but not in these tests."""
-    monkeypatch.setattr(nats_session, "_PING_S", 3600)
     monkeypatch.setattr(redis_session, "_ANSWER_S", 60.0)
     monkeypatch.setattr(connection, "_SEND_S", 60.0)
 
 
-@pytest.fixture(params=["nats", "redis"])
-def server(request: pytest.FixtureRequest) -> Iterator[BusServer]:
+@pytest.fixture
+def server() -> Iterator[BusServer]:
     """A running bus."""
-    with bus_server(request.param) as running:
+    with bus_server() as running:
         if running is None:
-            pytest.skip("no such server is installed")
+            pytest.skip("no Redis or Valkey is installed")
         yield running
 
 
@@ -40,7 +40,7 @@ class Listener:
     """A connection with what it received on channel "a"."""
 
     def __init__(self, url: str, secret: bytes = _SECRET) -> None:
-        self.connection = BusConnection(find_connector(url), url, MessageSigner(secret))
+        self.connection = BusConnection(redis_connector(url), MessageSigner(secret))
         self.received: list[bytes] = []
         self.connections = 0
         self.changed = asyncio.Event()
@@ -110,7 +110,6 @@ async def test_connection_is_opened_again_after_a_kill(server: BusServer) -> Non
 async def test_stopped_bus_counts_as_lost(
     server: BusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_session, "_PING_S", 0.05)
     monkeypatch.setattr(redis_session, "_PING_S", 0.05)
     monkeypatch.setattr(redis_session, "_ANSWER_S", 0.5)
     async with listening(server.url) as listener:
@@ -132,16 +131,16 @@ async def test_missing_bus_is_no_error() -> None:
     await listener.connection.close()
 
 
-@pytest.mark.parametrize("url", ["amqp://u:secret@h", "nats", ""])
+@pytest.mark.parametrize("url", ["amqp://u:secret@h", "nats://u:secret@h", "redis", ""])
 async def test_unknown_bus_is_refused(url: str) -> None:
-    with pytest.raises(SetupError, match=r"^bus: use nats://") as refused:
+    with pytest.raises(SetupError, match=r"^bus: use redis://") as refused:
         await open_store("postgresql://127.0.0.1:9/x", bus=url)
     assert "secret" not in str(refused.value)
 
 
 async def test_bus_needs_postgresql() -> None:
     with pytest.raises(SetupError, match=r"^bus: needs a store postgresql://"):
-        await open_store("memory:", bus="nats://127.0.0.1:9")
+        await open_store("memory:", bus="redis://127.0.0.1:9")
 
 
 def test_signature_holds_for_one_channel() -> None:

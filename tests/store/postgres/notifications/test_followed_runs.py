@@ -189,7 +189,7 @@ class FakeBus:
         self.handlers: list[Handlers] = []
         self.sent: list[tuple[str, bytes]] = []
 
-    async def connect(self, url: str, handlers: Handlers) -> FakeSession:
+    async def connect(self, handlers: Handlers) -> FakeSession:
         """Listen."""
         self.handlers.append(handlers)
         return FakeSession(self)
@@ -239,7 +239,7 @@ async def two_with_bus(
 ) -> AsyncIterator[tuple[Store, Store, FakeBus]]:
     """Open two stores with one bus, and a follower of nothing else."""
     bus = FakeBus(fault)
-    monkeypatch.setattr("antiphon.store.postgres.store.find_connector", lambda url: bus.connect)
+    monkeypatch.setattr("antiphon.store.postgres.store.redis_connector", lambda url: bus.connect)
     url = await database.create_migrated_database()
     one, other = [await open_store(url, bus="fake://") for _ in range(2)]
     try:
