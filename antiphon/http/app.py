@@ -489,7 +489,4 @@ def _skill_routes(skills: SkillRoutes) -> list[Route]:
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1000, "reason": ""})
-        return
-    raise unknown_url(scope["method"], scope["path"])
+    raise unknown_url(scope.get("method", "WEBSOCKET"), scope["path"])

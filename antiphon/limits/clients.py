@@ -88,6 +88,13 @@ class Client(Struct, frozen=True, kw_only=True):
         if not self.allows_model((name, requested or name)):
             raise model_not_found(requested or name)
 
+    def check_any_tool(self, *types: str) -> None:
+        """Raise ``Forbidden`` unless the client may use one of these types of tools. Called for
+        requests for what only these tools use, such as a container."""
+        for scope in self.scopes:
+            if scope.limits.tools is not None and set(types).isdisjoint(scope.limits.tools):
+                raise _tool_not_allowed(scope, types[0], None)
+
     def check_tools(self, types: Iterable[str]) -> None:
         """Raise ``Forbidden`` for a tool that the client may not use. ``types``: the type of each
         tool of the request, in order."""
@@ -97,11 +104,12 @@ class Client(Struct, frozen=True, kw_only=True):
             allowed = _ALWAYS_ALLOWED.union(scope.limits.tools)
             for index, type in enumerate(types):
                 if type not in allowed:
-                    raise Forbidden(
-                        f"{scope.owner} may not use the tool '{type}'.",
-                        param=f"tools[{index}]",
-                        code="tool_not_allowed",
-                    )
+                    raise _tool_not_allowed(scope, type, f"tools[{index}]")
+
+
+def _tool_not_allowed(scope: LimitScope, type: str, param: str | None) -> Forbidden:
+    message = f"{scope.owner} may not use the tool '{type}'."
+    return Forbidden(message, param=param, code="tool_not_allowed")
 
 
 #: A client without limits.

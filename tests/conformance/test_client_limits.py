@@ -112,6 +112,27 @@ async def test_a_tool_that_is_not_allowed_is_named(serve: Serve) -> None:
         assert (await ask(path, function, dated)).is_success
 
 
+@pytest.mark.requirement("API-KEY-TOOLS")
+@pytest.mark.parametrize(
+    ("path", "tool"),
+    [
+        ("/v1/containers", "code_interpreter"),
+        ("/v1/containers/cntr_1/files", "code_interpreter"),
+        ("/v1/vector_stores/vs_1/search", "file_search"),
+    ],
+)
+async def test_what_only_a_tool_uses_needs_the_permission_for_the_tool(
+    serve: Serve, path: str, tool: str
+) -> None:
+    server = serve(["Hello!"])
+    refused = await limited(server, ClientLimits(tools=("web_search",))).post(path, json={})
+    error = error_of(refused, 403)
+    assert (error["code"], error["param"]) == ("tool_not_allowed", None)
+    assert error["message"] == f"Your API key may not use the tool '{tool}'."
+    allowed = await limited(server, ClientLimits(tools=(tool,))).post(path, json={})
+    assert allowed.status_code != 403
+
+
 @pytest.mark.requirement("API-KEY-CONCURRENCY")
 async def test_requests_at_a_time_are_limited(serve: Serve) -> None:
     gate = asyncio.Event()

@@ -20,7 +20,7 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.http import uvicorn_server
-from antiphon.http.middleware.auth import RequestLimits
+from antiphon.http.middleware.auth import AuthConfig, RequestLimits
 from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
 from antiphon.http.uvicorn_server import ConnectionLimits, bind, raise_file_limit, serve
 from tests.http.middleware.test_auth import ACCESS
@@ -486,12 +486,25 @@ async def test_a_reader_of_the_body_waits_for_each_piece(make_app: Any, service:
         assert (await server.client.post("/", content=pieces())).content == b"abc"
 
 
+@pytest.mark.parametrize(
+    ("path", "access", "status", "code"),
+    [
+        (b"/v1/responses", ACCESS, b"401", b"invalid_api_key"),
+        (b"/v1?model=tiny", AuthConfig(), b"404", b"Unknown request URL: WEBSOCKET /v1."),
+    ],
+)
 async def test_refused_websocket_logs_no_error(
-    make_app: Any, service: Any, caplog: pytest.LogCaptureFixture
+    make_app: Any,
+    service: Any,
+    caplog: pytest.LogCaptureFixture,
+    path: bytes,
+    access: AuthConfig,
+    status: bytes,
+    code: bytes,
 ) -> None:
-    app = make_app(access=ACCESS).app
+    app = make_app(access=access).app
     lines = (
-        b"GET /v1/responses HTTP/1.1",
+        b"GET %b HTTP/1.1" % path,
         b"Host: localhost",
         b"Connection: Upgrade",
         b"Upgrade: websocket",
@@ -500,7 +513,7 @@ async def test_refused_websocket_logs_no_error(
     )
     async with run_server(app, service.drain) as server:
         refused = await _exchange(server.port, b"\r\n".join((*lines, b"", b"")))
-        assert refused.startswith(b"HTTP/1.1 401 ") and b"invalid_api_key" in refused
+        assert refused.startswith(b"HTTP/1.1 %b " % status) and code in refused
     assert [record.message for record in caplog.records] == []
 
 

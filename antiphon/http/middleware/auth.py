@@ -121,6 +121,13 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None = None
 
 
+#: Headers that proxies add, each of which shows that a request comes from another machine.
+_PROXY_HEADERS = (
+    *(b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"),
+    *(b"x-real-ip", b"x-client-ip", b"cf-connecting-ip", b"true-client-ip"),
+)
+
+
 class StoredKeys(Protocol):
     """Reads the API keys in the store. ``current`` returns all keys. It raises ``StoreError`` if
     the keys cannot be read."""
@@ -464,8 +471,4 @@ def holds_role(scope: Scope, access: AuthConfig, names: Collection[str]) -> bool
 
 def is_local(scope: Scope) -> bool:
     """Whether the request comes from this machine and was not forwarded by a proxy."""
-    return (
-        _is_loopback(scope)
-        and header(scope, b"x-forwarded-for") is None
-        and header(scope, b"forwarded") is None
-    )
+    return _is_loopback(scope) and all(header(scope, name) is None for name in _PROXY_HEADERS)

@@ -123,8 +123,9 @@ async def test_metrics_setting_controls_access(
     app = make_app(access=AuthConfig(keys=keys, metrics=setting, hosts=("*",)))
     get = app.client.get
     assert (await get("/metrics")).status_code == local
-    proxied = await get("/metrics", headers={"x-forwarded-for": "127.0.0.1"})
-    assert proxied.status_code == passed_on
+    for name in ("x-forwarded-for", "x-real-ip", "via", "forwarded", "x-forwarded-proto"):
+        proxied = await get("/metrics", headers={name: "127.0.0.1"})
+        assert proxied.status_code == passed_on, name
     assert (await remote_client(app).get("/metrics")).status_code == remote
     if keys:
         assert (

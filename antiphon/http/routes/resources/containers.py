@@ -43,6 +43,7 @@ class ContainerRoutes:
     @operation("createContainer", body=CreateContainer, answer=ContainerResource, errors=(404,))
     async def create(self, request: Request) -> Reply:
         """Create a container with copies of uploaded files."""
+        _check_tools(request)
         parsed = parse_create_container(await self._body(request), self._limits.body)
         return json_reply(await self._containers.create(_tenant(request), parsed))
 
@@ -72,6 +73,7 @@ class ContainerRoutes:
     async def add_file(self, request: Request) -> Reply:
         """Add a file to a container. The file comes from a form, or is a copy of an uploaded
         file."""
+        _check_tools(request)
         tenant, container_id = _container_key(request)
         await self._containers.check_active(tenant, container_id)
         kind = (header(request.scope, b"content-type") or b"").partition(b";")[0].strip().lower()
@@ -130,6 +132,11 @@ class ContainerRoutes:
 
 def _tenant(request: Request) -> str:
     return request_context(request.scope).tenant
+
+
+def _check_tools(request: Request) -> None:
+    """Raise ``Forbidden`` if the client may use none of the tools that run code in containers."""
+    request_context(request.scope).client.check_any_tool("code_interpreter", "shell")
 
 
 def _container_key(request: Request) -> tuple[str, str]:

@@ -84,6 +84,7 @@ class VectorStoreRoutes:
     @operation("searchVectorStore", body=wire.SearchBody, answer=SearchResultPage, errors=(502,))
     async def search(self, request: Request) -> Reply:
         """Search a vector store: return the chunks of text that match the query best."""
+        request_context(request.scope).client.check_any_tool("file_search")
         parsed = wire.parse_search(await self._body(request), self._limits.body)
         tenant, store_id = _store_key(request)
         found = await self._stores.search(tenant, (store_id,), parsed)
