@@ -1,6 +1,7 @@
-"""Write the pages of ``docs/`` that are generated from the code (``make docs``).
+"""Write the files that are generated from the code: pages of ``docs/``, and a module of the web
+page (``make docs``).
 
-A test fails if a page is out of date."""
+A test fails if a file is out of date."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.stream.event_grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
 from scripts.client_pages import client_pages
+from scripts.page_kinds import kinds_module
 from scripts.reference import api_page, errors_page, metrics_page
 from tests.conformance import manifest
 
@@ -219,6 +221,7 @@ def _example_call(form: ToolFormat) -> str:
 
 #: Page → the function that renders it.
 PAGES: Mapping[str, Callable[[], str]] = {
+    "antiphon/http/ui/static/js/kinds.js": kinds_module,
     "docs/api.md": api_page,
     "docs/conformance.md": manifest.page,
     "docs/errors.md": errors_page,

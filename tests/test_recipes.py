@@ -10,39 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.backends.remote.responses.backend import _HOSTED_TOOL_TYPES
 from antiphon.bootstrap.containers import BUILT_IN_SANDBOXES
 from antiphon.bootstrap.tool_factories import IMAGE_GENERATORS
 from antiphon.cli.doctor import _ENGINES as DOCTOR_ENGINES
-from antiphon.cli.transcript import _CALLS as PRINTED_CALLS
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
-from antiphon.dialects.messages import CALLS, OUTPUTS
 from antiphon.models.embedding_factories import EMBEDDERS
 from antiphon.models.factories import _UNSUPPORTED_OPTIONS, ENGINES
 from antiphon.models.files import _FETCHERS
-from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
-from antiphon.wire import items as it
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = ROOT / "antiphon" / "http" / "ui" / "static" / "js"
 DOCS = ROOT / "docs"
 
-#: Hosted calls that upstreams accept even if the upstream does not run the tool.
-KNOWN_TO_UPSTREAMS = {it.McpCall, it.WebSearchCall}
-#: Calls that the chat in the terminal does not print as a line. It shows an image in another way.
-#: The chat offers no tools with the other calls.
-NOT_PRINTED = {
-    *("image_generation_call", "computer_call", "local_shell_call", "apply_patch_call"),
-    *("tool_search_call", "program"),
-}
-#: Calls and results that the web page shows as JSON.
-SHOWN_AS_JSON = {
-    *("computer_call", "computer_call_output", "apply_patch_call", "apply_patch_call_output"),
-    *("tool_search_call", "tool_search_output"),
-}
-#: Progress events after which the web page shows the same as before.
-NOT_SHOWN = {"response.shell_call_output_content.done", "response.compaction.compacting"}
 #: Engines that send texts or messages to another server. They have no model files.
 UPSTREAM_ENGINES = {"chat_completions", "completions", "embeddings", "rerank", "responses"}
 #: Engines that need no extra.
@@ -57,52 +36,8 @@ UNDOCUMENTED = {"scripted"}
 DEVELOPMENT_EXTRAS = {"dev"}
 
 
-def tag(kind: type[it.ItemBase]) -> str:
-    return str(kind.__struct_config__.tag)
-
-
 def read_all(paths: list[Path]) -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in paths)
-
-
-# --- item kinds ----------------------------------------------------------------------------------
-
-
-def hosted_calls() -> set[type[it.ItemBase]]:
-    """Return the types of calls that the server runs and whose items contain the result."""
-    answered = {kind.answers for kind in KINDS.values()}
-    return {kind for kind in CALLS if KINDS[kind].runs_here and kind not in answered}
-
-
-def test_result_of_each_hosted_call_is_shown_to_the_model() -> None:
-    assert hosted_calls() - OUTPUTS.keys() == set()
-
-
-def test_each_hosted_call_can_be_sent_to_an_upstream_that_does_not_know_it() -> None:
-    assert hosted_calls() - _HOSTED_TOOL_TYPES.keys() == KNOWN_TO_UPSTREAMS
-
-
-def test_each_call_is_printed_in_the_terminal() -> None:
-    assert {tag(kind) for kind in CALLS} - PRINTED_CALLS.keys() == NOT_PRINTED
-
-
-def test_each_call_and_result_has_a_view_on_the_web_page() -> None:
-    source = (SCRIPTS / "items.js").read_text(encoding="utf-8")
-    (table,) = re.findall(r"const VIEWS = \{(.*?)\};", source, re.DOTALL)
-    views = set(re.findall(r"^\s+(\w+):", table, re.MULTILINE))
-    assert {tag(kind) for kind in (*CALLS, *OUTPUTS)} - views == SHOWN_AS_JSON
-
-
-def test_each_delta_event_changes_the_item_on_the_web_page() -> None:
-    source = (SCRIPTS / "fold.js").read_text(encoding="utf-8")
-    (progress,) = re.findall(r"const PROGRESS = /(.*)/;", source)
-    kinds = (*KINDS.values(), *OPEN_RESPONSES_KINDS.values())
-    deltas = {str(each.delta.__struct_config__.tag) for k in kinds for each in k.channels.values()}
-    steps = {str(each.__struct_config__.tag) for k in kinds for each in k.progress.values()}
-    handled = set(re.findall(r'"(response\.[\w.]+)"', source))
-    assert deltas - handled == set(), "add the event to TEXT_FIELDS or PARTS"
-    unhandled = {each for each in steps - handled if not re.search(progress, each)}
-    assert unhandled == NOT_SHOWN, "add the event to HANDLERS"
 
 
 # --- engines and embedders -----------------------------------------------------------------------

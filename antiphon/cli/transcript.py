@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+
+from antiphon.dialects.messages import render_result
+from antiphon.errors import InvalidRequest
+from antiphon.stream.kinds import KINDS
+from antiphon.stream.prompt_forms import CallForm, dump_text
+from antiphon.wire import items as it
+from antiphon.wire.parsing.items import read_items
 
 __all__ = ["AnswerPrinter", "printable"]
 
@@ -91,8 +97,8 @@ class AnswerPrinter:
             self.approvals.append(item)
         elif kind == "image_generation_call":
             self._print_image(item)
-        elif kind in _CALLS:
-            self._print_call(kind.removesuffix("_call"), *_CALLS[kind](item), item)
+        elif (call := _describe_call(item)) is not None:
+            self._print_call(kind.removesuffix("_call"), *call, item)
 
     def _print_call(self, name: str, detail: str, result: str, item: Json) -> None:
         failed = " failed" if item.get("status") in ("failed", "incomplete") else ""
@@ -166,12 +172,6 @@ def _code(item: Json) -> tuple[str, str]:
     )
 
 
-def _mcp(item: Json) -> tuple[str, str]:
-    call = f"{item.get('server_label')}: {item.get('name')}({item.get('arguments')})"
-    error = item.get("error")
-    return call, item.get("output") or (json.dumps(error) if error else "")
-
-
 def _shell(item: Json) -> tuple[str, str]:
     return "\n".join((item.get("action") or {}).get("commands") or ()), ""
 
@@ -183,21 +183,39 @@ def _shell_output(item: Json) -> tuple[str, str]:
     return "", "\n".join(part.get("stdout", "") + part.get("stderr", "") for part in parts)
 
 
-def _function(item: Json) -> tuple[str, str]:
-    return f"{item.get('name')}({item.get('arguments') or item.get('input') or ''})", ""
-
-
-#: Item type → what is called, and the result if there is one.
+#: Item type → what is called, and the result if there is one. Other calls are described as the
+#: model sees them.
 _CALLS: Mapping[str, Callable[[Json], tuple[str, str]]] = {
     "web_search_call": _web_search,
     "file_search_call": _file_search,
     "code_interpreter_call": _code,
-    "mcp_call": _mcp,
     "shell_call": _shell,
     "shell_call_output": _shell_output,
-    "function_call": _function,
-    "custom_tool_call": _function,
 }
+
+
+def _describe_call(item: Json) -> tuple[str, str] | None:
+    """Return what an item calls, and the result if it contains one. Return None if the item is
+    neither a call nor a result, or if this version of the chat does not know its type."""
+    if (describe := _CALLS.get(item["type"])) is not None:
+        return describe(item)
+    try:
+        (read,) = read_items([dict(item)], "output")
+    except InvalidRequest:
+        return None
+    kind = KINDS[type(read)]
+    if kind.call is None and kind.result is None:
+        return None
+    result = "" if kind.result is None else render_result(read)
+    return "" if kind.call is None else _called(read, kind.call), result
+
+
+def _called(item: it.Item, form: CallForm) -> str:
+    name, arguments = form.read(item)
+    text = dump_text(arguments["input"] if form.input else arguments)
+    if form.name:
+        return text  # the type of the item names the function
+    return f"{item.namespace}: {name}({text})" if item.namespace else f"{name}({text})"
 
 
 # --- sources -------------------------------------------------------------------------------------

@@ -1,23 +1,22 @@
 """Convert a conversation's items to the messages that chat templates take.
 
-The reasoning, text and calls of one turn form one message. The tables ``CALLS`` and ``OUTPUTS``
-state how the model is shown each type of call and each type of call result. ``HIDDEN_ITEMS`` lists
-the types of items that the model is not shown. Items of the types in ``UNSUPPORTED_ITEMS`` are
-rejected.
+The reasoning, text and calls of one turn form one message. ``KINDS`` states how the model is shown
+each type of call and each type of result, and which items it is not shown.
 """
 
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET
 
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import caller_program_id
+from antiphon.stream.kinds import KINDS
+from antiphon.stream.prompt_forms import ResultForm, dump_text, present_fields
 from antiphon.wire import items as it
 from antiphon.wire.tools import Tool
 
@@ -26,15 +25,12 @@ from .json_stream import load
 from .tools import PromptTools, namespace_notes, tool_definitions
 
 __all__ = [
-    "CALLS",
-    "HIDDEN_ITEMS",
-    "OUTPUTS",
-    "UNSUPPORTED_ITEMS",
     "Builder",
     "Unreadable",
     "build_messages",
     "is_unfinished",
-    "render_hosted_call",
+    "render_call",
+    "render_result",
 ]
 
 Message = dict[str, Any]
@@ -106,8 +102,11 @@ class _PartReader:
     def _omitted(self, what: str, path: str) -> str:
         return omission_note(what, path, self._unreadable)
 
-    def output(self, output: it.ToolOutput) -> str:
-        return output if isinstance(output, str) else self.join(output, "output")
+    def value(self, value: it.Part | it.ToolOutput, field: str) -> str:
+        """Return the text of a field whose value is a text, one part or a list of parts."""
+        if isinstance(value, tuple):
+            return self.join(value, field)
+        return value if isinstance(value, str) else self.text(value, f"{self.path}.{field}")
 
 
 def _decode_text(data: str) -> str | None:
@@ -124,89 +123,40 @@ def _decode_text(data: str) -> str | None:
     return None if "\0" in text else text
 
 
-def _dump(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _search_result_text(tools: tuple[Tool, ...]) -> str:
     """Return the result of a tool search as text: the definitions of the tools that were found. The
     prompt contains these definitions nowhere else."""
     if not tools:
         return "No tools were found. Try other words."
-    return "\n".join([*namespace_notes(tools), *map(_dump, tool_definitions(tools))])
+    return "\n".join([*namespace_notes(tools), *map(dump_text, tool_definitions(tools))])
 
 
-def _code_output_text(item: it.CodeInterpreterCall) -> str:
-    """Return the output that the code of an interpreter call printed. If the item includes no
-    outputs, return the call's status. A placeholder stands for each image, because images are files
-    in the container."""
-    lines = [str(each.get("logs", "[picture]")) for each in item.outputs or ()]
-    return "\n".join(lines) or _dump(_present_fields(item, "status"))
+def _result_text(item: it.Item, form: ResultForm, reader: _PartReader) -> str:
+    """Return the result that an item contains, as the text that the model is shown."""
+    if form.text is not None:
+        return form.text(item)
+    if form.fields:
+        return dump_text(present_fields(item, *form.fields))
+    kind, value = KINDS[type(item)], getattr(item, form.field)
+    if kind.declares_tools:
+        return _search_result_text(value)
+    return reader.value(value, form.field) if kind.parts_field else dump_text(value)
 
 
-def _present_fields(item: Any, *fields: str) -> dict[str, Any]:
-    """Return a dict of the named fields of ``item`` that have a value."""
-    values = {field: getattr(item, field) for field in fields}
-    given = {f: value for f, value in values.items() if value is not None and value is not UNSET}
-    return cast(dict[str, Any], to_builtins(given))
+def render_call(item: it.Item) -> tuple[str, Any]:
+    """Return a call as the name of the called function, without its namespace, and its arguments.
+    Raises ``ValueError`` if the item is no call."""
+    if (form := KINDS[type(item)].call) is None:
+        raise ValueError(f"Items of type {item.type} are no calls.")
+    return form.read(item)
 
 
-# --- calls and their outputs ---------------------------------------------------------------------
-
-#: Item type → function that returns the call as (name, arguments). The model is shown a hosted
-#: call, which runs on the server, like any other call.
-CALLS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, Any]]] = {
-    it.FunctionCall: lambda i: (i.name, i.arguments),
-    it.CustomToolCall: lambda i: (i.name, {"input": i.input}),
-    it.McpCall: lambda i: (i.name, i.arguments),
-    it.WebSearchCall: lambda i: ("web_search", _present_fields(i, "action").get("action", {})),
-    it.FileSearchCall: lambda i: ("file_search", _present_fields(i, "queries")),
-    it.CodeInterpreterCall: lambda i: ("python", {"input": i.code or ""}),
-    it.ImageGenerationCall: lambda i: (
-        "image_generation",
-        {"prompt": i.revised_prompt} if i.revised_prompt else {},
-    ),
-    it.ComputerCall: lambda i: ("computer", _present_fields(i, "action", "actions")),
-    it.LocalShellCall: lambda i: ("local_shell", i.action),
-    it.ShellCall: lambda i: ("shell", i.action),
-    it.ApplyPatchCall: lambda i: ("apply_patch", i.operation),
-    it.ToolSearchCall: lambda i: ("tool_search", i.arguments),
-    it.Program: lambda i: ("program", {"input": i.code}),
-}
-
-#: Item type → function that returns the text of a call's result. The item of a hosted call also
-#: contains the result, so some types are in both tables.
-OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any, _PartReader], str]] = {
-    it.FunctionCallOutput: lambda i, reader: reader.output(i.output),
-    it.CustomToolCallOutput: lambda i, reader: reader.output(i.output),
-    it.ComputerCallOutput: lambda i, reader: reader.text(i.output, f"{reader.path}.output"),
-    it.LocalShellCallOutput: lambda i, _: i.output,
-    it.ShellCallOutput: lambda i, _: _dump(list(i.output)),
-    it.ApplyPatchCallOutput: lambda i, _: i.status if i.output is UNSET else i.output,
-    it.ToolSearchOutput: lambda i, _: _search_result_text(i.tools),
-    it.ProgramOutput: lambda i, _: _dump(i.result),
-    it.McpCall: lambda i, _: i.output or "" if i.error is None else f"Error: {_dump(i.error)}",
-    it.WebSearchCall: lambda i, _: _dump(_present_fields(i, "status", "results")),
-    it.FileSearchCall: lambda i, _: _dump(_present_fields(i, "status", "results")),
-    it.CodeInterpreterCall: lambda i, _: _code_output_text(i),
-    it.ImageGenerationCall: lambda i, _: _dump(
-        _present_fields(i, "status", "action", "size", "error")
-    ),
-}
-
-#: Items that the model is not shown. The prompt lists their tools elsewhere, and a call that was
-#: approved follows as an item of its own.
-HIDDEN_ITEMS = (it.AdditionalTools, it.McpListTools, it.McpApprovalRequest)
-
-#: Items that the server does not support, or that it must replace before rendering.
-UNSUPPORTED_ITEMS = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.ItemReference)
-
-
-def render_hosted_call(item: it.Item) -> tuple[str, Any, str]:
-    """Return a hosted tool call as (name, arguments, text of the result). Antiphon itself runs
-    hosted tools, such as ``web_search``."""
-    name, arguments = CALLS[type(item)](item)
-    return name, arguments, OUTPUTS[type(item)](item, _PartReader("note", None))
+def render_result(item: it.Item) -> str:
+    """Return the result that an item contains, as the text that the model is shown. A note stands
+    for each part that is not text. Raises ``ValueError`` if the item contains no result."""
+    if (form := KINDS[type(item)].result) is None:
+        raise ValueError(f"Items of type {item.type} contain no result.")
+    return _result_text(item, form, _PartReader("note", None))
 
 
 def build_messages(
@@ -294,41 +244,43 @@ class Builder:
         if isinstance(item, it.Message):  # most are
             self.message(item)
             return
-        kind = type(item)
         call_id = item.call_id
         if (
             caller_program_id(item) is not None or call_id in self._program_call_ids
         ):  # the model sees neither a program's calls nor their results
             self._program_call_ids.add(call_id or item.id)
             return
-        if kind in UNSUPPORTED_ITEMS:
-            raise InvalidRequest(
-                f"Items of type '{item.type}' are not supported by this server.",
-                param=path,
-                code="unsupported_parameter",
-            )
         if isinstance(item, it.Reasoning):
             self._add_reasoning(item)
         elif isinstance(item, it.McpApprovalRequest):
             self._approval_requests[item.id] = item
         elif isinstance(item, it.McpApprovalResponse):
             self._add_approval(item)
-        elif kind not in HIDDEN_ITEMS:
-            self._add_call_or_result(item)
+        else:
+            self._add_call_or_result(item, path)
 
     def _add_reasoning(self, item: it.Reasoning) -> None:
         parts = item.content or item.summary
         if parts:
             self.reasoning(self.reader.join(parts))
 
-    def _add_call_or_result(self, item: it.Item) -> None:
+    def _add_call_or_result(self, item: it.Item, path: str) -> None:
+        kind = KINDS[type(item)]
+        if kind.hidden:
+            return
+        if kind.call is None and kind.result is None:
+            raise InvalidRequest(
+                f"Items of type '{item.type}' are not supported by this server.",
+                param=path,
+                code="unsupported_parameter",
+            )
         call_id = item.call_id or item.id
-        if (read := CALLS.get(type(item))) is not None:
-            name, arguments = read(item)
+        if kind.call is not None:
+            name, arguments = kind.call.read(item)
             name = self._prompt_tools.name_of(name, item.namespace or None)
             self._add_call(call_id, name, arguments)
-        if (answer := OUTPUTS.get(type(item))) is not None:
-            self._add_result(call_id, answer(item, self.reader), item)
+        if kind.result is not None:
+            self._add_result(call_id, _result_text(item, kind.result, self.reader), item)
 
     def _add_approval(self, item: it.McpApprovalResponse) -> None:
         """Process the user's response to an approval request of an MCP call. If the user refused,
@@ -351,7 +303,7 @@ class Builder:
         if name is not None:
             self.result(call_id, name, text)
         # The prompt already lists the tools that a hosted search found.
-        elif not isinstance(item, it.ToolSearchOutput):
+        elif not KINDS[type(item)].declares_tools:
             raise InvalidRequest(
                 f"No tool call found for function call output with call_id {call_id}.",
                 param="input",

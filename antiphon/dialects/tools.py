@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Options
+from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -40,8 +41,10 @@ INPUT_SCHEMA: Mapping[str, Any] = {
 }
 #: OpenAI's namespace of functions without a namespace. It is not part of a flat name.
 _PLAIN_NAMESPACE = "functions"
-#: Types of items that add tools to the prompt, and of the calls that searched for these tools.
-_SOURCES = frozenset({it.AdditionalTools, it.FunctionCall, it.ToolSearchCall, it.ToolSearchOutput})
+#: Types of items that add tools to the prompt.
+_SOURCES = frozenset(cls for cls, kind in KINDS.items() if kind.declares_tools)
+#: Types of calls that search for these tools. Clients search in a function of theirs.
+_SEARCHES = frozenset({it.FunctionCall, it.ToolSearchCall})
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -138,7 +141,7 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
     choice = options.tool_choice
     if choice.mode == "none":
         return PromptTools()
-    sources = (item for item in items if type(item) in _SOURCES)
+    sources = (item for item in items if type(item) in _SOURCES | _SEARCHES)
     latest = {
         (namespace, tool.name): (tool, path, found)
         for tool, namespace, path, found in _flat(options.tools, sources)

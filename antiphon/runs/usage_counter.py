@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from antiphon.errors import StoreError
 from antiphon.store.usage import UsageKind, UsageLog, UsageQuery, UsageRecord, UsageTotals
 from antiphon.wire.response import InputTokensDetails, Response, Usage
-from antiphon.wire.response_list import is_call
 
 __all__ = [
     "UsageCounter",
@@ -57,7 +56,7 @@ class UsageMeter(Struct, frozen=True, kw_only=True):
             used,
             failed=response.status == "failed",
             cancelled=response.status == "cancelled",
-            tool_calls=sum(map(is_call, response.output)),
+            tool_calls=sum(item.tool_type is not None for item in response.output),
         )
 
     def record_of(

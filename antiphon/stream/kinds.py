@@ -1,5 +1,5 @@
 """The table of item kinds. An item kind describes one item type: how its items stream, who writes
-them, who runs them and how they fail.
+them, who runs them, how they fail, and how the model is shown them.
 
 All code that depends on the type of an item reads these facts from ``KINDS``, with one exception:
 ``event_grammar`` states the legal order of events independently. A test compares both.
@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 
 from .deltas import Channel
+from .prompt_forms import CallForm, ResultForm, dump_text, present_fields
 
 __all__ = [
     "KINDS",
@@ -115,6 +116,31 @@ class ItemKind(Struct, frozen=True, kw_only=True):
     parts_field: str = ""
     #: The item applies to the whole conversation, at any position, and is never summarized.
     persistent: bool = False
+    #: How a prompt shows the call. None: the item is no call.
+    call: CallForm | None = None
+    #: How a prompt shows the result. None: the item contains no result. The item of a hosted call
+    #: has both, because it contains the result too.
+    result: ResultForm | None = None
+    #: The model is not shown the item. An item that is not hidden, and that has neither ``call``
+    #: nor ``result``, cannot be in a prompt: a request with such an item is rejected, unless the
+    #: builder of prompts knows its class (messages, reasoning, responses to approval requests).
+    hidden: bool = False
+    #: The field ``tools`` of the item adds tools to the prompt.
+    declares_tools: bool = False
+    #: Upstreams with the Responses API take the item back as they sent it, with its id.
+    returned_with_id: bool = False
+
+    @property
+    def whole_text(self) -> TextChannel | None:
+        """The channel of the text that streams into a field of the item instead of a part: the
+        arguments, the input or the code of a call. None: there is no such text."""
+        text = self.channels.get("text")
+        return text if text is not None and text.part is None else None
+
+    @property
+    def contains_result(self) -> bool:
+        """Whether the item of a call also contains the result, as ``web_search_call`` does."""
+        return self.call is not None and self.result is not None
 
 
 _ANSWER = TextChannel(
@@ -156,7 +182,10 @@ def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> ItemKind:
         part_done=ev.ContentPartDone,
     )
     return ItemKind(
-        prefix="rs", channels={"text": text, "summary": _SUMMARY}, written_by_model=True
+        prefix="rs",
+        channels={"text": text, "summary": _SUMMARY},
+        written_by_model=True,
+        returned_with_id=True,
     )
 
 
@@ -193,12 +222,32 @@ def _list_tools_error(item: it.McpListTools, message: str) -> str:
     return message
 
 
+def _mcp_result(item: it.McpCall) -> str:
+    return item.output or "" if item.error is None else f"Error: {dump_text(item.error)}"
+
+
+def _code_result(item: it.CodeInterpreterCall) -> str:
+    """Return the output that the code printed. If the item includes no outputs, return the call's
+    status. A placeholder stands for each image, because images are files in the container."""
+    lines = [str(each.get("logs", "[picture]")) for each in item.outputs or ()]
+    return "\n".join(lines) or dump_text(present_fields(item, "status"))
+
+
+def _patch_result(item: it.ApplyPatchCallOutput) -> str:
+    return item.status if item.output is UNSET else item.output
+
+
+#: The model writes the arguments of the call into the item.
+_FUNCTION_CALL = CallForm(arguments="arguments")
+
+
 KINDS: Mapping[type[it.ItemBase], ItemKind] = {
     it.Message: ItemKind(
         prefix="msg",
         channels={"text": _ANSWER, "refusal": _REFUSAL},
         written_by_model=True,
         parts_field="content",
+        returned_with_id=True,
     ),
     it.Reasoning: _reasoning(ev.ReasoningTextDelta, ev.ReasoningTextDone),
     it.FunctionCall: ItemKind(
@@ -213,16 +262,26 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
         },
         written_by_model=True,
         call_name="function call",
+        call=_FUNCTION_CALL,
     ),
-    it.FunctionCallOutput: ItemKind(prefix="fco", answers=it.FunctionCall, parts_field="output"),
+    it.FunctionCallOutput: ItemKind(
+        prefix="fco",
+        answers=it.FunctionCall,
+        parts_field="output",
+        result=ResultForm(field="output"),
+    ),
     it.CustomToolCall: ItemKind(
         prefix="ctc",
         channels=_whole_text(ev.CustomToolCallInputDelta, ev.CustomToolCallInputDone, "input"),
         written_by_model=True,
         call_name="custom tool call",
+        call=CallForm(input="input"),
     ),
     it.CustomToolCallOutput: ItemKind(
-        prefix="ctco", answers=it.CustomToolCall, parts_field="output"
+        prefix="ctco",
+        answers=it.CustomToolCall,
+        parts_field="output",
+        result=ResultForm(field="output"),
     ),
     it.McpListTools: ItemKind(
         prefix="mcpl",
@@ -234,6 +293,7 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
         runs_here=True,
         error=ErrorField("error", _list_tools_error),
         persistent=True,
+        hidden=True,  # the prompt lists its tools elsewhere
     ),
     it.McpCall: ItemKind(
         prefix="mcp",
@@ -248,8 +308,17 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
         can_fail=True,
         error=ErrorField("error", _mcp_error),
         omits_direct_caller=True,
+        call=_FUNCTION_CALL,
+        result=ResultForm(text=_mcp_result),
+        returned_with_id=True,
     ),
-    it.McpApprovalRequest: ItemKind(prefix="mcpr", omits_direct_caller=True),
+    it.McpApprovalRequest: ItemKind(
+        prefix="mcpr",
+        omits_direct_caller=True,
+        call=_FUNCTION_CALL,
+        hidden=True,  # a call that was approved follows as an item of its own
+        returned_with_id=True,
+    ),
     it.McpApprovalResponse: ItemKind(prefix="mcpa"),
     it.CodeInterpreterCall: ItemKind(
         prefix="ci",
@@ -265,6 +334,8 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
         counts_as_call=True,
         can_fail=True,
         omits_direct_caller=True,
+        call=CallForm(name="python", input="code"),
+        result=ResultForm(text=_code_result),
     ),
     it.WebSearchCall: ItemKind(
         prefix="ws",
@@ -276,6 +347,9 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
         runs_here=True,
         counts_as_call=True,
         can_fail=True,
+        call=CallForm(name="web_search", arguments="action"),
+        result=ResultForm(fields=("status", "results")),
+        returned_with_id=True,
     ),
     it.FileSearchCall: ItemKind(
         prefix="fs",
@@ -287,6 +361,8 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
         runs_here=True,
         counts_as_call=True,
         can_fail=True,
+        call=CallForm(name="file_search", fields={"queries": "queries"}),
+        result=ResultForm(fields=("status", "results")),
     ),
     it.ImageGenerationCall: ItemKind(
         prefix="ig",
@@ -302,6 +378,8 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
         counts_as_call=True,
         can_fail=True,
         error=ErrorField("error", _image_error),
+        call=CallForm(name="image_generation", fields={"prompt": "revised_prompt"}),
+        result=ResultForm(fields=("status", "action", "size", "error")),
     ),
     it.ShellCall: ItemKind(
         prefix="sh",
@@ -313,6 +391,7 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
         runs_here=True,
         counts_as_call=True,
         call_name="shell call",
+        call=CallForm(name="shell", arguments="action"),
     ),
     it.ShellCallOutput: ItemKind(
         prefix="sho",
@@ -324,23 +403,66 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
         runs_here=True,
         error=ErrorField("output", _shell_error),
         answers=it.ShellCall,
+        result=ResultForm(field="output"),
     ),
-    it.ComputerCall: ItemKind(prefix="cu", call_name="computer call"),
+    it.ComputerCall: ItemKind(
+        prefix="cu",
+        call_name="computer call",
+        call=CallForm(name="computer", fields={"action": "action", "actions": "actions"}),
+    ),
     it.ComputerCallOutput: ItemKind(
-        prefix="cuo", can_fail=True, answers=it.ComputerCall, parts_field="output"
+        prefix="cuo",
+        can_fail=True,
+        answers=it.ComputerCall,
+        parts_field="output",
+        result=ResultForm(field="output"),
     ),
-    it.LocalShellCall: ItemKind(prefix="lsh", call_name="local shell call"),
-    it.LocalShellCallOutput: ItemKind(prefix="lsho", answers=it.LocalShellCall),
-    it.ApplyPatchCall: ItemKind(prefix="apc", call_name="apply patch call"),
-    it.ApplyPatchCallOutput: ItemKind(prefix="apco", can_fail=True, answers=it.ApplyPatchCall),
-    it.ToolSearchCall: ItemKind(prefix="tsc", runs_here=True, counts_as_call=True),
+    it.LocalShellCall: ItemKind(
+        prefix="lsh",
+        call_name="local shell call",
+        call=CallForm(name="local_shell", arguments="action"),
+    ),
+    it.LocalShellCallOutput: ItemKind(
+        prefix="lsho", answers=it.LocalShellCall, result=ResultForm(field="output")
+    ),
+    it.ApplyPatchCall: ItemKind(
+        prefix="apc",
+        call_name="apply patch call",
+        call=CallForm(name="apply_patch", arguments="operation"),
+    ),
+    it.ApplyPatchCallOutput: ItemKind(
+        prefix="apco",
+        can_fail=True,
+        answers=it.ApplyPatchCall,
+        result=ResultForm(text=_patch_result),
+    ),
+    it.ToolSearchCall: ItemKind(
+        prefix="tsc",
+        runs_here=True,
+        counts_as_call=True,
+        call=CallForm(name="tool_search", arguments="arguments"),
+    ),
     it.ToolSearchOutput: ItemKind(
-        prefix="tso", runs_here=True, answers=it.ToolSearchCall, persistent=True
+        prefix="tso",
+        runs_here=True,
+        answers=it.ToolSearchCall,
+        persistent=True,
+        result=ResultForm(field="tools"),
+        declares_tools=True,
     ),
-    it.AdditionalTools: ItemKind(prefix="adt", persistent=True),
-    it.Program: ItemKind(prefix="prg"),
+    it.AdditionalTools: ItemKind(
+        prefix="adt",
+        persistent=True,
+        hidden=True,  # the prompt lists its tools elsewhere
+        declares_tools=True,
+    ),
+    it.Program: ItemKind(prefix="prg", call=CallForm(name="program", input="code")),
     it.ProgramOutput: ItemKind(
-        prefix="prgo", starts_in_progress=False, runs_here=True, answers=it.Program
+        prefix="prgo",
+        starts_in_progress=False,
+        runs_here=True,
+        answers=it.Program,
+        result=ResultForm(field="result"),
     ),
     it.Compaction: ItemKind(
         prefix="cmp", progress={"compacting": ev.CompactionCompacting}, written_by_model=True

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from .items import Annotation, Item, Logprob, Part, SummaryText
 from .response import Response
+from .tags import tag_of
 
 __all__ = [
     "EVENTS",
@@ -497,9 +498,7 @@ def _concrete_events(base: type[Event]) -> list[type[Event]]:
 
 
 #: Event type on the wire → class.
-EVENTS: dict[str, type[Event]] = {
-    str(event.__struct_config__.tag): event for event in _concrete_events(Event)
-}
+EVENTS: dict[str, type[Event]] = {tag_of(event): event for event in _concrete_events(Event)}
 
 #: The events of a stream over HTTP, as one type.
 StreamEvent: Any = Union[  # noqa: UP007

@@ -108,6 +108,8 @@ Json = dict[str, Any]
 _EncryptedContent = Annotated[str, Meta(max_length=20_971_520)]
 _CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 _Id = Annotated[str, Meta(max_length=1024)]
+#: The end of the types of all calls of tools.
+_CALL = "_call"
 
 
 class DirectCaller(Struct, frozen=True, tag_field="type", tag="direct"):
@@ -139,6 +141,12 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
     def type(self) -> str:
         """The type of the item, such as ``message``."""
         return str(self.__struct_config__.tag)
+
+    @property
+    def tool_type(self) -> str | None:
+        """The type of the tool that the item calls, such as ``web_search`` for an item of the type
+        ``web_search_call``. None: the item is no call of a tool."""
+        return self.type.removesuffix(_CALL) if self.type.endswith(_CALL) else None
 
     @property
     def call_id(self) -> str | UnsetType | None:

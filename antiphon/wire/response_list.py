@@ -8,20 +8,18 @@ summary; a client retrieves the whole response by its id.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import Literal
 
 from msgspec import UNSET, Struct
 
-from .items import Item, ItemBase, Message
+from .items import Item, Message
 from .parts import InputText, OutputText, PlainText
 from .response import ConversationRef, Response, ResponseError, ResponseStatus, Usage
 
-__all__ = ["ResponseSummary", "Transcript", "is_call", "summarize"]
+__all__ = ["ResponseSummary", "Transcript", "summarize"]
 
 #: Characters of a preview.
 _PREVIEW = 300
-_CALL = "_call"
 _TEXT_PARTS = (InputText, OutputText, PlainText)
 
 
@@ -101,23 +99,8 @@ def _last_message(input: tuple[Item, ...]) -> tuple[Message, ...]:
     return last
 
 
-def is_call(item: Item) -> bool:
-    """Return whether an item is the call of a tool."""
-    return _called_tool(type(item)) is not None
-
-
-@cache
-def _called_tool(kind: type[ItemBase]) -> str | None:
-    """Return the type of an item without its ending ``_call``, such as ``web_search`` for
-    ``web_search_call``. Return None if items of this class are not calls. ``kind``: the class of
-    the item."""
-    tag = str(kind.__struct_config__.tag)
-    return tag.removesuffix(_CALL) if tag.endswith(_CALL) else None
-
-
 def _called_tools(output: tuple[Item, ...]) -> tuple[str, ...]:
-    tools = {_called_tool(type(item)): None for item in output}
-    return tuple(tool for tool in tools if tool is not None)
+    return tuple(dict.fromkeys(item.tool_type for item in output if item.tool_type is not None))
 
 
 def _preview(items: Iterable[Item]) -> str:

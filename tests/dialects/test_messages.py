@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.messages import (
-    CALLS,
-    HIDDEN_ITEMS,
-    OUTPUTS,
-    UNSUPPORTED_ITEMS,
-    build_messages,
-)
+from antiphon.dialects.messages import build_messages
 from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Options
+from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function, Namespace
 
@@ -198,10 +193,13 @@ def test_incomplete_last_answer_stays_open(status: Any) -> None:
 # --- kinds ---------------------------------------------------------------------------------------
 
 
-def test_every_item_kind_has_a_rule() -> None:
-    ruled = {*CALLS, *OUTPUTS, *HIDDEN_ITEMS, *UNSUPPORTED_ITEMS}
-    ruled |= {it.Message, it.Reasoning, it.McpApprovalResponse}
-    assert ruled == set(it.INPUT_ITEMS)
+def test_only_these_kinds_have_no_form_in_prompts() -> None:
+    refused = {it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.ItemReference}
+    by_their_class = {it.Message, it.Reasoning, it.McpApprovalResponse}
+    without_form = {
+        cls for cls, kind in KINDS.items() if not (kind.hidden or kind.call or kind.result)
+    }
+    assert without_form == refused | by_their_class
 
 
 @pytest.mark.parametrize(

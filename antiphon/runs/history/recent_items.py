@@ -12,6 +12,7 @@ from antiphon.store.base import Store
 from antiphon.store.records import ItemQuery
 from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
+from antiphon.wire.tags import tag_of
 
 from .visible_history import estimate_tokens, is_persistent
 
@@ -33,8 +34,7 @@ _SIMPLE_ITEMS = (
 #: Kinds of items that apply to the whole conversation: roles of messages and types of other items.
 #: "": stored by a server of an earlier version, which does not record the kind.
 _PERSISTENT_KINDS = frozenset(
-    {"", "system", "developer"}
-    | {str(each.__struct_config__.tag) for each, kind in KINDS.items() if kind.persistent}
+    {"", "system", "developer"} | {tag_of(each) for each, kind in KINDS.items() if kind.persistent}
 )
 _MAX_ITEMS = 2**31 - 1
 

@@ -8,37 +8,50 @@ time it runs again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET, to_builtins
 
+from antiphon.dialects.messages import render_call, render_result
 from antiphon.sandbox.javascript import CallOutcome
+from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
 from .typescript import schema_type
 
-__all__ = ["CALL_TARGETS", "call_result", "return_type"]
+__all__ = ["call_result", "call_target", "is_callable", "is_output", "return_type"]
 
 _CALL_FAILED = "The call failed."
 _SHELL_TYPE = "{ stdout: string; stderr: string; outcome: { type: string; exit_code?: number } }[]"
 _PATCH_TYPE = "{ status: string; output: string }"
 
-#: Item type of a program's call → the path of the called function.
-CALL_TARGETS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, ...]]] = {
-    it.FunctionCall: lambda call: _target(call.namespace, call.name),
-    it.CustomToolCall: lambda call: _target(call.namespace, call.name),
-    it.McpCall: lambda call: (call.server_label, call.name),
-    it.McpApprovalRequest: lambda call: (call.server_label, call.name),
-    it.CodeInterpreterCall: lambda call: ("python",),
-    it.ShellCall: lambda call: ("shell",),
-    it.ApplyPatchCall: lambda call: ("apply_patch",),
-}
+#: The types of the calls that programs can make.
+_CALLS = frozenset(
+    cls
+    for cls, kind in KINDS.items()
+    if kind.call is not None and "caller" in cls.__struct_fields__
+)
+#: The types of the items that contain the output of such a call.
+_OUTPUTS = frozenset(cls for cls, kind in KINDS.items() if kind.answers in _CALLS)
 
 
-def _target(namespace: Any, name: str) -> tuple[str, ...]:
-    return (name,) if namespace is UNSET or namespace is None else (namespace, name)
+def is_callable(item: it.Item) -> bool:
+    """Return whether programs can make a call that begins with this item."""
+    return type(item) in _CALLS
+
+
+def is_output(item: it.Item) -> bool:
+    """Return whether the item is the output of a call that programs can make."""
+    return type(item) in _OUTPUTS
+
+
+def call_target(item: it.Item) -> tuple[str, ...]:
+    """Return the path of the function that a call names: its namespace, if it has one, and its
+    name."""
+    name, _ = render_call(item)
+    return (item.namespace, name) if item.namespace else (name,)
 
 
 def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallOutcome | None:
@@ -63,13 +76,15 @@ def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallO
         case _, it.FunctionCallOutput() | it.CustomToolCallOutput():
             return _output_result(output.output, tool)
         case _, it.ShellCallOutput():
-            return CallOutcome(_json(list(output.output)))
+            return CallOutcome(_json(output.output))
         case _, it.ApplyPatchCallOutput():
             text = "" if output.output is UNSET else output.output
             return CallOutcome(_json({"status": output.status, "output": text}))
     if item.status in ("failed", "incomplete"):
         return _error_result(_CALL_FAILED)
-    return None
+    answer = item if output is None else output
+    has_result = KINDS[type(answer)].result is not None
+    return CallOutcome(_json(render_result(answer))) if has_result else None
 
 
 def return_type(initial_item: it.Item, tool: tl.Function | tl.Custom) -> str:

@@ -24,7 +24,6 @@ from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import caller_program_id, open_programs
 from antiphon.sandbox.javascript import CallOutcome, JavaScript, ProgramCall
 from antiphon.security.encryption import DecryptionError, Encryptor
-from antiphon.stream.kinds import KINDS
 from antiphon.support.text import truncate_middle
 from antiphon.tools.base import (
     CallContext,
@@ -39,7 +38,7 @@ from antiphon.tools.base import (
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-from .call_results import CALL_TARGETS, call_result, return_type
+from .call_results import call_result, call_target, is_callable, is_output, return_type
 from .typescript import function_declaration, schema_type
 
 __all__ = ["NAME", "ProgramProvider"]
@@ -58,11 +57,6 @@ _NO_FUNCTIONS = "There is nothing to call."
 _TOO_MANY_CALLS = "It made too many calls: {most} are possible."
 _CALL_LIMIT_REACHED = "No more calls of tools are possible in this response."
 _NOT_AN_OBJECT = "The argument must be one object."
-
-#: The item types that hold the output of a call, for all kinds of calls that programs can make.
-_OUTPUTS: tuple[type[Any], ...] = tuple(
-    cls for cls, kind in KINDS.items() if kind.answers in CALL_TARGETS
-)
 
 
 class _Fingerprint(Struct, frozen=True, array_like=True):
@@ -132,7 +126,7 @@ class ProgramProvider:
         approved: Mapping[str, PendingCall] = {},
     ) -> Toolset:
         functions_by_path = {
-            _path(each): each for each in functions if type(each.initial_item) in CALL_TARGETS
+            _path(each): each for each in functions if is_callable(each.initial_item)
         }
         used_names = {each.tool.name for each in functions if each.namespace is None}
         name = NAME
@@ -297,7 +291,7 @@ class _RecordedCalls:
     def __init__(self, calls: Sequence[tuple[it.Item, ...]]) -> None:
         self._calls: dict[tuple[str, ...], deque[tuple[it.Item, ...]]] = {}
         for call in calls:
-            self._calls.setdefault(self._target(call[0]), deque()).append(call)
+            self._calls.setdefault(call_target(call[0]), deque()).append(call)
 
     def take(self, initial_item: it.Item) -> tuple[it.Item, ...] | None:
         """Return the oldest recorded tool call of one function, and remove it from the record. The
@@ -307,12 +301,8 @@ class _RecordedCalls:
         ``initial_item``: a call item that names the function, for example the item with which a
         call of the function begins.
         """
-        queue = self._calls.get(self._target(initial_item))
+        queue = self._calls.get(call_target(initial_item))
         return queue.popleft() if queue else None
-
-    @staticmethod
-    def _target(item: it.Item) -> tuple[str, ...]:
-        return CALL_TARGETS[type(item)](item)
 
 
 def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.Item, ...]]:
@@ -329,15 +319,15 @@ def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.It
     outputs: dict[str, it.Item] = {}
     approval_request_ids = {item.id for item in items if isinstance(item, it.McpApprovalRequest)}
     for item in items:
-        if isinstance(item, _OUTPUTS):
-            outputs[item.call_id] = item
+        if is_output(item):
+            outputs[item.call_id or ""] = item
         elif isinstance(item, it.McpApprovalResponse):
             outputs[item.approval_request_id] = item
         elif isinstance(item, it.McpCall) and item.approval_request_id in approval_request_ids:
             outputs[item.approval_request_id or ""] = item
     calls: list[tuple[it.Item, ...]] = []
     for item in items:
-        if caller_program_id(item) != program.call_id or type(item) not in CALL_TARGETS:
+        if caller_program_id(item) != program.call_id or not is_callable(item):
             continue
         if isinstance(item, it.McpCall) and item.approval_request_id in approval_request_ids:
             continue

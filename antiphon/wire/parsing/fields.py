@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.tags import tag_of
 
 from .errors import (
     invalid_type,
@@ -42,7 +43,7 @@ _FIELD_PATH = re.compile(r"`\$\.([A-Za-z_]+)(?:\[\d+\])?`$")
 def classes_by_tag(classes: tuple[type[_S], ...]) -> Mapping[str, type[_S]]:
     """Return a mapping from tag to class. The tag of a class is the value of the field ``type`` in
     the JSON of its instances."""
-    return {str(cls.__struct_config__.tag): cls for cls in classes}
+    return {tag_of(cls): cls for cls in classes}
 
 
 def drop_nulls(raw: Json) -> Json:

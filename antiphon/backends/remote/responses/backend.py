@@ -26,7 +26,7 @@ from antiphon.backends.remote.base import (
 from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.dialects.instructions import format_instructions, json_format_instructions
 from antiphon.dialects.json_stream import dump
-from antiphon.dialects.messages import render_hosted_call
+from antiphon.dialects.messages import render_call, render_result
 from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
 from antiphon.inference.conversation import (
     NEUTRAL_VALUES,
@@ -36,6 +36,7 @@ from antiphon.inference.conversation import (
     caller_program_id,
     open_programs,
 )
+from antiphon.stream.kinds import KINDS
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function, Namespace
@@ -49,15 +50,7 @@ _encode = msgspec.json.Encoder().encode
 
 #: Tools of the client. The upstream runs all other tools.
 _CLIENT_TOOLS = (Function, Custom, Namespace)
-#: Type of an item whose tool may run here or on the upstream → the type of the tool.
-_HOSTED_TOOL_TYPES: Mapping[type[it.ItemBase], str] = {
-    it.ImageGenerationCall: "image_generation",
-    it.CodeInterpreterCall: "code_interpreter",
-    it.FileSearchCall: "file_search",
-}
 _PROGRAMS = "programmatic_tool_calling"
-#: Types of items that servers expect back with their ids.
-_ITEMS_WITH_IDS = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, it.WebSearchCall)
 
 
 class ResponsesBackend(RemoteBackend):
@@ -151,10 +144,9 @@ class ResponsesBackend(RemoteBackend):
     ) -> Iterator[dict[str, Any]]:
         items, hosted = conversation.items, self.capabilities.hosted_tools
         for item in items if _PROGRAMS in hosted else _without_programs(items):
-            tool_type = _HOSTED_TOOL_TYPES.get(type(item))
             if isinstance(item, it.Reasoning):
                 yield from _reasoning(item, self.flavour, self.upstream.root)
-            elif tool_type is not None and tool_type not in hosted:
+            elif _needs_its_tool(item) and item.tool_type not in hosted:
                 yield from map(_to_json, _as_function_call(item, prompt_tools))
             elif self.flavour.native_tools:
                 yield _to_json(_without_passage_files(item))
@@ -312,6 +304,12 @@ def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
                 yield item if item.caller is UNSET else replace(item, caller=UNSET)
 
 
+def _needs_its_tool(item: it.Item) -> bool:
+    """Return whether only an upstream that runs the tool of the item knows such items."""
+    kind = KINDS[type(item)]
+    return kind.contains_result and not kind.returned_with_id
+
+
 def _without_passage_files(item: it.Item) -> it.Item:
     """Return the item without ``passage_files``. This field is Antiphon's extension of the API, and
     an upstream that searches files may reject it."""
@@ -325,12 +323,12 @@ def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item
     The original item cannot be sent, because the upstream does not know its ids, containers and
     images.
     """
-    name, arguments, result = render_hosted_call(item)
+    name, arguments = render_call(item)
     arguments = arguments if isinstance(arguments, str) else dump(arguments)
     name = prompt_tools.name_of(name, item.namespace or None)
     return (
         it.FunctionCall(call_id=item.id, name=name, arguments=arguments),
-        it.FunctionCallOutput(call_id=item.id, output=result),
+        it.FunctionCallOutput(call_id=item.id, output=render_result(item)),
     )
 
 
@@ -339,7 +337,7 @@ def _to_json(item: it.Item) -> dict[str, Any]:
     and the upstream does not know them."""
     fields: dict[str, Any] = msgspec.to_builtins(item)
     if (
-        not isinstance(item, _ITEMS_WITH_IDS)
+        not KINDS[type(item)].returned_with_id
         or not item.id
         or fields.get("role", "assistant") != "assistant"
     ):

@@ -19,6 +19,7 @@ from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 from antiphon.wire.parsing.items import read_items
 from antiphon.wire.response import Usage
+from antiphon.wire.tags import tag_of
 
 __all__ = [
     "caller_of",
@@ -83,9 +84,7 @@ def read_item(raw: Json) -> it.Item | None:
 
 #: Type of an item → its fields that are streamed as text.
 _TEXT_FIELDS: Mapping[str, tuple[str, ...]] = {
-    str(cls.__struct_config__.tag): tuple(
-        stem.field for stem in kind.channels.values() if stem.part is None
-    )
+    tag_of(cls): tuple(stem.field for stem in kind.channels.values() if stem.part is None)
     for cls, kind in KINDS.items()
 }
 

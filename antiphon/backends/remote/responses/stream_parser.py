@@ -26,6 +26,7 @@ from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.upstream.errors import parse_error, upstream_error
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
+from antiphon.wire.tags import tag_of
 
 from .items import (
     caller_of,
@@ -43,30 +44,44 @@ __all__ = ["ResponsesStreamParser"]
 Json = dict[str, Any]
 #: Assumed number of characters per token, for estimates if the upstream reports no usage.
 _TOKEN_BYTES = 4
-_CALLS = ("function_call", "custom_tool_call")
 _TEXT_ITEMS = ("message", "reasoning")
 #: Event type → the type of the item that it adds text to, and the channel of the text.
 _TEXTS: Mapping[str, tuple[str, Channel]] = {
-    str(text.delta.__struct_config__.tag): (str(cls.__struct_config__.tag), channel)
+    tag_of(text.delta): (tag_of(cls), channel)
     for table in (KINDS, OPEN_RESPONSES_KINDS)
     for cls, kind in table.items()
     for channel, text in kind.channels.items()
 }
 #: Type of an item → the steps of its tool whose events have no fields except the item's position.
 _PLAIN_STEPS: Mapping[str, frozenset[str]] = {
-    str(cls.__struct_config__.tag): frozenset(
+    tag_of(cls): frozenset(
         name
         for name, event in kind.progress.items()
         if {"item_id", "output_index", "sequence_number"}.issuperset(event.__struct_fields__)
     )
     for cls, kind in KINDS.items()
 }
-#: Types of hosted tools' items with a text that is the input of the tool.
-_TEXT_TOOLS = ("mcp_call", "code_interpreter_call")
-#: Types of the events that complete the text of these items.
-_TEXT_ENDS = ("response.mcp_call_arguments.done", "response.code_interpreter_call_code.done")
+
+
+def _whole_texts(*, hosted: bool) -> Mapping[str, str]:
+    """Return for each type of calls with a text, i.e. with arguments, an input or code, the type of
+    the event that completes this text. ``hosted``: the types of hosted tools or the other types."""
+    return {
+        tag_of(cls): tag_of(kind.whole_text.done)
+        for cls, kind in KINDS.items()
+        if kind.whole_text is not None and kind.runs_here is hosted
+    }
+
+
+#: Types of the calls that the client answers.
+_CALLS = frozenset(_whole_texts(hosted=False))
+#: Types of hosted tools' items with a text, and of the events that complete such a text.
+_TEXT_TOOLS = frozenset(_whole_texts(hosted=True))
+_TEXT_ENDS = frozenset(_whole_texts(hosted=True).values())
 #: Types of the events that complete the text of reasoning.
-_REASONING_ENDS = ("response.reasoning_text.done", "response.reasoning.done")
+_REASONING_ENDS = frozenset(
+    tag_of(table[it.Reasoning].channels["text"].done) for table in (KINDS, OPEN_RESPONSES_KINDS)
+)
 #: Optional fields of an event with an image preview.
 _PREVIEW_FIELDS = ("size", "quality", "background", "output_format")
 _PHASES = get_args(it.Phase)

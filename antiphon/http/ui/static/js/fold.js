@@ -1,25 +1,7 @@
 // A response is the fold of its events. Items are replaced, never changed, so that components can
 // compare them.
 
-/** Item fields to which a delta event appends. */
-const TEXT_FIELDS = {
-  "response.function_call_arguments.delta": "arguments",
-  "response.mcp_call_arguments.delta": "arguments",
-  "response.custom_tool_call_input.delta": "input",
-  "response.code_interpreter_call_code.delta": "code",
-};
-
-/** Delta events of content parts: the part that they begin if none was announced. */
-const PARTS = {
-  "response.output_text.delta": ["content", { type: "output_text", text: "", annotations: [] }, "text"],
-  "response.refusal.delta": ["content", { type: "refusal", refusal: "" }, "refusal"],
-  "response.reasoning_text.delta": ["content", { type: "reasoning_text", text: "" }, "text"],
-  "response.reasoning.delta": ["content", { type: "reasoning_text", text: "" }, "text"],
-  "response.reasoning_summary_text.delta": ["summary", { type: "summary_text", text: "" }, "text"],
-};
-
-/** Events that tell the progress of a tool call: response.<kind>.<status>. */
-const PROGRESS = /^response\.[a-z_]+_(?:call|tools)\.([a-z_]+)$/;
+import { PARTS, PART_TEXTS, STATUSES, TEXT_FIELDS } from "./kinds.js";
 
 const TERMINAL = new Set(["response.completed", "response.failed", "response.incomplete"]);
 
@@ -50,15 +32,16 @@ function foldItem(item, event) {
   if (!item) return item;
   const textField = TEXT_FIELDS[event.type];
   if (textField) return { ...item, [textField]: (item[textField] ?? "") + event.delta };
-  if (PARTS[event.type]) return appendToPart(item, event, ...PARTS[event.type]);
+  if (PART_TEXTS[event.type]) return appendToPart(item, event, ...PART_TEXTS[event.type]);
+  if (PARTS[event.type]) return setPart(item, event, ...PARTS[event.type]);
   const handler = HANDLERS[event.type];
   if (handler) return handler(item, event);
-  const progress = PROGRESS.exec(event.type);
-  return progress ? { ...item, status: progress[1] } : item;
+  const status = STATUSES[event.type];
+  return status ? { ...item, status } : item;
 }
 
-function appendToPart(item, event, field, empty, textField) {
-  const index = event.summary_index ?? event.content_index ?? 0;
+function appendToPart(item, event, field, indexField, empty, textField) {
+  const index = event[indexField] ?? 0;
   const parts = item[field] ?? [];
   const part = parts[index] ?? empty;
   return {
@@ -67,10 +50,9 @@ function appendToPart(item, event, field, empty, textField) {
   };
 }
 
-const setPart = (field, index) => (item, event) => ({
-  ...item,
-  [field]: replaced(item[field] ?? [], event[index], event.part),
-});
+function setPart(item, event, field, indexField) {
+  return { ...item, [field]: replaced(item[field] ?? [], event[indexField], event.part) };
+}
 
 const commands = (item) => item.action?.commands ?? [];
 const setCommand = (item, index, text) => ({
@@ -78,11 +60,8 @@ const setCommand = (item, index, text) => ({
   action: { ...item.action, commands: replaced(commands(item), index, text) },
 });
 
+/** Events with fields of their own. */
 const HANDLERS = {
-  "response.content_part.added": setPart("content", "content_index"),
-  "response.content_part.done": setPart("content", "content_index"),
-  "response.reasoning_summary_part.added": setPart("summary", "summary_index"),
-  "response.reasoning_summary_part.done": setPart("summary", "summary_index"),
   "response.output_text.annotation.added": (item, event) => {
     const part = item.content[event.content_index];
     const annotations = replaced(part.annotations ?? [], event.annotation_index, event.annotation);

@@ -2,6 +2,7 @@
 import { html, useEditor, useEffect, useRef, useState } from "../lib.js";
 import { InputPart, Item } from "../items.js";
 import { CopyButton, Dialog, Icon, IconButton, Notice, Spinner, Tabs, count, duration } from "../parts.js";
+import { STREAMED } from "../kinds.js";
 import { Code, Json } from "../markdown.js";
 import { isAnswered } from "./archive.js";
 import { focusComposer } from "./composer.js";
@@ -216,8 +217,6 @@ function Footer({ turn, output, editor }) {
   </footer>`;
 }
 
-/** Items whose tokens arrive here as they are written, without a tool's time between them. */
-const STREAMED = new Set(["message", "reasoning", "function_call", "custom_tool_call"]);
 /** Shorter answers come in a few network packets, which say nothing about the model's speed. */
 const SHORTEST_MS = 100;
 
@@ -227,7 +226,7 @@ function Figures({ turn }) {
   if (!usage) return null;
   const { sent, first, last } = turn.times;
   const cached = usage.input_tokens_details?.cached_tokens;
-  const isMeasured = first && last - first >= SHORTEST_MS && turn.response.output.every((item) => STREAMED.has(item.type));
+  const isMeasured = first && last - first >= SHORTEST_MS && turn.response.output.every((item) => STREAMED.includes(item.type));
   const rate = isMeasured && usage.output_tokens > 1 ? (usage.output_tokens - 1) / ((last - first) / 1000) : null;
   const figures = [
     ["model", turn.response.model],
