@@ -9,7 +9,7 @@ OUTPUTS ?= 10000000
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-# Stamp files: an environment is installed again if pyproject.toml is newer.
+# Stamp files: an environment is installed again if pyproject.toml or its lock file is newer.
 LOCAL := $(VENV)/.with-local
 DEV   := $(VENV)/.with-dev
 CLIENTS := .venv-clients/.with-clients
@@ -40,7 +40,7 @@ RETRY   := $(if $(FLAKY),$(BIN)/python -m scripts.retry_tests $(FLAKY))
 PYTEST  := PYTHONDONTWRITEBYTECODE= $(RETRY) $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo chat check review lint types test e2e browser engines vllm sglang ray clients models golden docs site bench peers fuzz schemathesis simulation chaos fleet soak wheel lock clean
+.PHONY: help serve demo chat check review lint types test e2e browser engines vllm sglang ray clients models golden docs site bench peers fuzz schemathesis simulation chaos fleet soak wheel bom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -138,18 +138,26 @@ fleet: $(DEV) ## kill engines behind VLLM_ROUTER=… and servers in front of the
 soak: $(DEV) ## run 64 mixed connections for MINUTES=60 and fail if resources grow
 	nice -n 5 $(BIN)/python -m tests.chaos.soak $(or $(MINUTES),60)
 
+bom: $(RELEASE) ## list the image's packages in dist/antiphon.cdx.json (CycloneDX)
+	mkdir -p dist
+	.venv-release/bin/cyclonedx-py requirements deploy/requirements.lock --pyproject pyproject.toml \
+	  --output-reproducible --output-file dist/antiphon.cdx.json
+
 wheel: $(RELEASE) ## build sdist and wheel into dist/ and test the installed wheel
 	rm -rf dist
 	.venv-release/bin/python -m hatchling build
 	.venv-release/bin/python -m scripts.check_wheel dist
 
-# The file names no index: each one has the same files, or the hashes differ. hatchling: with it, pip
-# builds Antiphon without an environment of its own, whose packages would have no hashes.
-lock: $(LOCK) ## write deploy/requirements.lock: the image's packages with their hashes
-	echo hatchling | .venv-lock/bin/uv pip compile pyproject.toml - --extra local --extra postgres \
-	  --python-version 3.12 --no-python-downloads --universal --upgrade --generate-hashes \
-	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet \
-	  --output-file deploy/requirements.lock
+# The files name no index: each one has the same files, or the hashes differ. hatchling, editables: with
+# them, pip builds Antiphon without an environment of its own, whose packages would have no hashes.
+COMPILE := .venv-lock/bin/uv pip compile pyproject.toml - --no-python-downloads --universal --upgrade \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet
+
+lock: $(LOCK) ## choose the newest packages for the lock files of development and of the image
+	echo 'hatchling editables' | tr ' ' '\n' | $(COMPILE) --extra dev \
+	  --python-version 3.11 --output-file requirements-dev.lock
+	echo hatchling | $(COMPILE) --extra local --extra postgres \
+	  --python-version 3.12 --output-file deploy/requirements.lock
 
 clean: ## remove the environments and all caches; downloaded models stay
 	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-ray .venv-browser .venv-clients .venv-release .venv-site .venv-lock \
@@ -173,9 +181,12 @@ $(LOCAL): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --editable '.[local]'
 	@touch $@
 
-$(DEV): pyproject.toml | $(BIN)/python
-	@echo "Installing Antiphon and the dependencies of its tests"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --editable '.[dev]'
+# Everywhere the same packages, by their hashes. Only Antiphon itself, which has none, is built here: with
+# the build tool of the lock file, and without looking at its dependencies again.
+$(DEV): pyproject.toml requirements-dev.lock | $(BIN)/python
+	@echo "Installing the locked packages of the development environment, and Antiphon"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -q antiphon  # once, instead of in each server that a test starts
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq >/dev/null || true  # compiles the tests
 	@touch $@ $(LOCAL)
@@ -187,9 +198,9 @@ $(SITE): zensical.toml
 	@touch $@
 
 $(RELEASE):
-	@echo "Installing the build tool"
+	@echo "Installing the tools of a release"
 	@$(PYTHON) -m venv .venv-release
-	@.venv-release/bin/python -m pip install -qq --disable-pip-version-check hatchling
+	@.venv-release/bin/python -m pip install -qq --disable-pip-version-check hatchling 'cyclonedx-bom>=7,<8'
 	@touch $@
 
 $(LOCK):
