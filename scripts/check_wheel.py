@@ -1,14 +1,16 @@
 """Check a built wheel: its files, and its behaviour when installed in a fresh environment.
 
-``python -m scripts.check_wheel dist`` checks the only wheel in the folder ``dist``. It compares the
-wheel's files with the package in the checkout, installs the wheel with a few extras in a temporary
+``python -m scripts.check_wheel dist`` checks the only wheel and the only sdist in the folder
+``dist``. It compares the wheel's files with the package in the checkout, and with the wheel that
+hatchling builds from the sdist. Then it installs the wheel with a few extras in a temporary
 virtual environment, and runs ``scripts/installed_checks.py`` there. Needs only the standard
-library."""
+library and hatchling."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 import zipfile
@@ -23,19 +25,39 @@ EXTRAS = "documents,postgres,programs,sandbox,upstream"
 
 def main(folder: str) -> int:
     """Check the wheel in ``folder``. Returns the exit status."""
-    wheels = sorted(Path(folder).glob("*.whl"))
-    if len(wheels) != 1:
-        return _fail(f"{folder} must contain exactly one wheel, not {len(wheels)}")
+    wheels, sdists = (sorted(Path(folder).glob(each)) for each in ("*.whl", "*.tar.gz"))
+    if (len(wheels), len(sdists)) != (1, 1):
+        return _fail(f"{folder} has {len(wheels)} wheels and {len(sdists)} sdists, not one of each")
     wheel = wheels[0].resolve()
-    missing = _package_files() - set(zipfile.ZipFile(wheel).namelist())
+    contents = _contents(wheel)
+    missing = _package_files() - contents.keys()
     if missing:
         return _fail(f"{wheel.name} lacks {', '.join(sorted(missing))}")
+    with tempfile.TemporaryDirectory() as temporary:
+        if _contents(_wheel_of(sdists[0], Path(temporary))) != contents:
+            return _fail(f"{sdists[0].name} builds another wheel than {wheel.name}")
     with tempfile.TemporaryDirectory(prefix="antiphon-wheel-") as temporary:
         Path(temporary).chmod(0o755)  # a server run by root starts sandboxes as another user
         python = _install(wheel, Path(temporary) / "venv")
         # -I: neither the working directory nor PYTHONPATH may lead to the checkout.
         command = [str(python), "-I", str(ROOT / "scripts" / "installed_checks.py")]
         return subprocess.run(command, cwd=temporary, check=False).returncode
+
+
+def _contents(wheel: Path) -> dict[str, int]:
+    """Return the checksums of the wheel's files by their names."""
+    return {each.filename: each.CRC for each in zipfile.ZipFile(wheel).infolist()}
+
+
+def _wheel_of(sdist: Path, folder: Path) -> Path:
+    """Build a wheel from an sdist in ``folder``. Returns its path."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
+    subprocess.run(command, cwd=source, check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = (source / "dist").iterdir()
+    return wheel
 
 
 def _package_files() -> set[str]:
