@@ -59,6 +59,7 @@ __all__ = [
     "UnreadableImage",
     "context_length_exceeded",
     "first_line",
+    "model_not_found",
     "retryable",
 ]
 
@@ -329,6 +330,16 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
         " try again.",
         param="input",
         code=CONTEXT_LENGTH_EXCEEDED,
+    )
+
+
+def model_not_found(name: str) -> NotFound:
+    """Return the error for a model that is not served, or that this client may not use. The message
+    is the same as OpenAI's."""
+    return NotFound(
+        f"The model '{name}' does not exist or you do not have access to it.",
+        param="model",
+        code="model_not_found",
     )
 
 

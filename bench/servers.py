@@ -83,8 +83,8 @@ async def _serve(
 ) -> None:
     """Run the whole server without its settings: app, guard, log, metrics, runs, store."""
     from antiphon.http.app import create_app
-    from antiphon.http.middleware.auth import RequestLimits
     from antiphon.http.uvicorn_server import bind, serve
+    from antiphon.limits.requests import RequestLimits
     from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
     from antiphon.support.logs import open_log
     from antiphon.wire.object_ids import IdMaker

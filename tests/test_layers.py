@@ -9,12 +9,11 @@ from pathlib import Path
 from tests.sources import MODULES, PACKAGE, nodes
 
 #: Packages that any layer may import.
-ROOTS = {"errors", "support", "inference", "limits", "tracing"}
+ROOTS = {"errors", "support", "inference", "tracing"}
 #: Package or top-level module → packages and modules of ours that it may import.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "support": {"errors"},
-    "limits": {"errors"},
     "inference": {"wire"},
     "ipc": {"errors"},
     "tracing": {"errors", "support", "wire"},
@@ -42,13 +41,15 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     },
     # state, tools and runs
     "store": {"errors", "support", "ipc", "wire"},
+    "limits": {"errors", "support", "store", "wire"},
     "blobs": {"errors", "support", "security", "store"},
-    "sandbox": {"errors", "limits", "support", "security"},
-    "attachments": {"errors", "ipc", "security", "sandbox", "limits", "support"},
+    "sandbox": {"errors", "support", "security"},
+    "attachments": {"errors", "ipc", "security", "sandbox", "support"},
     "retrieval": {"errors", "embeddings", "support", "store"},
     "webhooks": {"errors", "support", "security", "store"},
     "tools": {
         *ROOTS,
+        "limits",
         "ipc",
         "store",
         "wire",
@@ -61,6 +62,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     },
     "resources": {
         *ROOTS,
+        "limits",
         "wire",
         "stream",
         "embeddings",
@@ -73,6 +75,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     },
     "runs": {
         *ROOTS,
+        "limits",
         "wire",
         "blobs",
         "stream",
@@ -83,9 +86,9 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "attachments",
         "security",
     },
-    "http": {*ROOTS, "wire", "stream", "compat", "resources", "runs", "security"},
+    "http": {*ROOTS, "limits", "wire", "stream", "compat", "resources", "runs", "security"},
     # the processes of a server
-    "workers": {*ROOTS, "config", "http", "ipc", "models", "store", "tools", "wire"},
+    "workers": {*ROOTS, "limits", "config", "http", "ipc", "models", "store", "tools", "wire"},
 }
 #: Composition, the public API and test doubles know the parts they put together.
 COMPOSITION = {"__init__", "bootstrap", "cli", "__main__", "testing", "ray"}

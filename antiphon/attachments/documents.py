@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from antiphon.limits.fair_limiter import FairLimiter
+from antiphon.support.fair_limiter import FairLimiter
 
 from .document_worker import PAGE_IMAGES, WEB_PAGE
 from .worker_process import WorkerFailed, run_worker

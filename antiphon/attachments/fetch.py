@@ -19,8 +19,8 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.limits.fair_limiter import FairLimiter
 from antiphon.security.ssrf import AddressNotAllowed, Network, guarded_session
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
 
 __all__ = ["FetchError", "FetchResult", "Fetcher", "check"]

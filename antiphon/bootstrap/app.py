@@ -21,10 +21,10 @@ from antiphon.config.load import LoadedSettings
 from antiphon.config.report import report_settings
 from antiphon.config.settings import Settings
 from antiphon.engines.llama.zero_pages import writable_ranges
-from antiphon.http.admission import Admission, admission_queue
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.ipc.http_endpoint import is_call
+from antiphon.limits.admission import Admission, admission_queue
 from antiphon.models import catalog
 from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.resources.files import Files

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
-from antiphon.http.middleware import auth as guard
-from antiphon.limits.fair_limiter import tenant_share
 from antiphon.limits.quotas import Quotas, TenantQuotas
+from antiphon.limits.requests import RequestLimits
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Policy
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.store.base import Retention
+from antiphon.support.fair_limiter import tenant_share
 from antiphon.wire.parsing.json_body import BodyLimits
 
 __all__ = ["request_limits", "run_policy", "store_retention", "tenant_quotas"]
@@ -56,9 +56,9 @@ def _unless_off(name: str) -> str | None:
     return None if name == NO_EMBEDDINGS else name
 
 
-def request_limits(settings: Settings) -> guard.RequestLimits:
+def request_limits(settings: Settings) -> RequestLimits:
     """Return the limits for requests from the settings."""
-    return guard.RequestLimits(
+    return RequestLimits(
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
         max_concurrent_requests=settings.max_concurrent_requests,

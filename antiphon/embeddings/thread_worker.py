@@ -17,7 +17,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest
-from antiphon.limits.fair_limiter import FairLimiter
+from antiphon.support.fair_limiter import FairLimiter
 
 from .base import EmbeddingResult, Role, Text, Vector, truncate_vector
 

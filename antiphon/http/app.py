@@ -27,7 +27,7 @@ from antiphon.compat.messages.stream import PING
 from antiphon.compat.messages.types import MessageAnswer, MessageError, MessageEvent
 from antiphon.compat.request_bodies import chat_completion_body, completion_body
 from antiphon.http.auditor import Auditor
-from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, RequestLimits
+from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware
 from antiphon.http.middleware.errors import ErrorMiddleware, unknown_url
 from antiphon.http.middleware.request_context import RequestContextMiddleware, route_path
 from antiphon.http.openapi.operation import Operation
@@ -58,14 +58,15 @@ from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, Respon
 from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
+from antiphon.limits.admission import Admission, admission_queue
+from antiphon.limits.rate_limits import RateLimits
+from antiphon.limits.requests import RequestLimits
+from antiphon.limits.token_budgets import TokenBudgets
 from antiphon.resources.admin.api_keys import ApiKeys
-from antiphon.resources.admin.rate_limits import RateLimits
-from antiphon.resources.admin.token_budgets import TokenBudgets
 from antiphon.stream.writer import Ids
 from antiphon.tracing.base import Tracer
 from antiphon.wire.admin.settings import SettingList
 
-from .admission import Admission, admission_queue
 from .endpoint_context import EndpointDependencies
 from .metrics import Metrics
 

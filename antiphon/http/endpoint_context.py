@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import RequestContext
+from antiphon.limits.admission import Admission
 from antiphon.limits.clients import Client
-from antiphon.resources.admin.rate_limits import RateLimits
+from antiphon.limits.rate_limits import RateLimits
+from antiphon.limits.requests import RequestLimits
 from antiphon.tracing.base import Span, TraceHeaders, Tracer
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Usage
 
-from .admission import Admission
 from .metrics import Metrics
 
 if TYPE_CHECKING:

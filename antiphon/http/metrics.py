@@ -16,12 +16,12 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
+from antiphon.limits.admission import Admission
 from antiphon.runs.usage_counter import UsageRecord
 from antiphon.tracing.metrics import MetricsExporter
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response, Usage
 
-from .admission import Admission
 from .metric_names import MetricNames, OtherNames
 from .metric_sums import MetricSnapshot, SummedMetrics, take_snapshot
 

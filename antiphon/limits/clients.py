@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from antiphon.errors import Forbidden, NotFound
+from antiphon.errors import Forbidden, model_not_found
 
-__all__ = ["ANYONE", "Client", "ClientLimits", "LimitScope", "model_not_found"]
+__all__ = ["ANYONE", "Client", "ClientLimits", "LimitScope"]
 
 #: Types of tools that run on the client's machine. ``ClientLimits.tools`` does not apply to them.
 _ALWAYS_ALLOWED = frozenset({"function", "custom", "namespace"})
@@ -114,13 +114,3 @@ def _tool_not_allowed(scope: LimitScope, type: str, param: str | None) -> Forbid
 
 #: A client without limits.
 ANYONE = Client()
-
-
-def model_not_found(name: str) -> NotFound:
-    """Return the error for a model that is not served, or that this client may not use. The message
-    is the same as OpenAI's."""
-    return NotFound(
-        f"The model '{name}' does not exist or you do not have access to it.",
-        param="model",
-        code="model_not_found",
-    )

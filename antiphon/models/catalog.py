@@ -22,7 +22,7 @@ from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.backends.reranking import RerankBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.limits.clients import model_not_found
+from antiphon.errors import model_not_found
 
 from .download import DEFAULT, DEFAULT_SAMPLING, ProgressCallback
 from .embedding_factories import EMBEDDERS

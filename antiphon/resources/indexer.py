@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents, UnreadableDocument
 from antiphon.errors import RequestError, RunError
-from antiphon.limits.fair_limiter import FairLimiter
 from antiphon.retrieval.chunking import Passage, split_text
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexingTask, VectorIndex
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
 from antiphon.wire.resources.vector_stores import FileStatus, LastError
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import text_completion_unsupported_error
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.errors import InvalidRequest, NotFound, RunError
+from antiphon.limits.background_runs import ActiveRunLimits
 from antiphon.limits.clients import ANYONE, Client
 from antiphon.resources.admin.audit import AuditTrail
 from antiphon.resources.admin.tenant_usage import TenantUsageReader
@@ -61,7 +62,6 @@ from antiphon.wire.response import CompactedResponse, Response
 from antiphon.wire.response_list import ResponseSummary, Transcript
 from antiphon.wire.timeline import Timeline, timeline_of
 
-from .active_run_limits import ActiveRunLimits
 from .dependencies import OptionalFeatures, RunDependencies
 from .policy import Policy
 from .preparer import PreparedRequest, Preparer

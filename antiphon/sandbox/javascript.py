@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.limits.fair_limiter import FairLimiter
+from antiphon.support.fair_limiter import FairLimiter
 
 if TYPE_CHECKING:
     import wasmtime

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from antiphon.errors import RunError
-from antiphon.http.admission import admission_queue
 from antiphon.http.metric_sums import MetricSnapshot, sum_metrics
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.client import CallClient
+from antiphon.limits.admission import admission_queue
+from antiphon.limits.requests import RequestLimits
 from antiphon.wire.admin.server_info import ProcessHealth
 
 from .slot_grant import SlotGrant

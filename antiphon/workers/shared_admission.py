@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.client import CallClient
+from antiphon.limits.requests import RequestLimits
 
 from .slot_grant import SlotGrant
 

@@ -21,8 +21,8 @@ from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.http import uvicorn_server
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.server import CallServer
+from antiphon.limits.requests import RequestLimits
 from antiphon.models.hosted_models import is_hosted
 from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.support.logs import LogLevel

@@ -16,9 +16,10 @@ from openai import AsyncOpenAI
 
 from antiphon.errors import RequestError
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits
+from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.http.requests.multipart import open_form
 from antiphon.limits.quotas import Quotas, TenantQuotas
+from antiphon.limits.requests import RequestLimits
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
 from tests.conformance.server import NOW, Server

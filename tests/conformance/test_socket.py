@@ -16,16 +16,17 @@ from websockets.asyncio.client import connect
 
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError
-from antiphon.http.admission import AdmissionQueue
 from antiphon.http.app import create_app
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.metrics import Metrics
-from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits
+from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.http.middleware.request_context import RequestContext
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.uvicorn_server import bind
 from antiphon.http.uvicorn_server import serve as serve_app
-from antiphon.resources.admin.rate_limits import RateLimits
+from antiphon.limits.admission import AdmissionQueue
+from antiphon.limits.rate_limits import RateLimits
+from antiphon.limits.requests import RequestLimits
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.support.logs import open_log
 from antiphon.testing.memory_store.store import MemoryStore

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.limits.quotas import Quotas, TenantQuotas
+from antiphon.limits.requests import RequestLimits
 from antiphon.store.base import Retention, Store
 from tests.conformance.conftest import Serve
 from tests.conformance.server import NOW

@@ -61,7 +61,7 @@ async def test_response_without_streaming_has_no_first_token_time(make_app: Any)
 
 
 async def test_waiting_requests_are_counted(make_app: Any, service: Any) -> None:
-    from antiphon.http.middleware.auth import RequestLimits
+    from antiphon.limits.requests import RequestLimits
 
     service.script = {"step": asyncio.Semaphore(0)}
     app = make_app(limits=RequestLimits(max_concurrent_requests=1, max_queued_requests=5))

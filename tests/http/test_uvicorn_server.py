@@ -20,9 +20,10 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.http import uvicorn_server
-from antiphon.http.middleware.auth import AuthConfig, RequestLimits
+from antiphon.http.middleware.auth import AuthConfig
 from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
 from antiphon.http.uvicorn_server import ConnectionLimits, bind, raise_file_limit, serve
+from antiphon.limits.requests import RequestLimits
 from tests.http.middleware.test_auth import ACCESS
 
 pytestmark = pytest.mark.usefixtures("freezes_again")

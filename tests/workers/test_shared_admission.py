@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import Overloaded
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.client import CallClient
 from antiphon.ipc.server import CallServer
+from antiphon.limits.requests import RequestLimits
 from antiphon.workers import shared_admission
 from antiphon.workers.hub import WorkerHub
 from antiphon.workers.shared_admission import SharedAdmission

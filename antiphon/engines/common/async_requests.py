@@ -20,7 +20,7 @@ from msgspec import Struct
 from antiphon.engines.base import Sampling
 from antiphon.errors import BackendError
 from antiphon.inference.tokens import Alternative, Chunk, TokenLogprob
-from antiphon.limits.fair_limiter import FairLimiter
+from antiphon.support.fair_limiter import FairLimiter
 
 from .stop_conditions import StopConditions
 from .thread_channel import ThreadChannel

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from antiphon.inference.tokens import common_prefix_length
-from antiphon.limits.fair_limiter import FairLimiter
+from antiphon.support.fair_limiter import FairLimiter
 
 __all__ = ["Slot", "Slots"]
 

@@ -21,11 +21,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
 from antiphon.limits.clients import Client, ClientLimits, LimitScope
+from antiphon.limits.rate_limits import Permit, RateLimits
+from antiphon.limits.requests import RequestLimits
+from antiphon.limits.token_budgets import TokenBudgets, TokensUsed
 from antiphon.resources.admin.api_keys import KeyRecord
-from antiphon.resources.admin.rate_limits import Permit, RateLimits
-from antiphon.resources.admin.token_budgets import TokenBudgets, TokensUsed
 from antiphon.security.ssrf import is_ip_address, is_loopback
-from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
 from .request_context import RequestContext, header, request_context, route_path
 
@@ -33,7 +33,6 @@ __all__ = [
     "AuthConfig",
     "AuthKey",
     "AuthMiddleware",
-    "RequestLimits",
     "StoredKeys",
     "holds_role",
     "is_local",
@@ -92,33 +91,6 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
     def requires_key(self) -> bool:
         """Whether requests need an API key."""
         return bool(self.keys) or self.stored_keys
-
-
-class RequestLimits(Struct, frozen=True, kw_only=True):
-    """Limits on incoming requests.
-
-    - ``max_body_bytes``: maximum size of a request body, except for uploaded files.
-    - ``max_file_bytes``: maximum size of an uploaded file.
-    - ``body``: limits of the JSON in a request body, such as its nesting depth.
-    - ``max_concurrent_requests``: maximum number of requests in progress.
-    - ``max_requests_per_tenant``: maximum number of requests in progress of one tenant; None means
-      no limit per tenant.
-    - ``max_queued_requests``: maximum number of waiting requests. Further requests get the status
-      429.
-    - ``retry_after_s``: the seconds after which the client of a request refused with 429 may try
-      again.
-    - ``requests_per_minute``: the limit of each key that has no limit of its own. On a server
-      without keys, it is the limit of the whole server. None means no limit.
-    """
-
-    max_body_bytes: int = 64 * 2**20
-    max_file_bytes: int = 64 * 2**20
-    body: BodyLimits = BodyLimits()
-    max_concurrent_requests: int = 256
-    max_requests_per_tenant: int | None = None
-    max_queued_requests: int = 1024
-    retry_after_s: int = 2
-    requests_per_minute: int | None = None
 
 
 #: Headers that proxies add, each of which shows that a request comes from another machine.

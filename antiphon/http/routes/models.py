@@ -16,11 +16,11 @@ from msgspec.structs import asdict
 from starlette.requests import Request
 
 from antiphon.compat.messages.types import MessagesModel, MessagesModelPage
+from antiphon.errors import model_not_found
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import HeaderParam, operation
-from antiphon.limits.clients import model_not_found
 from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from antiphon.http.auditor import Auditor
 from antiphon.http.endpoint_context import EndpointDependencies, with_trace
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics, RunTiming
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.errors import error_reply, failed_response_reply
 from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.openapi.operation import HeaderParam, Operation, operation
@@ -31,6 +30,7 @@ from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.keepalive import KeepaliveTimer
 from antiphon.http.streaming.response import EventStream
+from antiphon.limits.requests import RequestLimits
 from antiphon.runs.execution.run import EventSink
 from antiphon.runs.service import ResponseQuery
 from antiphon.tracing.responses import record_content, record_response

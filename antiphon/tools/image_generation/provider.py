@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, RunError, ToolError
-from antiphon.limits.fair_limiter import FairLimiter
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.tools.arguments import parse_arguments
 from antiphon.tools.base import (
     CallContext,

@@ -18,7 +18,7 @@ import structlog
 
 from antiphon.attachments.worker_process import WorkerFailed, run_worker
 from antiphon.errors import SetupError, ToolError
-from antiphon.limits.fair_limiter import FairLimiter
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
 
 from .browser import SearchOptions

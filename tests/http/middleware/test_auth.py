@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from antiphon.errors import SetupError
-from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits
+from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.limits.clients import ClientLimits
+from antiphon.limits.requests import RequestLimits
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from antiphon.errors import Forbidden, InvalidRequest
 from antiphon.http.auditor import Auditor
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, RequestLimits, holds_role
+from antiphon.http.middleware.auth import AuthConfig, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
+from antiphon.limits.requests import RequestLimits
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, NewApiKey
 from antiphon.wire.pagination import DeletedObject

@@ -9,12 +9,12 @@ from starlette.requests import Request
 
 from antiphon.http.auditor import Auditor
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import header, request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import PAGE_PARAMS, Query
+from antiphon.limits.requests import RequestLimits
 from antiphon.resources.files import MAX_WHOLE_BYTES
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.resources.containers import (

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import INCLUDE_PARAM, PAGE_PARAMS, Query
+from antiphon.limits.requests import RequestLimits
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.ids import check_conversation_id

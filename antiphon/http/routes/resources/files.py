@@ -10,11 +10,11 @@ from starlette.requests import Request
 
 from antiphon.http.download import RANGE_HEADERS, download_reply
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
+from antiphon.limits.requests import RequestLimits
 from antiphon.resources.files import FileQuery, FileUpload
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.upload_form import UploadForm, parse_upload_form

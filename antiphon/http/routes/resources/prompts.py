@@ -12,10 +12,11 @@ from starlette.requests import Request
 
 from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, RequestLimits, holds_role
+from antiphon.http.middleware.auth import AuthConfig, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query, QueryParam
+from antiphon.limits.requests import RequestLimits
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.requests import parse_create_prompt
 from antiphon.wire.resources.prompts import CreatePrompt, PromptResource

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import PAGE_PARAMS, Query
+from antiphon.limits.requests import RequestLimits
 from antiphon.resources.skills import MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.errors import invalid_type

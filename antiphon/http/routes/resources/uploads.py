@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
+from antiphon.limits.requests import RequestLimits
 from antiphon.resources.uploads import MAX_PART_BYTES
 from antiphon.wire.parsing.uploads import CompleteUpload, CreateUpload, parse_complete, parse_create
 from antiphon.wire.resources.files import ChunkedUpload, ChunkedUploadPart

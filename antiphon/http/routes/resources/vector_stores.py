@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, get_args
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
+from antiphon.limits.requests import RequestLimits
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing import vector_stores as wire
 from antiphon.wire.resources.vector_stores import (

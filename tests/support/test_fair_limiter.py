@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from antiphon.limits.fair_limiter import FairLimiter, tenant_share
+from antiphon.support.fair_limiter import FairLimiter, tenant_share
 
 
 class Holder:

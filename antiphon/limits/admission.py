@@ -10,13 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from antiphon.errors import Overloaded
-from antiphon.limits.fair_limiter import FairLimiter, LimiterSlot
+from antiphon.support.fair_limiter import FairLimiter, LimiterSlot
 
-if TYPE_CHECKING:
-    from .middleware.auth import RequestLimits
+from .requests import RequestLimits
 
 __all__ = ["Admission", "AdmissionQueue", "admission_queue"]
 

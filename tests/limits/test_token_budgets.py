@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.limits.clients import ClientLimits, LimitScope
-from antiphon.resources.admin.token_budgets import TokenBudgets
+from antiphon.limits.token_budgets import TokenBudgets
 from antiphon.store.usage import UsageQuery, UsageTotals
 
 

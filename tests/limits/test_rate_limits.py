@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.errors import Overloaded, StoreError
 from antiphon.limits.clients import ClientLimits, LimitScope
-from antiphon.resources.admin.rate_limits import RateLimits
+from antiphon.limits.rate_limits import RateLimits
 from antiphon.store.rates import RateReport, RateState, RateStore
 from antiphon.testing.memory_store.rates import MemoryRates
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from antiphon.errors import Overloaded
-from antiphon.http.admission import AdmissionQueue
+from antiphon.limits.admission import AdmissionQueue
 
 
 class Caller:
