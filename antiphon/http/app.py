@@ -59,6 +59,7 @@ from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
 from antiphon.limits.admission import Admission, admission_queue
+from antiphon.limits.charges import ClientCharges
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.limits.requests import RequestLimits
 from antiphon.limits.token_budgets import TokenBudgets
@@ -138,8 +139,8 @@ def create_app(
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = _Router(routes)
-    budgets = _budgets(service, clock)
-    app = AuthMiddleware(app, access, limits, rates=rates, stored_keys=api_keys, budgets=budgets)
+    charges = ClientCharges(rates, _budgets(service, clock))
+    app = AuthMiddleware(app, access, limits, charges=charges, stored_keys=api_keys)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
         app = _with_cors(app, cors)

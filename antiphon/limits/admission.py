@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from antiphon.errors import Overloaded
 from antiphon.support.fair_limiter import FairLimiter, LimiterSlot
 
+from .refusals import server_is_busy
 from .requests import RequestLimits
 
 __all__ = ["Admission", "AdmissionQueue", "admission_queue"]
@@ -142,11 +142,8 @@ class AdmissionQueue:
         If no tenant has at least two more queued requests than ``tenant``, raise ``Overloaded``
         instead. In this case, no queued request is rejected.
         """
-        limiter, wait = self._limiter, self._retry_after_s
-        error = Overloaded(
-            f"The server is busy: too many requests are waiting. Please try again in {wait}s.",
-            retry_after_s=wait,
-        )
+        limiter = self._limiter
+        error = server_is_busy("too many requests are waiting", retry_after_s=self._retry_after_s)
         largest = limiter.most_waiting()
         if largest is None or limiter.waiting_of(largest) <= limiter.waiting_of(tenant) + 1:
             raise error

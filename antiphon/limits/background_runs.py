@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from antiphon.errors import Overloaded
-from antiphon.limits.clients import Client, LimitScope
 from antiphon.store.records import RunLimit
 from antiphon.store.runs import RunLimitReached, RunStore
+
+from .clients import Client, LimitScope
+from .refusals import limit_reached
 
 __all__ = ["ActiveRunLimits"]
 
@@ -44,16 +46,16 @@ class ActiveRunLimits:
         }
         for limit, scope in scopes.items():
             if await self._runs.count_unended(tenant, limit.api_key) >= limit.max_runs:
-                raise _overloaded(scope)
+                raise _refusal(scope)
         try:
             yield tuple(scopes)
         except RunLimitReached as reached:
-            raise _overloaded(scopes[reached.limit]) from None
+            raise _refusal(scopes[reached.limit]) from None
 
 
-def _overloaded(scope: LimitScope) -> Overloaded:
-    return Overloaded(
-        f"Rate limit reached: {scope.owner} has {scope.limits.background_runs} background responses"
-        f" in progress, as many as it may have (background_runs). Please try again in {_RETRY_S}s.",
+def _refusal(scope: LimitScope) -> Overloaded:
+    return limit_reached(
+        f"{scope.owner} has {scope.limits.background_runs} background responses in progress, as"
+        " many as it may have (background_runs)",
         retry_after_s=_RETRY_S,
     )

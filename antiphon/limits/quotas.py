@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from antiphon.errors import QuotaExceeded, TooLarge
+from .refusals import object_too_large
 
-__all__ = ["NO_QUOTAS", "Quotas", "TenantQuotas", "check_size", "quota_exceeded_error"]
+__all__ = ["NO_QUOTAS", "Quotas", "TenantQuotas", "check_size"]
 
 
 class Quotas(Struct, frozen=True, kw_only=True):
@@ -61,24 +61,4 @@ def check_size(size: int, limit: int | None, *, param: str) -> None:
     together. ``size``: the size of the object in bytes. ``limit``: the quota in bytes; None means
     no quota. ``param``: the request field that contains the object, for the error."""
     if limit is not None and size > limit:
-        raise TooLarge(
-            f"The content has {size} bytes, but you may store at most {limit} bytes in total"
-            " (max_files_bytes).",
-            param=param,
-            code="storage_limit_exceeded",
-        )
-
-
-def quota_exceeded_error(
-    what: str, *, param: str | None = None, **limits: int | None
-) -> QuotaExceeded:
-    """Return the error for an exceeded quota.
-
-    ``what``: the objects of which there are too many, in the plural, such as ``files``. ``limits``:
-    name of a quota, such as ``max_files`` → its value. The message does not mention quotas that
-    are None.
-    """
-    named = " and ".join(f"{name} = {limit}" for name, limit in limits.items() if limit is not None)
-    return QuotaExceeded(
-        f"Your quota of {what} is exceeded ({named}). Delete some and try again.", param=param
-    )
+        raise object_too_large(size, limit, param=param)

@@ -25,9 +25,11 @@ from contextlib import asynccontextmanager
 import structlog
 from msgspec import Struct
 
-from antiphon.errors import Overloaded, StoreError
-from antiphon.limits.clients import LimitScope
+from antiphon.errors import StoreError
 from antiphon.store.rates import RateReport, RateState, RateStore
+
+from .clients import LimitScope
+from .refusals import limit_reached
 
 __all__ = ["Permit", "RateLimits"]
 
@@ -199,9 +201,9 @@ class RateLimits:
         """Raise ``Overloaded`` if the scope has no room for one more running request."""
         view = self._view(scope.id)
         if view.running + view.state.remote_running_count >= limit:
-            raise Overloaded(
-                f"Rate limit reached: {scope.owner} has {limit} requests in progress, as many"
-                f" as it may have (concurrent_requests). Please try again in {_RETRY_S}s.",
+            raise limit_reached(
+                f"{scope.owner} has {limit} requests in progress, as many as it may have"
+                " (concurrent_requests)",
                 retry_after_s=_RETRY_S,
             )
 

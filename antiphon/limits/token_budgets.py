@@ -1,6 +1,5 @@
-"""Reads from the usage log how many tokens each API key and each tenant has used, in the last
-minute and since midnight (UTC). The authentication middleware compares these numbers with the token
-limits.
+"""Limits on tokens per minute and per day. The usage log says how many tokens each API key and each
+tenant has used, in the last minute and since midnight (UTC).
 
 The numbers include the tokens that were used on all servers with the same store.
 """
@@ -10,13 +9,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from antiphon.limits.clients import LimitScope
 from antiphon.store.usage import UsageKind, UsageQuery, UsageTotals
 
-__all__ = ["TokenBudgets", "TokensUsed"]
+from .clients import LimitScope
+
+__all__ = ["TokenBudgets", "TokenLimit", "TokensUsed"]
 
 #: Seconds for which the token sums of a scope are cached.
 _MAX_AGE_S = 2.0
@@ -66,6 +67,16 @@ class TokensUsed(Struct, frozen=True):
         return 0
 
 
+class TokenLimit(NamedTuple):
+    """A limit of tokens, and the tokens used. ``reset_s``: if the limit is reached, the seconds
+    until it is no longer reached; otherwise, the seconds until no used token counts."""
+
+    period: Literal["minute", "day"]
+    limit: int
+    used: int
+    reset_s: int
+
+
 class TokenBudgets:
     """Reads from the usage log how many tokens a scope (an API key or a tenant) has used.
 
@@ -88,6 +99,21 @@ class TokenBudgets:
         self._clock = clock
         self._timer = timer
         self._used: dict[str, tuple[float, TokensUsed]] = {}
+
+    async def limits(self, scope: LimitScope) -> list[TokenLimit]:
+        """Return the token limits of a scope, and how much of them is used. Raises
+        ``StoreError``."""
+        limits = scope.limits
+        if not limits.limits_tokens:
+            return []
+        used = await self.tokens_used(scope)
+        found: list[TokenLimit] = []
+        if (limit := limits.tokens_per_minute) is not None:
+            reset_s = used.minute_wait_s(limit) or used.minute_ends_s
+            found.append(TokenLimit("minute", limit, used.minute, reset_s))
+        if (limit := limits.tokens_per_day) is not None:
+            found.append(TokenLimit("day", limit, used.day, used.day_ends_s))
+        return found
 
     async def tokens_used(self, scope: LimitScope) -> TokensUsed:
         """Return how many tokens a scope (an API key or a tenant) has used. Raises

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from antiphon.blobs.base import Blobs
 from antiphon.errors import InvalidRequest, NotFound, TooLarge
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, quota_exceeded_error
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size
+from antiphon.limits.refusals import quota_exceeded
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids
@@ -102,7 +103,7 @@ class Files:
             max_files=limits.max_files,
         )
         if not is_stored:
-            raise quota_exceeded_error(
+            raise quota_exceeded(
                 "files",
                 param="file",
                 max_files=limits.max_files,

@@ -17,8 +17,9 @@ from antiphon.attachments.skill_bundles import (
     pack,
     unpack,
 )
-from antiphon.errors import InvalidRequest, NotFound, QuotaExceeded
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, quota_exceeded_error
+from antiphon.errors import InvalidRequest, NotFound
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size
+from antiphon.limits.refusals import quota_exceeded
 from antiphon.store.base import Store
 from antiphon.store.skills import SkillDraft
 from antiphon.stream.writer import Ids
@@ -60,7 +61,7 @@ class Skills:
         draft, content = await self._make_draft(self._ids("skill"), files)
         max_bytes = self._max_bytes(tenant, content)
         if not await self._skills.create(tenant, draft, content, max_bytes=max_bytes):
-            raise _quota_exceeded(max_bytes)
+            raise quota_exceeded("skills", param="files", max_files_bytes=max_bytes)
         return await self.retrieve(tenant, draft.skill_id)
 
     async def retrieve(self, tenant: str, skill_id: str) -> Skill:
@@ -108,7 +109,7 @@ class Skills:
         )
         if created is None:
             await self.retrieve(tenant, skill_id)
-            raise _quota_exceeded(max_bytes)
+            raise quota_exceeded("skills", param="files", max_files_bytes=max_bytes)
         return created
 
     async def list_versions(
@@ -195,10 +196,6 @@ def _number(version: str) -> int:
     """Convert the version in a request to a version number. If ``version`` is not a number, return
     0, because versions begin with 1."""
     return int(version) if version.isdecimal() and version.isascii() and len(version) < 10 else 0
-
-
-def _quota_exceeded(limit: int | None) -> QuotaExceeded:
-    return quota_exceeded_error("skills", param="files", max_files_bytes=limit)
 
 
 def _not_found(skill_id: str) -> NotFound:

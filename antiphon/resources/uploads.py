@@ -21,8 +21,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, NotFound, Overloaded, TooLarge
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, quota_exceeded_error
+from antiphon.errors import InvalidRequest, NotFound, TooLarge
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size
+from antiphon.limits.refusals import limit_reached, quota_exceeded
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids
@@ -99,7 +100,7 @@ class ChunkedUploads:
             _uploads_of(tenant), FileQuery(limit=_MAX_UPLOADS, now=now)
         )
         if len(pending or ()) >= _MAX_UPLOADS:
-            raise Overloaded(f"At most {_MAX_UPLOADS} uploads per hour.", retry_after_s=60)
+            raise limit_reached(f"{_MAX_UPLOADS} uploads per hour", retry_after_s=60)
         upload = ChunkedUpload(
             id=self._ids("upload"),
             bytes=request.bytes,
@@ -110,7 +111,7 @@ class ChunkedUploads:
         )
         record = _Record(upload=upload, request=request)
         if not await self._save_pending(tenant, record):
-            raise quota_exceeded_error("pending uploads", param="bytes", max_files_bytes=max_bytes)
+            raise quota_exceeded("pending uploads", param="bytes", max_files_bytes=max_bytes)
         return upload
 
     async def pending_bytes(self, tenant: str) -> int:

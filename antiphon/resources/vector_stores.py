@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, quota_exceeded_error
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
+from antiphon.limits.refusals import quota_exceeded
 from antiphon.retrieval.chunking import Passage, join_chunks
 from antiphon.store.base import Store
 from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage, VectorFileQuery
@@ -119,7 +120,7 @@ class VectorStores:
             last_active_at=now,
         )
         if not await self._index.put(tenant, vector_store, max_stores=limit):
-            raise quota_exceeded_error("vector stores", max_vector_stores=limit)
+            raise quota_exceeded("vector stores", max_vector_stores=limit)
         if entries:
             await self._add(tenant, vector_store.id, entries)
         return await self._with_usage(tenant, vector_store)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from antiphon.errors import StoreError
 from antiphon.limits import quotas
+from antiphon.limits.refusals import quota_exceeded
 from antiphon.store.base import Store
 
 __all__ = ["ResponseQuota"]
@@ -86,7 +87,7 @@ class ResponseQuota:
                 self._remove(key, attempt)
             else:  # another attempt that has ended meanwhile left its room to this attempt
                 await release()
-            raise quotas.quota_exceeded_error(
+            raise quota_exceeded(
                 "stored responses",
                 param="store",
                 max_responses=limits.max_responses,

@@ -1,5 +1,5 @@
-"""Authentication middleware: API keys, tenants, rate limits, protection against forged requests
-(CSRF, DNS rebinding).
+"""Authentication middleware: API keys, tenants, protection against forged requests (CSRF, DNS
+rebinding).
 
 The middleware stores no API key. It stores the SHA-256 digests of the keys and compares digests in
 constant time.
@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import lru_cache, partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
+from antiphon.errors import InvalidRequest, SetupError, Unauthorized
+from antiphon.limits.charges import ClientCharges
 from antiphon.limits.clients import Client, ClientLimits, LimitScope
-from antiphon.limits.rate_limits import Permit, RateLimits
 from antiphon.limits.requests import RequestLimits
-from antiphon.limits.token_budgets import TokenBudgets, TokensUsed
 from antiphon.resources.admin.api_keys import KeyRecord
 from antiphon.security.ssrf import is_ip_address, is_loopback
 
@@ -121,9 +119,8 @@ class _KeyEntry(Struct, frozen=True):
 class AuthMiddleware:
     """Authenticates requests, and stores tenant and client in the request context.
 
-    - ``rates`` enforces the limits of requests per minute.
+    - ``charges`` counts requests against the limits of their clients.
     - ``stored_keys`` reads the API keys in the store; None if API keys are not kept in the store.
-    - ``budgets`` reads how many tokens were used, to enforce the token limits.
     """
 
     def __init__(
@@ -132,16 +129,14 @@ class AuthMiddleware:
         access: AuthConfig,
         limits: RequestLimits,
         *,
-        rates: RateLimits,
+        charges: ClientCharges,
         stored_keys: StoredKeys | None = None,
-        budgets: TokenBudgets | None = None,
     ) -> None:
         self._app = app
         self._stored_keys = stored_keys
         self._stored: tuple[KeyRecord, ...] = ()
         self._stored_entries: list[_KeyEntry] = []
-        self._rates = rates
-        self._budgets = budgets
+        self._charges = charges
         self._per_minute = limits.requests_per_minute
         self._access = access
         self._entries = [
@@ -214,23 +209,10 @@ class AuthMiddleware:
             await context.charge()
 
     async def _charge(self, context: RequestContext, *, uses_tokens: bool) -> None:
-        scopes = context.client.scopes
-        permits = await self._rates.take(scopes)
-        context.limit_headers = _request_headers(permits)
-        for permit in permits:
-            if permit.wait_s > 0:
-                seconds = math.ceil(permit.wait_s)
-                raise Overloaded(
-                    f"Rate limit reached: {permit.limit} requests per minute. "
-                    f"Please try again in {seconds}s.",
-                    retry_after_s=seconds,
-                )
-        if uses_tokens and self._budgets is not None:
-            limited = [scope for scope in scopes if scope.limits.limits_tokens]
-            used = [(scope.limits, await self._budgets.tokens_used(scope)) for scope in limited]
-            context.limit_headers += _token_headers(used)
-            for limits, tokens in used:
-                _check_tokens(limits, tokens)
+        charge = await self._charges.count(context.client.scopes, uses_tokens=uses_tokens)
+        context.limit_headers = charge.headers
+        if charge.refusal is not None:
+            raise charge.refusal
 
     async def _read_stored_keys(self) -> None:
         """Read the API keys in the store. If they have changed, rebuild ``_stored_entries``, in
@@ -304,17 +286,6 @@ def _is_local_name(name: str) -> bool:
     return is_localhost or is_ip_address(name)
 
 
-def _request_headers(permits: Sequence[Permit]) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's headers ``x-ratelimit-*-requests``. If several limits apply to the request,
-    the headers describe the limit with the fewest remaining requests. ``permits``: the results of
-    checking the request against these limits."""
-    permit = min(permits, key=lambda each: each.remaining, default=None)
-    if permit is None:
-        return []
-    reset_s = permit.wait_s or permit.full_s
-    return _limit_headers("requests", permit.limit, permit.remaining, reset_s)
-
-
 def _sent_key(scope: Scope) -> bytes:
     """Return the API key of a request, or an empty key if the request has none. OpenAI's clients
     send the key as a bearer token, and Anthropic's clients in the header ``x-api-key``."""
@@ -323,74 +294,6 @@ def _sent_key(scope: Scope) -> bytes:
         return (header(scope, b"x-api-key") or b"").strip()
     scheme, _, key = authorization.partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else b""
-
-
-def _limit_headers(
-    what: str, limit: int, remaining: int, reset_s: float
-) -> list[tuple[bytes, bytes]]:
-    values = {"limit": str(limit), "remaining": str(remaining), "reset": _duration(reset_s)}
-    return [
-        (f"x-ratelimit-{name}-{what}".encode(), value.encode()) for name, value in values.items()
-    ]
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in OpenAI's format, such as ``6m0s``."""
-    minutes, rest = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = [f"{hours}h"] if hours else []
-    if hours or minutes:
-        parts.append(f"{minutes}m")
-    return "".join([*parts, f"{rest}s"])
-
-
-class _TokenLimit(NamedTuple):
-    """A limit of tokens, and the tokens used. ``reset_s``: if the limit is reached, the seconds
-    until it is no longer reached; otherwise, the seconds until no used token counts."""
-
-    period: Literal["minute", "day"]
-    limit: int
-    used: int
-    reset_s: int
-
-
-def _token_limits(limits: ClientLimits, used: TokensUsed) -> list[_TokenLimit]:
-    """Return the token limits of a scope, the shorter period first."""
-    found: list[_TokenLimit] = []
-    if (limit := limits.tokens_per_minute) is not None:
-        reset_s = used.minute_wait_s(limit) or used.minute_ends_s
-        found.append(_TokenLimit("minute", limit, used.minute, reset_s))
-    if (limit := limits.tokens_per_day) is not None:
-        found.append(_TokenLimit("day", limit, used.day, used.day_ends_s))
-    return found
-
-
-def _token_headers(
-    scopes: Sequence[tuple[ClientLimits, TokensUsed]],
-) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's headers ``x-ratelimit-*-tokens``. If several limits apply to the request, the
-    headers describe the limit with the fewest remaining tokens.
-
-    ``scopes``: up to two pairs of limits and used tokens, one for the API key and one for its
-    tenant. A pair is present only if it has token limits.
-    """
-    found = [each for scope in scopes for each in _token_limits(*scope)]
-    if not found:
-        return []
-    nearest = min(found, key=lambda each: each.limit - each.used)
-    remaining = max(0, nearest.limit - nearest.used)
-    return _limit_headers("tokens", nearest.limit, remaining, nearest.reset_s)
-
-
-def _check_tokens(limits: ClientLimits, used: TokensUsed) -> None:
-    """Raise ``Overloaded`` if the used tokens have reached the limit per day or per minute."""
-    for each in reversed(_token_limits(limits, used)):
-        if each.used >= each.limit:
-            raise Overloaded(
-                f"Rate limit reached: {each.limit} tokens per {each.period}, used {each.used}. "
-                f"Please try again in {each.reset_s}s.",
-                retry_after_s=each.reset_s,
-            )
 
 
 def _is_page_path(path: str) -> bool:

@@ -21,13 +21,13 @@ from antiphon.errors import (
     UNEXPECTED,
     BackendError,
     NotFound,
-    Overloaded,
     RequestError,
     RunError,
     StoreError,
     Unavailable,
 )
 from antiphon.http.json_response import Reply, json_reply
+from antiphon.limits.refusals import refusal_headers
 from antiphon.wire.error_codes import ERROR_CODES
 from antiphon.wire.error_reply import ErrorDetails, ErrorReply
 from antiphon.wire.response import Response, ResponseError
@@ -84,11 +84,7 @@ def error_reply(
 
 def request_error_reply(error: RequestError) -> Reply:
     """Build the HTTP response for a request that is rejected before a run starts."""
-    headers: dict[str, str] = {}
-    if isinstance(error, Overloaded):
-        headers["retry-after"] = str(error.retry_after_s)
-    if error.code == "insufficient_quota":
-        headers["x-should-retry"] = "false"
+    headers = refusal_headers(error)
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return error_reply(

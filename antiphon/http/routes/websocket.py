@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from antiphon.errors import UNEXPECTED, InvalidRequest, Overloaded, RequestError, RunError
+from antiphon.errors import UNEXPECTED, InvalidRequest, RequestError, RunError
 from antiphon.http.endpoint_context import EndpointDependencies, with_trace
 from antiphon.http.metrics import RunTiming
 from antiphon.http.middleware.errors import status_of, type_of
@@ -24,6 +24,7 @@ from antiphon.http.middleware.request_context import (
     RequestContext,
     request_context,
 )
+from antiphon.limits.refusals import limit_reached
 from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.tracing.base import Span
@@ -121,7 +122,7 @@ class _Connection:
                 raise _expired_error()
             lane = self._lane(stream_id)
             if sum(len(each.queue) for each in self._lanes.values()) >= _MAX_QUEUED_FRAMES:
-                raise Overloaded("Too many frames are waiting on this connection.")
+                raise limit_reached(f"{_MAX_QUEUED_FRAMES} frames are waiting on this connection")
         except RequestError as error:
             return await self.refuse(error, stream_id)
         if envelope.type == "response.steer":

@@ -15,7 +15,8 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, RequestError, StoreError, ToolError
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, quota_exceeded_error
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
+from antiphon.limits.refusals import quota_exceeded
 from antiphon.sandbox.base import Sandbox
 from antiphon.store.containers import ContainerDirectory, ContainerRecord
 from antiphon.wire.resources import containers as wc
@@ -258,7 +259,7 @@ class LocalContainers:
         record = self.record(container)
         while not await self._directory.add(record, max_active=limit, lease_s=self._lease_s):
             if not await self._expire_replaceable(tenant):
-                raise quota_exceeded_error("active containers", max_containers=limit or 0)
+                raise quota_exceeded("active containers", max_containers=limit or 0)
         self._containers[container.id] = container
         self._reported[container.id] = container.last_used_at
         return container
