@@ -143,6 +143,20 @@ def _named_volumes(service: Mapping[str, Any]) -> Iterator[str]:
             yield volume.partition(":")[0]
 
 
+def test_vllm_accepts_tools() -> None:
+    """Without these flags, it refuses requests with tools."""
+    full: dict[str, Any] = yaml.safe_load(text("compose.full.yaml"))
+    for name in ("vllm-0", "vllm-1"):
+        flags = [flag.partition("=")[0] for flag in full["services"][name]["command"]]
+        assert {"--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser"} <= {*flags}
+
+
+def test_published_ports_are_on_loopback() -> None:
+    """nginx speaks no TLS."""
+    for port in compose()["services"]["nginx"]["ports"]:
+        assert port.startswith("${PUBLISH_ADDRESS:-127.0.0.1}:")
+
+
 def test_urls_name_the_started_databases() -> None:
     services = compose()["services"]
     at = re.search(r"@([\w-]+):(\d+)/(\w+)", compose_environment()["ANTIPHON_STORE"])

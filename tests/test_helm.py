@@ -28,6 +28,16 @@ EVERYTHING = {
         "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
     },
     "serviceAccount": {"annotations": {"role": "files"}},
+    "metrics": "everybody",
+    "ingress": {
+        "enabled": True,
+        "className": "nginx",
+        "annotations": {"a": "b"},
+        "tls": [{"hosts": ["antiphon.example.com"], "secretName": "tls"}],
+    },
+    "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}], "annotations": {"a": "b"}},
+    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "modelClaim": {"enabled": True, "storageClassName": "fast"},
     "service": {"annotations": {"a": "b"}},
     "imagePullSecrets": [{"name": "registry"}],
     "env": [{"name": "TZ", "value": "UTC"}],
@@ -41,6 +51,10 @@ EVERYTHING = {
         {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
     ],
 }
+
+
+#: Kinds of other projects, whose schemas are not at hand.
+_CUSTOM = ("gateway.networking.k8s.io/", "monitoring.coreos.com/")
 
 
 def values_of(name: str) -> dict[str, Any]:
@@ -103,6 +117,8 @@ def test_every_object_is_valid(case: str) -> None:
         warnings.simplefilter("ignore")  # of the imports of the validator
         import kubernetes_validate
     for manifest in rendered(case).values():
+        if manifest["apiVersion"].startswith(_CUSTOM):
+            continue
         if not manifest["apiVersion"].startswith("extensions.agents.x-k8s.io/"):
             kubernetes_validate.validate(manifest, "1.33", strict=True)
         elif manifest["kind"] == "SandboxTemplate":
@@ -127,7 +143,43 @@ def test_objects_of_the_default_values() -> None:
         "Service",
         "ServiceAccount",
     }
-    assert "HorizontalPodAutoscaler" in rendered("everything")
+    assert rendered("everything").keys() - rendered("default").keys() == {
+        "HorizontalPodAutoscaler",
+        "HTTPRoute",
+        "Ingress",
+        "PersistentVolumeClaim",
+        "PodMonitor",
+    }
+
+
+def test_pods_of_the_default_values_reach_what_they_need() -> None:
+    """The database, whose place the chart cannot know, and the downloads of models."""
+    assert {} in rendered("default")["NetworkPolicy"]["spec"]["egress"]
+    assert {} not in rendered("vllm")["NetworkPolicy"]["spec"]["egress"]
+
+
+def test_ways_into_the_cluster_lead_to_the_service() -> None:
+    found = rendered("everything")
+    service = found["Service"]
+    (rule,) = found["Ingress"]["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"]["name"] == service["metadata"]["name"]
+    assert path["backend"]["service"]["port"]["name"] == service["spec"]["ports"][0]["name"]
+    (route,) = found["HTTPRoute"]["spec"]["rules"]
+    assert route["backendRefs"] == [
+        {"name": service["metadata"]["name"], "port": service["spec"]["ports"][0]["port"]}
+    ]
+    container = pod(found["Deployment"])["containers"][0]
+    (endpoint,) = found["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+
+
+def test_models_are_kept_in_the_claim() -> None:
+    found = rendered("everything")
+    (volume,) = [each for each in pod(found["Deployment"])["volumes"] if each["name"] == "models"]
+    claim = found["PersistentVolumeClaim"]["metadata"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["name"]
+    assert claim["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -215,7 +267,7 @@ def test_code_runs_in_pods_of_the_warm_pool(tmp_path: Path) -> None:
     assert found["RoleBinding"]["roleRef"]["name"] == found["Role"]["metadata"]["name"]
     account = found["RoleBinding"]["subjects"][0]
     assert account["name"] == found["ServiceAccount"]["metadata"]["name"]
-    reached = found["NetworkPolicy"]["spec"]["egress"][-1]["to"][0]["podSelector"]["matchLabels"]
+    reached = found["NetworkPolicy"]["spec"]["egress"][-2]["to"][0]["podSelector"]["matchLabels"]
     assert reached.items() <= template["spec"]["podTemplate"]["metadata"]["labels"].items()
 
 
@@ -225,6 +277,8 @@ def test_code_runs_in_pods_of_the_warm_pool(tmp_path: Path) -> None:
         {"sandbox": {"kubernetes": {"enabled": True}}},
         {"replica": 3},
         {"vectors": "faiss"},
+        {"podMonitor": {"enabled": True}},
+        {"httpRoute": {"enabled": True}},
         {"replicas": 0},
         {"settings": {"a": 1}},
     ],
