@@ -115,7 +115,7 @@ def test_rendered_replies_are_parsed(
         (reasoning_done if thinking_of(name).open else ""),
         ("" if name in BARE else text),
     )
-    text = text.rstrip(">") if form.doubtful else text  # which its next call begins with
+    text = text.rstrip("> ") if form.doubtful else text  # which its next call begins with
     called = write_calls(form, [("store", call) for call in calls]) if calls else ""
     parsed = parse_reply(name, reply(form, reasoning_done, text, called), at, special=special)
     kinds = [{"reasoning": reasoning_done}] * bool(reasoning_done) + [{"message": text}] * bool(

@@ -19,7 +19,18 @@ from typing import Required, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from .types import START, THINKING, CallSyntax, ContentKind, ParameterSyntax, State, ToolFormat
+from .types import (
+    END,
+    PARAMETER,
+    START,
+    THINKING,
+    UNWRAPPED,
+    CallSyntax,
+    ContentKind,
+    ParameterSyntax,
+    State,
+    ToolFormat,
+)
 
 __all__ = [
     "RowMetadata",
@@ -54,6 +65,10 @@ _JSON_TYPES = ("string", "number", "integer", "boolean", "null", "array", "objec
 _ANY_TYPE = "|".join(_JSON_TYPES)
 #: Matches the type that a model states for a value, such as ``array[string]``.
 _TYPE_WORDS = rf"\s*(?:(?:{_ANY_TYPE})(?:\[(?:{_ANY_TYPE})\])?\s*)?"
+
+
+#: What may follow a terminal, as in ``State.ends``.
+Sequences = tuple[tuple[str, ...], ...]
 
 
 class RowMetadata(TypedDict, total=False):
@@ -544,7 +559,9 @@ def braced_calls(
         states={
             "call": State(reads="between", on=ends | {"call:": "name"}),
             "name": State(reads="name", on=ends | {"{": "arguments"}),
-            "arguments": State(reads="pairs", on=ends, then="call"),
+            "arguments": State(
+                reads="pairs", on=ends, ends={closing: ((END,), (opening,))}, then="call"
+            ),
         },
         written=CallSyntax(
             before=opening + "call:",
@@ -581,7 +598,6 @@ def _tagged_calls(
     *,
     mark: str,
     outer_tags: tuple[str, str] = ("", ""),
-    lenient: bool = False,
     trims: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
@@ -596,8 +612,6 @@ def _tagged_calls(
     - ``written``: the syntax in which calls are written.
     - ``outer_tags``: another pair of tags around each call. A word without meaning may follow the
       first of these tags.
-    - ``lenient``: whether a call may stand outside of the section, and the text after a value may
-      be missing.
     - ``trims``: whether one line end on each side of a value is dropped.
     - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
       of models with this format, and the format's documentation.
@@ -607,14 +621,17 @@ def _tagged_calls(
     before, after = outer_tags
     outer = {before: "type", after: "calls"} if before else {}
     ends = {first: "calls", **outer, opening: "name", closing: "calls", last: START}
-    value_ends = {value_end: "parameters", first: "calls", last: START, **outer}
-    if lenient:
-        value_ends |= {"\n" + key: "key", f"\n{closing}\n{last}": START}
+    on_value, value_ends = _value_ends(
+        value_end,
+        (key, tuple(dict.fromkeys(text[0] for text in values))),
+        closing,
+        last,
+        again=tuple(filter(None, (after, first, before, opening))),
+    )
     return ToolFormat(
         name=name,
-        opens={first: "calls"}
-        | ({opening: "name"} if lenient else {})
-        | ({before: "type"} if before else {}),
+        opens={first: "calls", opening: "name"} | ({before: "type"} if before else {}),
+        inner=frozenset({opening}),
         states=({"type": State(reads="gap", on=ends | {"function": "type"})} if before else {})
         | {
             "calls": State(reads="between", on=ends),
@@ -622,12 +639,45 @@ def _tagged_calls(
             "parameters": State(reads="gap", on=ends | {key: "key"}),
             "key": State(reads="key", on={**ends, **values}),
         }
-        | {kind: State(reads=kind, on=value_ends) for kind in values.values()},
+        | {kind: State(reads=kind, on=on_value, ends=value_ends) for kind in values.values()},
         written=written,
         mark=mark,
         trims=trims,
         **metadata,
     )
+
+
+def _value_ends(
+    value_end: str,
+    key: tuple[str, tuple[str, ...]],
+    closing: str,
+    last: str,
+    *,
+    again: tuple[str, ...],
+) -> tuple[dict[str, str], dict[str, Sequences]]:
+    """Return the terminals that end a value between tags, with their next states, and what must
+    follow each of them (``State.ends``). A value may contain the texts of all other tags.
+
+    - ``value_end``: the tag after a value. ``closing``: the tag after a call, or ``""`` if it is
+      ``last``. ``last``: the tag after the last call.
+    - ``key``: the text before a parameter's name, and the texts that may follow the name.
+    - ``again``: the texts that may begin another call.
+    """
+    after_call = tuple((text,) for text in (last, *again, END, UNWRAPPED))
+    call_ends: Sequences = ((last,), (END,))
+    if closing:
+        call_ends += tuple((closing, *texts) for texts in after_call)
+    parameter = tuple((PARAMETER, text) for text in key[1])
+    on = {value_end: "parameters", last: START, key[0]: "key", f"\n{key[0]}": "key"}
+    ends = {
+        value_end: ((key[0],), *call_ends),
+        last: ((END,), *((text,) for text in again)),
+        key[0]: parameter,
+        f"\n{key[0]}": parameter,
+    }
+    if closing:
+        on[closing], ends[closing] = "calls", after_call
+    return on, ends
 
 
 def function_tags(
@@ -663,7 +713,6 @@ def function_tags(
             ),
         ),
         mark=mark,
-        lenient=True,
         trims=lines,
         **metadata,
     )
@@ -793,18 +842,23 @@ def cdata_tags(
     )
     ends = {opening: "name", closing: START}
     parameters = replace(row.states["parameters"], on=ends | {key: "key"})
+    on_value, value_ends = _value_ends(end, (key, ('"',)), "", closing, again=(opening,))
+    raw_ends = ("]]>" + end, f"]]>\n{end}")
     return replace(
         row,
         opens={opening: "name"},
+        inner=frozenset(),
         states={
             "name": State(reads="name", on=ends | {'">': "parameters"}),
             "parameters": parameters,
             "key": State(
                 reads="key", on=ends | {'">': "value", '"><![CDATA[': "raw", '">\n<![CDATA[': "raw"}
             ),
-            "value": State(reads="value", on={end: "parameters", closing: START}),
+            "value": State(reads="value", on=on_value, ends=value_ends),
             "raw": State(
-                reads="value", on={"]]>" + end: "parameters", f"]]>\n{end}": "parameters"}
+                reads="value",
+                on=dict.fromkeys(raw_ends, "parameters"),
+                ends=dict.fromkeys(raw_ends, value_ends[end]),
             ),
         },
     )
@@ -831,7 +885,11 @@ def element_tags(
         states={
             "calls": State(reads="between", on=ends),
             "name": State(reads="name", on=ends | {'">': "elements"}),
-            "elements": State(reads="elements", on=ends),
+            "elements": State(
+                reads="elements",
+                on=ends,
+                ends={closing: ((last,), (opening,), (END,), (UNWRAPPED,)), last: ((END,),)},
+            ),
         },
         written=CallSyntax(
             first=first + "\n",
@@ -868,6 +926,7 @@ def typed_tags(
     key, value_end = f'{opening}argument key="', f"{closing}argument{sep}"
     whole, whole_end = f'{opening}json type="object"{sep}', f"{closing}json{sep}"
     ends = {first: "calls", begin: "name", end: "calls", last: START}
+    on_value, value_ends = _value_ends(value_end, (key, ('"',)), end, last, again=(begin, first))
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: "name"},
@@ -886,8 +945,8 @@ def typed_tags(
                 | {f'" type="string"{sep}': "string"}
                 | {f'" type="{kind}"{sep}': "literal" for kind in _JSON_TYPES if kind != "string"},
             ),
-            "string": State(reads="string", on={value_end: "parameters", end: "calls"}),
-            "literal": State(reads="literal", on={value_end: "parameters", end: "calls"}),
+            "string": State(reads="string", on=on_value, ends=value_ends),
+            "literal": State(reads="literal", on=on_value, ends=value_ends),
             "json": State(reads="json", on=ends | {whole_end: "parameters"}, then="parameters"),
         },
         written=CallSyntax(
@@ -935,8 +994,21 @@ def recipient_tags(
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
     recipients = {f"{to}self{message}": THINKING, f"{to}user{message}": START, to: "header"}
     closing = f"</{tag}function_calls>"
+    rest: Sequences = ((f"<|eom|>{again}",), ("<|eot|>",), (END,))
+    invoke_end = f"</{tag}invoke>"
     call_states = {
-        name: replace(state, on={**state.on, closing: "rest"}) for name, state in row.states.items()
+        name: replace(
+            state,
+            on={**state.on, closing: "rest"},
+            ends=state.ends
+            and {
+                **state.ends,
+                end: ((key,), (END,), (closing,), (invoke_end, closing), (invoke_end, END)),
+                closing: rest,
+                invoke_end: ((closing,), *rest, (f"<{tag}invoke",)),
+            },
+        )
+        for name, state in row.states.items()
     }
     return replace(
         row,
@@ -976,6 +1048,8 @@ def channel_tags(
     again, last = "<|end|><|start|>assistant", "<|call|>"
     key, end = f'<{tag}parameter name="', f"\n</{tag}parameter>"
     ends = {again: START, last: START, to: "name"}
+    on_value, value_ends = _value_ends(end, (key, ('"',)), again, last, again=(to,))
+    on_value[again] = START
     return ToolFormat(
         name=name,
         opens={to: "name"},
@@ -983,10 +1057,7 @@ def channel_tags(
             "name": State(reads="name", on={message: "parameters", again: START, last: START}),
             "parameters": State(reads="gap", on=ends | {key: "key"}),
             "key": State(reads="key", on=ends | {'">\n': "value"}),
-            "value": State(
-                reads="value",
-                on={end: "parameters", f"\n{key}": "key", again: START, last: START},
-            ),
+            "value": State(reads="value", on=on_value, ends=value_ends),
         },
         written=CallSyntax(
             before=to,
@@ -1061,8 +1132,12 @@ def key_value_tags(
     key_end = key.replace("<", "</") if key_end is None else key_end
     value_end = value.replace("<", "</") if value_end is None else value_end
     ends = {opening: "head", closing: START}
-    after_key = {key_end: "parameters"} if key_end else {value: "value"}
+    after_key = {key_end: "lead"} if key_end else {value: "value"}
     between = f"{key_end}{line}{value}" if key_end else value
+    on_value, value_ends = _value_ends(
+        value_end, (key, (key_end or value,)), "", closing, again=(opening,)
+    )
+    lead = State(reads="lead", on=ends | {key: "key", value: "value"}, then="value")
     return ToolFormat(
         name=name,
         opens={opening: "head"},
@@ -1078,8 +1153,9 @@ def key_value_tags(
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on=ends | after_key),
             "parameters": State(reads="gap", on=ends | {key: "key", value: "value"}),
-            "value": State(reads="value", on=ends | {value_end: "parameters"}),
-        },
+            "value": State(reads="value", on=on_value, ends=value_ends),
+        }
+        | ({"lead": lead} if key_end else {}),
         written=CallSyntax(
             before=opening,
             between=line,
@@ -1099,7 +1175,7 @@ def sectioned_key_value_tags(
     *,
     after_name: str = "tool_sep",
     line: str = "{line}",
-    lenient: bool = False,
+    typed: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
     """Build a tool format with a tag for each key and a tag for each value, as in
@@ -1108,7 +1184,7 @@ def sectioned_key_value_tags(
     - ``tag``: the prefix and the suffix of every tag's name.
     - ``after_name``: the name of the tag after a tool's name, or ``""`` if there is no such tag.
     - ``line``: the text between the name, keys and values. By default, it is an optional line end.
-    - ``lenient``: whether a call may be JSON instead, and may state the types of its values.
+    - ``typed``: whether a call may state the types of its values.
     - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
       of models with this format, and the format's documentation.
     """
@@ -1120,36 +1196,31 @@ def sectioned_key_value_tags(
     (first, last), (opening, closing) = pair("tool_calls"), pair("tool_call")
     (key, key_end), (value, value_end) = pair("arg_key"), pair("arg_value")
     (kind, kind_end), behind = pair("arg_type"), pair(after_name)[0] if after_name else ""
-    head = "head" if lenient else "name"
-    ends = {first: "calls", opening: head, closing: "calls", last: START}
-    name_ends = {behind: "parameters"} if behind else {}
+    ends = {first: "calls", opening: "head", closing: "calls", last: START}
     between = f"{key_end}{line}{value}"
+    on_value, value_ends = _value_ends(
+        value_end, (key, (key_end,)), closing, last, again=(first, opening)
+    )
+    inside = ends | {key: "key", value: "value"} | ({kind: "type"} if typed else {})
+    type_ends = ends | {kind_end: "parameters", value: "value"}
+    types = {"type": State(reads="filler", filler=_TYPE_WORDS, on=type_ends)}
     return ToolFormat(
         name=name,
-        opens={first: "calls", opening: head},
+        opens={first: "calls", opening: "head"},
         states={
             "calls": State(reads="between", on=ends),
-            "name": State(reads="name", on=ends | name_ends | {key: "key"}),
-            "key": State(reads="key", on=ends | {key_end: "parameters"}),
-            "parameters": State(
-                reads="gap",
-                on=ends | {key: "key", value: "value"} | ({kind: "type"} if lenient else {}),
+            # Some models write JSON here nevertheless.
+            "head": State(reads="between", on=ends, peek={"{": "record"}, then="name"),
+            "record": State(reads="record", on=ends, then="calls"),
+            "name": State(
+                reads="name", on=ends | {key: "key"} | ({behind: "parameters"} if behind else {})
             ),
-            "value": State(reads="value", on=ends | {value_end: "parameters"}),
+            "key": State(reads="key", on=ends | {key_end: "lead"}),
+            "lead": State(reads="lead", on=inside, then="value"),
+            "parameters": State(reads="gap", on=inside),
+            "value": State(reads="value", on=on_value, ends=value_ends),
         }
-        | (
-            {
-                "head": State(reads="between", on=ends, peek={"{": "record"}, then="name"),
-                "record": State(reads="record", on=ends, then="calls"),
-                "type": State(
-                    reads="filler",
-                    filler=_TYPE_WORDS,
-                    on=ends | {kind_end: "parameters", value: "value"},
-                ),
-            }
-            if lenient
-            else {}
-        ),
+        | (types if typed else {}),
         written=CallSyntax(
             first=first + "{line}",
             before=opening,

@@ -244,7 +244,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             ("ifm|", ""),
             mark=r"<ifm\|tool_call>",
             after_name="",
-            lenient=True,
+            typed=True,
             models="K2 Horizon",
             source=_TEMPLATE,
             from_template=True,

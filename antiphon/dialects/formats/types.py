@@ -16,10 +16,13 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 __all__ = [
+    "END",
+    "PARAMETER",
     "RESULT",
     "START",
     "TEXT",
     "THINKING",
+    "UNWRAPPED",
     "CallSyntax",
     "ContentKind",
     "ParameterSyntax",
@@ -33,6 +36,10 @@ START, TEXT, THINKING = "start", "text", "thinking"
 #: The state to which a tag for tool results leads. Only the server may write results. So if the
 #: model itself writes such a tag after other text or calls, its reply ends there.
 RESULT = "result"
+
+#: Parts of ``State.ends``, besides literal texts: the end of the reply; the name of a parameter
+#: that the call has not given yet; any text, if the calls began without the tag of their section.
+END, PARAMETER, UNWRAPPED = "{end}", "{parameter}", "{unwrapped}"
 
 
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
@@ -219,7 +226,7 @@ def _json_type(value: Any) -> str:
 #: - ``name``; ``label``: a call id that contains the name; ``header``: the name, which the call
 #:   repeats later; ``id``: a call id.
 #: - ``filler``: text without meaning, which matches the regex ``filler``; ``gap``: no text is
-#:   expected here.
+#:   expected here; ``lead``: white space, and other text leads to the state ``then``.
 #: - ``json``: the arguments as JSON; ``pairs``: the arguments with separators and without tags;
 #:   ``elements``: the arguments as nested tags; ``body``: the arguments without any markup.
 #: - ``key``: an argument's name; ``value``: its value, whose type the schema gives; ``string``: its
@@ -234,6 +241,7 @@ ContentKind = Literal[
     "id",
     "filler",
     "gap",
+    "lead",
     "json",
     "pairs",
     "elements",
@@ -252,6 +260,11 @@ class State(Struct, frozen=True, kw_only=True):
     - ``reads``: the kind of text in this state.
     - ``on``: terminal → the next state. The terminal is consumed.
     - ``peek``: terminal → the next state, which reads the terminal itself as its first text.
+    - ``ends``: what must follow a terminal so that it ends a value. Inside a string, and inside a
+      value between tags, a terminal is text unless one of its sequences follows it. The parts of a
+      sequence are literals, ``END``, ``PARAMETER`` and ``UNWRAPPED``, with white space between
+      them. If a state has no ``ends``, all its terminals end a value between tags, and none of them
+      ends a string.
     - ``then``: the next state once the text of this state is complete.
     - ``skips``: with ``reads="between"``, the characters that are dropped in addition to white
       space.
@@ -261,6 +274,7 @@ class State(Struct, frozen=True, kw_only=True):
     reads: ContentKind
     on: Mapping[str, str] = {}
     peek: Mapping[str, str] = {}
+    ends: Mapping[str, tuple[tuple[str, ...], ...]] = {}
     then: str = START
     skips: str = ""
     filler: str = r"\s*"
@@ -280,6 +294,9 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
       known tool, or if it is a JSON object with a name and arguments.
     - ``doubtful``: whether the terminals of ``opens`` may also be plain text. If so, the text after
       them is a call only if it names a known tool.
+    - ``inner``: the terminals of ``opens`` that normally stand inside a section of calls. Outside
+      of a section, they may also be plain text: the text after them is a call only if it names a
+      known tool, and a parameter or the end of the call follows. They have no meaning in reasoning.
     - ``begins``: the state in which a reply starts, if the prompt already contains the text that
       leads to this state.
     - ``quote``: in a state with ``reads="pairs"``, the quote around strings. In a state with
@@ -306,6 +323,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     bare_state: str = ""
     begins: str = ""
     doubtful: bool = False
+    inner: frozenset[str] = frozenset()
     quote: str = ""
     written: CallSyntax
     mark: str

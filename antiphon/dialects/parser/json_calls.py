@@ -93,9 +93,10 @@ class JsonCallReader:
 
     @property
     def in_string(self) -> bool:
-        """Whether the text read so far ends inside a string. In a string, text that looks like a
-        tag is part of the string."""
-        return self._span.in_string or self._step in (self._read_key, self._read_string)
+        """Whether the text read so far ends inside a string of the arguments. In such a string,
+        text that looks like a tag is part of the string. Keys and names contain no tags."""
+        in_argument = self._step == self._read_string and self._key in ARGUMENT_KEYS
+        return self._span.in_string or in_argument
 
     def read(self, text: str) -> int:
         """Read the next piece of text. Returns the number of characters that belong to the call."""

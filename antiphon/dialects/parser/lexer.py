@@ -9,13 +9,16 @@ terminal can consist of both special tokens and text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from antiphon.dialects.formats.types import (
+    END,
+    PARAMETER,
     RESULT,
     START,
     TEXT,
     THINKING,
+    UNWRAPPED,
     ReasoningFormat,
     State,
     ToolFormat,
@@ -24,6 +27,7 @@ from antiphon.inference.tokens import Tokenizer
 
 __all__ = [
     "QUOTE",
+    "Continuation",
     "Lexer",
     "StateTerminals",
     "Transition",
@@ -46,15 +50,84 @@ _HTML = re.compile(
 Transition = tuple[str, bool]
 
 
+#: Texts that may follow a terminal, as in ``State.ends``.
+Sequences = tuple[tuple[str, ...], ...]
+#: Limits of the text after a terminal that is held back: white space between two parts, and a name.
+_MAX_BLANK = 64
+_BLANK = re.compile(rf"\s{{0,{_MAX_BLANK}}}")
+_NAME = re.compile(r"[\w.\-$]{0,64}")
+
+
+class Continuation:
+    """Decides whether a terminal ends a value, from the text that follows it.
+
+    ``text``: the text. ``is_final``: whether nothing follows it. ``parameters``: the parameters
+    that the call has not given yet, or None if they are unknown. ``is_wrapped``: whether the calls
+    began with the tag of their section.
+    """
+
+    def __init__(
+        self, text: str, *, is_final: bool, parameters: Collection[str] | None, is_wrapped: bool
+    ) -> None:
+        self._text = text
+        self._is_final = is_final
+        self._parameters = parameters
+        self._is_wrapped = is_wrapped
+
+    def matches(self, sequences: Sequences, at: int) -> bool | None:
+        """Return whether one of ``sequences`` stands at the position ``at``. Returns None if this
+        depends on text that has not arrived yet."""
+        results = [self._match(parts, at) for parts in sequences]
+        return True if True in results else None if None in results else False
+
+    def _match(self, parts: tuple[str, ...], at: int) -> bool | None:
+        matched: bool | None = True
+        for part in parts:
+            match_part = self._match_name if part == PARAMETER else self._match_literal
+            matched, at = match_part(part, at)
+            if not matched:
+                break
+        return matched
+
+    def _match_name(self, part: str, at: int) -> tuple[bool | None, int]:
+        found, known = _NAME.match(self._text, at), self._parameters
+        assert found is not None
+        name, end = found.group(), found.end()
+        if end == len(self._text) and not self._is_final:
+            is_prefix = known is None or any(each.startswith(name) for each in known)
+            return None if is_prefix else False, end
+        return bool(name) and (known is None or name in known), end
+
+    def _match_literal(self, part: str, at: int) -> tuple[bool | None, int]:
+        if part == UNWRAPPED:
+            return not self._is_wrapped, at
+        blank = _BLANK.match(self._text, at)
+        assert blank is not None
+        end = blank.end()
+        if end == len(self._text) and not self._is_final:
+            return None if end - at < _MAX_BLANK else False, end
+        if part == END:
+            return end == len(self._text), end
+        if self._text.startswith(part, end):
+            return True, end + len(part)
+        left = self._text[end : end + len(part)]
+        is_prefix = not self._is_final and len(left) < len(part) and part.startswith(left)
+        return None if is_prefix else False, end
+
+
 class StateTerminals:
     """The terminals of one parser state: the texts and special tokens that lead to other states.
 
     ``transitions``: terminal → its transition. The string of a terminal contains a mark in place of
-    each special token. A mark is a lone surrogate, which the model's text cannot contain.
+    each special token. A mark is a lone surrogate, which the model's text cannot contain. ``ends``:
+    terminal → the texts that must follow it where it ends a value (``State.ends``).
     """
 
-    def __init__(self, transitions: Mapping[str, Transition]) -> None:
+    def __init__(
+        self, transitions: Mapping[str, Transition], ends: Mapping[str, Sequences] | None = None
+    ) -> None:
         self.transitions = transitions
+        self.ends: Mapping[str, Sequences] = ends or {}
         longest_first = sorted(transitions, key=len, reverse=True)
         # Special tokens without a transition are matched too: they are dropped and never text.
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), _MARK.pattern]))
@@ -115,8 +188,10 @@ class Lexer:
         self.marks: Mapping[int, str] = self._marks_by_id(tokenizer, reasoning)
         #: Token id → text. The detokenizers that share this lexer add entries.
         self.text_cache: dict[int, str] = {}
+        #: The marks of special tokens that end the model's output.
+        self.end_marks = frozenset(filter(None, map(self.marks.get, tokenizer.end_ids)))
         #: State → its terminals.
-        self.states: Mapping[str, StateTerminals] = self._terminals(transitions, reasoning)
+        self.states: Mapping[str, StateTerminals] = self._terminals(transitions, reasoning, tools)
 
     def _marks_by_id(
         self, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
@@ -141,6 +216,7 @@ class Lexer:
         self,
         transitions: Mapping[str, Mapping[str, Transition]],
         reasoning: ReasoningFormat | None,
+        tools: ToolFormat | None,
     ) -> dict[str, StateTerminals]:
         """Return a mapping: parser state → its terminals, which are the texts and special tokens
         that lead to other states.
@@ -162,7 +238,21 @@ class Lexer:
                 tag = _substitute_marks(literal, self._marks_by_literal)
                 if not is_special(tag):
                     marked[TEXT].pop(tag, None)
-        return {state: StateTerminals(on) for state, on in marked.items()}
+        ends = {} if tools is None else {name: each.ends for name, each in tools.states.items()}
+        return {
+            state: StateTerminals(on, self._mark_sequences(ends.get(state, {})))
+            for state, on in marked.items()
+        }
+
+    def _mark_sequences(self, ends: Mapping[str, Sequences]) -> dict[str, Sequences]:
+        """Return ``ends`` with a mark in place of each special token."""
+        return {
+            _substitute_marks(terminal, self._marks_by_literal): tuple(
+                tuple(_substitute_marks(part.strip(), self._marks_by_literal) for part in parts)
+                for parts in sequences
+            )
+            for terminal, sequences in ends.items()
+        }
 
     def is_dropped(self, token: int) -> bool:
         """Return whether ``token`` is a special token that the parser drops, because no format uses
@@ -235,6 +325,8 @@ def _transitions(
     )
     answer_starts = () if reasoning is None else reasoning.leads
     opens = {} if tools is None else dict(tools.opens)
+    inner = frozenset[str]() if tools is None else tools.inner
+    outer = {literal: to for literal, to in opens.items() if literal not in inner}
     states: Mapping[str, State] = {} if tools is None else tools.states
     # After a call, closing tags that nothing opened have no meaning.
     strays = {
@@ -248,7 +340,7 @@ def _transitions(
             strays | dict.fromkeys((*answer_starts, *frames, *end), START) | opens | begin
         ),
         TEXT: _transitions_to(dict.fromkeys((*frames, *end), TEXT) | opens | begin),
-        THINKING: _transitions_to(opens | begin | dict.fromkeys(end, START)),
+        THINKING: _transitions_to(outer | begin | dict.fromkeys(end, START)),
     }
     if tools is not None:
         transitions[START] |= _transitions_to(

@@ -26,7 +26,7 @@ from antiphon.inference.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.stream.deltas import Delta, FinishReason
 
 from .delta_builder import ParserDeltaBuilder
-from .lexer import QUOTE, Lexer, is_special, strip_marks
+from .lexer import QUOTE, Continuation, Lexer, is_special, strip_marks
 from .state_readers import Reader, reader_for
 from .tool_call import CallBuilder, ToolShape
 
@@ -51,16 +51,20 @@ class _Markup:
       reply.
     - ``is_bare``: whether no special token marks the calls, and only the syntax of the text
       suggests them.
+    - ``is_wrapped``: whether it began with the tag of the section that contains the calls.
     - ``text``: the collected text that belongs to no call yet. ``plain_text``: the same text
       without terminals. A terminal is a text or special token with a meaning in the format.
     - ``terminal``: the terminal at the end of ``text``, or ``""``.
     - ``call_count``: the number of complete calls in this part.
     """
 
-    def __init__(self, origin: str, position: int, *, is_bare: bool) -> None:
+    def __init__(
+        self, origin: str, position: int, *, is_bare: bool, is_wrapped: bool = False
+    ) -> None:
         self.origin = origin
         self.position = position
         self.is_bare = is_bare
+        self.is_wrapped = is_wrapped
         self.text: list[str] = []
         self.plain_text: list[str] = []
         self.terminal = ""
@@ -166,7 +170,7 @@ class FormatParser:
         for token, logprob in zip(chunk.ids, logprobs, strict=False):
             text = self._detokenizer.feed(token)
             if (mark := self._lexer.marks.get(token)) is not None:
-                if self._is_constrained and self._is_text(token, mark):
+                if self._is_text(token, mark):
                     text = text.removesuffix(mark) + self._literal(token)
             elif self._json_span is not None and self._state in (START, TEXT):
                 self._json_span.read(text)
@@ -191,16 +195,17 @@ class FormatParser:
         return self._tokenizer.piece(token).decode("utf-8", "replace")
 
     def _is_text(self, token: int, mark: str) -> bool:
-        """Return whether a special token is read as text because it stands inside a string.
-        ``mark``: the character that stands for the token, or ``""`` if no format uses the token.
+        """Return whether a special token is read as text. This is the case inside a string of the
+        answer if the engine enforces JSON, and inside a value of a call if no format uses the
+        token. ``mark``: the character that stands for the token, or ``""`` if no format uses it.
 
-        A token that is the format's quote, or that ends the model's output, is never text.
+        A token that ends the model's output is never text.
         """
-        if (mark and mark == self._lexer.quote) or token in self._tokenizer.end_ids:
+        if token in self._tokenizer.end_ids:
             return False
         if self._state == TEXT:
             return self._json_span is not None and self._json_span.in_string
-        return self._reader is not None and self._reader.in_string
+        return not mark and self._reader is not None and self._reader.in_string
 
     def _emit_prompt_text(self) -> None:
         """Emit the opening tag of the reasoning as text of the answer, if the prompt already
@@ -267,7 +272,53 @@ class FormatParser:
                 continue
             if terminal is None:
                 return
-            self._handle_terminal(terminal)
+            if (is_text := self._is_part_of_value(terminal, final=final)) is None:
+                return
+            if is_text and self._begins_with_quote(terminal):
+                self._read_quote()
+            elif is_text:
+                self._read_as_text(self._lexer.spell_out(self._buffer[0]))
+            else:
+                self._handle_terminal(terminal)
+
+    def _is_part_of_value(self, terminal: str, *, final: bool) -> bool | None:
+        """Return whether ``terminal``, which stands at the start of the buffer, is part of a string
+        or of a value between tags. Returns None if this depends on text that has not arrived yet.
+        ``final``: whether no text follows the buffer.
+
+        In a value, a terminal has a meaning only if a text follows that the format allows there
+        (``State.ends``). A token that ends the model's output has no meaning if text follows it.
+        """
+        if self._reader is None or not self._reader.in_string or self._is_quote(terminal):
+            return False
+        is_last = len(self._buffer) == len(terminal)
+        if terminal in self._lexer.end_marks and is_last:
+            return False if final else None
+        sequences = self._lexer.states[self._state].ends.get(terminal, ())
+        continuation = Continuation(
+            self._buffer,
+            is_final=final,
+            parameters=None if self._call is None else self._call.missing_parameters,
+            is_wrapped=self._markup.is_wrapped,
+        )
+        matched = continuation.matches(sequences, len(terminal))
+        return None if matched is None else not matched
+
+    def _is_quote(self, terminal: str) -> bool:
+        """Return whether ``terminal`` is the format's quote and has a meaning in this state."""
+        return terminal == self._lexer.quote and self._begins_with_quote(terminal)
+
+    def _begins_with_quote(self, terminal: str) -> bool:
+        quote = self._lexer.quote
+        transitions = self._lexer.states[self._state].transitions
+        return quote != "" and terminal.startswith(quote) and quote in transitions
+
+    def _read_quote(self) -> None:
+        """Read the format's quote at the start of the buffer. The reader gets it as one character,
+        even if it is longer."""
+        self._position += len(self._lexer.quote) - 1
+        self._buffer = QUOTE + self._buffer[len(self._lexer.quote) :]
+        self._read(1)
 
     @property
     def _max_steps(self) -> int:
@@ -347,13 +398,8 @@ class FormatParser:
             self._handle_stray_terminal(terminal)
             return
         to, is_left = lead
-        # The reader gets the quote as one character, even if the quote is longer.
-        if terminal == self._lexer.quote and to == self._state:
-            self._buffer = QUOTE + self._buffer[len(terminal) :]
-            self._position += len(terminal) - 1
-            self._read(1)
-        elif self._reader is not None and self._reader.in_string and not is_special(terminal):
-            self._read(1)
+        if self._is_quote(terminal):
+            self._read_quote()
         elif self._state not in _OUTSIDE:
             self._markup.is_bare &= not is_special(terminal)
             if not is_left:
@@ -369,11 +415,25 @@ class FormatParser:
             self._sink.mark_reasoning_tag()
             self._state = to
         else:
-            is_bare = is_left or (self._tools is not None and self._tools.doubtful)
-            self._markup = _Markup(self._state, self._position, is_bare=is_bare)
+            tools = self._tools
+            is_bare = is_left or (
+                tools is not None
+                and (tools.doubtful or self._lexer.spell_out(terminal) in tools.inner)
+            )
+            is_wrapped = self._states[to].reads in _BETWEEN_CALLS
+            self._markup = _Markup(
+                self._state, self._position, is_bare=is_bare, is_wrapped=is_wrapped
+            )
             if not is_left:
                 self._markup.add_terminal(self._take_buffer(len(terminal)))
             self._enter(to)
+
+    def _may_be_text(self, terminal: str) -> bool:
+        """Return whether ``terminal``, which can start a call, may also be plain text."""
+        tools = self._tools
+        return tools is not None and (
+            tools.doubtful or self._lexer.spell_out(terminal) in tools.inner
+        )
 
     def _end_before_result(self) -> None:
         """Process a tag for tool results. The model wrote this tag, although only Antiphon is
@@ -454,7 +514,11 @@ class FormatParser:
         if call is None or reader is None:
             return True
         reader.finish()
-        is_named = kind in _NAMING and next_kind != "id"
+        if self._markup.is_bare and not call.has_started:
+            # Only a parameter or the end of the call shows that this is a call.
+            is_named = kind in (*_NAMING, "gap") and next_kind not in ("id", "gap")
+        else:
+            is_named = kind in _NAMING and next_kind != "id"
         if is_named and not call.has_started and (call.name or next_kind not in _BETWEEN_CALLS):
             if not call.start():
                 return False
@@ -581,7 +645,10 @@ class FormatParser:
           plain text.
         """
         if self._state not in _OUTSIDE:
-            if self._markup.is_bare and self._content_kind in _NAMING:
+            is_unsure = self._call is not None and not self._call.has_started
+            if self._markup.is_bare and (
+                self._content_kind in _NAMING or (is_unsure and self._content_kind == "gap")
+            ):
                 self._reject_call()  # the reply ends after a word that could be a call's name
             elif self._markup.is_bare and not "".join(self._markup.text).strip():
                 self._reject_call()  # blank text is text if no special token marks it

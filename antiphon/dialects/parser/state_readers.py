@@ -150,11 +150,26 @@ class _FillerReader(_TextReader):
 
 class _GapReader(_TextReader):
     """Collects text between two parts of a call, where the format allows no text. The parser emits
-    it after the call as text of the answer."""
+    it after the call as text of the answer. Before a call that no special token marks has started,
+    such text shows that it is no call."""
 
     def read(self, text: str) -> int:
+        if self.call.is_bare and not self.call.has_started:
+            end = len(text) - len(text.lstrip())
+            self.failed = end < len(text)
+            return end
         self.call.stray_text.append(text)
         return len(text)
+
+
+class _LeadReader(_TextReader):
+    """Skips the white space before a value whose opening tag may be missing. The value begins with
+    the first other character."""
+
+    def read(self, text: str) -> int:
+        end = len(text) - len(text.lstrip())
+        self.complete = end < len(text)
+        return end
 
 
 class _JsonReader(_TextReader):
@@ -249,6 +264,13 @@ class _StringReader(_TextReader):
 
 def reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
     """Return the reader for ``state``, a state of the tool format ``form``."""
+    reader = _reader_for(state, call, form)
+    if isinstance(reader, _StringReader | _LiteralReader):
+        reader.in_string = bool(state.ends)
+    return reader
+
+
+def _reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
     match state.reads:
         case "filler":
             return _FillerReader(call, state.filler)
@@ -262,6 +284,8 @@ def reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
             parameter = form.written.parameter
             assert parameter is not None
             return KeywordArgumentReader(call, parameter, form.written.after[0])
+        case "elements":
+            return XmlArgumentReader(call, form.quote)
     return _READERS[state.reads](call)
 
 
@@ -269,9 +293,9 @@ _READERS: Mapping[ContentKind, Callable[[CallBuilder], Reader]] = {
     "name": _NameReader,
     "label": _LabelReader,
     "header": _HeaderReader,
-    "elements": XmlArgumentReader,
     "id": _IdReader,
     "gap": _GapReader,
+    "lead": _LeadReader,
     "json": _JsonReader,
     "body": _PlainArgumentsReader,
     "key": _KeyReader,

@@ -117,6 +117,13 @@ class CallBuilder:
         properties = tool.schema.get("properties")
         return properties.keys() if isinstance(properties, Mapping) else ()
 
+    @property
+    def missing_parameters(self) -> Collection[str] | None:
+        """The parameters of the function that the call has not given yet. None if the function's
+        parameters are unknown."""
+        names = self.parameter_names
+        return [name for name in names if name not in self._keys] if names else None
+
     def start(self, *, has_arguments: bool = False) -> bool:
         """Start the call. The caller must have set ``name``. Returns False and starts nothing if
         the model's text is not a call.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from antiphon.dialects.json_stream import dump, load
 
-from .argument_values import PropertyTypes, property_types, to_json_text
+from .argument_values import STRING, PropertyTypes, property_types, to_json_text
 from .lexer import QUOTE
 
 __all__ = ["XmlArgumentReader", "XmlTarget"]
@@ -19,6 +19,8 @@ _TEXT = re.compile(f"[^{QUOTE}]+")
 _TAG_LIMIT = 256
 _ITEM = "item"
 _NESTING = 64
+#: The types of values that contain elements.
+_NESTED = frozenset({"array", "object"})
 
 
 class XmlTarget(Protocol):
@@ -55,6 +57,8 @@ class _Element:
 
     def __init__(self, name: str, types: frozenset[str], schema: Mapping[str, Any]) -> None:
         self.name = name
+        #: Whether its value contains no elements: other tags in it are text.
+        self.is_plain = bool(types) and not types & _NESTED
         self.types = types
         self.schema = schema
         self.text: list[str] = []
@@ -92,16 +96,26 @@ class XmlArgumentReader:
     - A nested value is passed on once it is complete.
     - If a key may occur again, all its values are passed on together once they are complete.
       Several values become an array.
+    - In a value whose type contains no elements, only the closing tag of the value is a tag.
+
+    ``quote``: the text of the special token.
     """
 
-    def __init__(self, target: XmlTarget) -> None:
+    def __init__(self, target: XmlTarget, quote: str) -> None:
         self._target = target
+        self._quote = quote
         self._open_elements: list[_Element] = []
         self._tag: str | None = None  # the tag so far, from its "<"; None outside of a tag
         self._streams = False
         self._pending: tuple[str, list[str]] | None = None
         self._types: PropertyTypes | None = None
-        self.complete = self.failed = self.in_string = False
+        self.complete = self.failed = False
+
+    @property
+    def in_string(self) -> bool:
+        """Whether the text read so far ends inside an element. There, the tags that end a call are
+        text."""
+        return bool(self._open_elements)
 
     def read(self, text: str) -> int:
         """Read the next piece of text. Returns its length, because all of the text belongs to the
@@ -118,7 +132,7 @@ class XmlArgumentReader:
     def finish(self) -> None:
         """End the arguments. Elements that are still open are closed."""
         if self._tag:
-            self._add_text(self._tag)
+            self._add_text(self._quote + self._tag)
             self._tag = None
         while self._open_elements:
             self._close_element()
@@ -152,7 +166,7 @@ class XmlArgumentReader:
             self._tag = tag + found.group()
             return found.end()
         self._tag = None
-        self._add_text(tag)
+        self._add_text(self._quote + tag if self._open_elements else tag)
         return at
 
     def _add_text(self, text: str) -> None:
@@ -165,17 +179,20 @@ class XmlArgumentReader:
 
     def _handle_tag(self, tag: str) -> None:
         name = tag.strip()
-        if not name.startswith("/"):
+        inner = self._open_elements[-1] if self._open_elements else None
+        if inner is not None and inner.is_plain and name != f"/{inner.name}":
+            self._add_text(f"{self._quote}<{tag}>")
+        elif not name.startswith("/"):
             self._open_element(name)
         elif any(element.name == name[1:] for element in self._open_elements):
             while self._open_elements and self._close_element() != name[1:]:
                 pass  # closing an element closes the open elements inside it
         else:
-            self._add_text(f"<{tag}>")
+            self._add_text(f"{self._quote if inner else ''}<{tag}>")
 
     def _open_element(self, name: str) -> None:
-        if self._streams or len(self._open_elements) >= _NESTING:
-            self._add_text(f"<{name}>")
+        if len(self._open_elements) >= _NESTING:
+            self._add_text(f"{self._quote}<{name}>")
             return
         if self._open_elements:
             parent = self._open_elements[-1]
@@ -189,7 +206,7 @@ class XmlArgumentReader:
         else:
             self._flush_pending()
             types = self._property_types(name)
-            if types == {"string"}:
+            if types == STRING:
                 self._target.start_parameter(name)
                 self._target.add_string("")
                 self._streams = True

@@ -264,7 +264,7 @@ def test_tail_of_a_stop_string_is_text() -> None:
 @pytest.mark.parametrize("cut", [1, 5, 1000])
 def test_special_token_in_constrained_json_string_is_text(cut: int) -> None:
     """To llama.cpp it is one, so that its grammars let it through: the rest is read as it goes on,
-    whole. Where nothing holds the reply, it is markup, as ever."""
+    whole. Where nothing holds the reply, it is markup in an answer, and text in a call's string."""
     tokenizer = ByteTokenizer((*THINK, *CALL, "<other>", "<end>"))
     result = '{"a": "<tool_call><think>x</think></tool_call><other>é"}'
     called = f'<tool_call>\n{{"name": "search", "arguments": {result}}}\n</tool_call>'
@@ -280,7 +280,8 @@ def test_special_token_in_constrained_json_string_is_text(cut: int) -> None:
             freed = parser(tokenizer, held=True, is_json=True)
             freed.set_unconstrained()
             free, _ = items(read(freed, cuts, "stop"))
-            assert free == items(read(parser(tokenizer), cuts, "stop"))[0] != found
+            assert free == items(read(parser(tokenizer), cuts, "stop"))[0]
+            assert (free == found) is (reply == called)
 
 
 def chunk(tokenizer: ByteTokenizer, text: str) -> Chunk:

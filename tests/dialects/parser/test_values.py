@@ -1,0 +1,83 @@
+"""The value of an argument may contain the tags of its own format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.formats.types import ToolFormat
+from antiphon.dialects.parser.parser import FormatParser
+from antiphon.dialects.parser.tool_call import ToolShape
+from tests.dialects.replies import (
+    items,
+    lexer_for,
+    read,
+    schema,
+    specials,
+    tokenizer_for,
+    write_calls,
+)
+
+SHAPES = {
+    "write": ToolShape(
+        wire_name="write", schema=schema(text={"type": "string"}, path={"type": "string"})
+    )
+}
+#: How a value contains a tag.
+VALUES = ("a {} b", "{} b", "a\n{}\nb", "a {0}{0} b")
+#: Format → the tags that end a value where nothing in the format tells them from text: the whole
+#: value is one of them, or it is followed by what may follow them.
+AMBIGUOUS: dict[str, set[str]] = {"functiongemma": {"<escape>"}, "gemma4": {'<|"|>'}}
+
+
+def tags(form: ToolFormat) -> Iterator[str]:
+    """Return the tags of a format. Signs that are part of any text are left out."""
+    parameter = form.written.parameter
+    written = {parameter.text_end.strip()} if parameter is not None else set()
+    for state in form.states.values():
+        written |= {tag.strip() for tag in (*state.on, *state.peek)}
+    written |= {tag.strip() for tag in (*form.opens, form.quote)}
+    return iter(sorted(tag for tag in written if len(tag) > 2 and "{" not in tag))
+
+
+def calls_in(name: str, output: str, size: int, *, special: bool) -> list[dict[str, object]]:
+    tokens = tuple(sorted(specials(TOOLS[name]))) if special else ()
+    tokenizer = tokenizer_for(tokens)
+    parser = FormatParser(
+        tokenizer,
+        reasoning=None,
+        tools=TOOLS[name],
+        shapes=SHAPES,
+        thinking=False,
+        lexer=lexer_for(tokens, None, name),
+    )
+    ids = tokenizer.encode(output, special=True)
+    found, is_open = items(read(parser, (ids[at : at + size] for at in range(0, len(ids), size))))
+    assert not is_open
+    return found
+
+
+def broken(name: str, *, special: bool) -> set[str]:
+    """Return the tags that change a call if they are part of a string argument."""
+    form = TOOLS[name]
+    found: set[str] = set()
+    for tag in tags(form):
+        for pattern in VALUES:
+            arguments = {"text": pattern.format(tag), "path": "x"}
+            output = write_calls(form, [("write", arguments)])
+            for size in (1, 3, 100_000):
+                parsed = calls_in(name, output, size, special=special)
+                if len(parsed) != 1 or json.loads(str(parsed[0]["arguments"])) != arguments:
+                    found.add(tag)
+    return found
+
+
+@pytest.mark.requirement("FM-ROWS")
+@pytest.mark.parametrize("special", [True, False], ids=["special", "text"])
+@pytest.mark.parametrize("name", sorted(TOOLS))
+def test_values_contain_the_tags_of_their_format(name: str, special: bool) -> None:
+    special |= bool(TOOLS[name].begins)
+    assert broken(name, special=special) == AMBIGUOUS.get(name, set())
