@@ -89,7 +89,7 @@ _SEED = (
     FROM generate_series($1::bigint, $1::bigint + {_STEP} - 1, 10) AS n
     """,
     f"""
-    INSERT INTO event_batches (run, first, count, lines, tokens)
+    INSERT INTO batches (run, first, count, lines, tokens)
     SELECT n / 10 + 1, k * 20, 20, convert_to(repeat({_ID}, 10), 'UTF8'), ''
     FROM generate_series($1::bigint, $1::bigint + {_STEP} - 1, 10) AS n, generate_series(0, 2) AS k
     WHERE $2::bigint > 0

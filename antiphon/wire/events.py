@@ -256,11 +256,9 @@ class FunctionCallArgumentsDelta(
 class FunctionCallArgumentsDone(
     _ItemEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
 ):
-    """Sent when the arguments of a call are complete. ``name`` is required by OpenAI's
-    specification. It is optional here, because event logs of earlier versions of Antiphon lack it.
-    """
+    """Sent when the arguments of a call are complete."""
 
-    name: str | UnsetType = UNSET
+    name: str
     arguments: str
 
 

@@ -1,17 +1,13 @@
-"""Reading a part of a conversation costs as much as that part; older databases are migrated."""
+"""Reading a part of a conversation costs as much as that part."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from antiphon.store import open_store
-from antiphon.store.common.sql import migrations
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import ItemQuery
 from antiphon.store.sqlite.store import SqliteStore
@@ -87,68 +83,3 @@ def _rows(plan: dict[str, object]) -> float:
     parts = plan.get("Plans", [])
     assert isinstance(parts, list)
     return max([read, *map(_rows, parts)])
-
-
-OLD_ITEMS = {
-    "msg_1": b'{"type":"message","id":"msg_1","role":"developer","content":[]}',
-    "fc_1": b'{"type":"function_call","id":"fc_1","call_id":"c","name":"f","arguments":"\\u0000"}',
-    "msg_2": b'{"type":"message","id":"msg_2","role":"user","content":[]}',
-}
-
-
-async def test_older_sqlite_database_knows_the_kinds_of_its_items(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE migrations (name TEXT PRIMARY KEY)")
-        for name, script in migrations("antiphon.store.sqlite"):
-            if "item_order" in name:
-                break
-            connection.executescript(script)
-            connection.execute("INSERT INTO migrations VALUES (?)", (name,))
-        connection.execute(
-            "INSERT INTO conversations (seq, tenant, id, body) VALUES (1, 't', 'conv_a', '{}')"
-        )
-        connection.executemany(
-            "INSERT INTO conversation_items (conversation, tenant, id, body) VALUES (1, 't', ?, ?)",
-            OLD_ITEMS.items(),
-        )
-        connection.commit()
-    store = await SqliteStore.open(path)
-    for kind, id in (("developer", "msg_1"), ("function_call", "fc_1"), ("user", "msg_2")):
-        query = ItemQuery(limit=9, kinds=frozenset({kind}))
-        found = await store.list_conversation_items("t", "conv_a", query)
-        assert [item.id for item in found or ()] == [id]
-    await store.close()
-
-
-async def test_older_postgres_database_knows_the_kinds_of_its_items(database: Postgres) -> None:
-    url = await database.create_database()
-    connection = await asyncpg.connect(url)
-    await connection.execute(
-        "CREATE SCHEMA antiphon; CREATE TABLE antiphon.migrations (name TEXT PRIMARY KEY);"
-        "SET search_path TO antiphon"
-    )
-    for name, script in migrations("antiphon.store.postgres"):
-        if "item_order" in name:
-            break
-        await connection.execute(script)
-        await connection.execute("INSERT INTO migrations VALUES ($1)", name)
-    row = await connection.fetchval(
-        "INSERT INTO conversations (tenant, id, body) VALUES ('t', 'conv_a', '') RETURNING seq"
-    )
-    for id, body in OLD_ITEMS.items():
-        await connection.execute(
-            "INSERT INTO conversation_items (conversation, tenant, id, body)"
-            " VALUES ($1, 't', $2, $3)",
-            row,
-            id,
-            body,
-        )
-    await connection.close()
-    store = await open_store(url)
-    for kind, id in (("developer", "msg_1"), ("function_call", "fc_1"), ("user", "msg_2")):
-        query = ItemQuery(limit=9, kinds=frozenset({kind}))
-        found = await store.list_conversation_items("t", "conv_a", query)
-        assert [item.id for item in found or ()] == [id]
-    await store.close()
-    database.give_back()

@@ -407,8 +407,7 @@ class ResponseRoutes:
     async def timeline(self, request: Request) -> Reply:
         """Return the start and end times of a response and of its output items.
 
-        The times of a response are unknown while it is in progress. They are also unknown if an
-        earlier version of the server stored the response.
+        The times of a response are unknown while it is in progress.
         """
         return json_reply(await self._service.timeline(*_response_key(request)))
 

@@ -32,9 +32,8 @@ _SIMPLE_ITEMS = (
     it.Reasoning,
 )
 #: Kinds of items that apply to the whole conversation: roles of messages and types of other items.
-#: "": stored by a server of an earlier version, which does not record the kind.
 _PERSISTENT_KINDS = frozenset(
-    {"", "system", "developer"} | {tag_of(each) for each, kind in KINDS.items() if kind.persistent}
+    {"system", "developer"} | {tag_of(each) for each, kind in KINDS.items() if kind.persistent}
 )
 _MAX_ITEMS = 2**31 - 1
 

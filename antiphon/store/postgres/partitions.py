@@ -44,7 +44,7 @@ class EventPartitions:
         while (runs := await self._next_runs()) is not None:
             bounds = f"FROM ({runs.start}) TO ({runs.stop})"
             if not await self._change(
-                f"CREATE TABLE batches_{runs.start} PARTITION OF event_batches FOR VALUES {bounds}"
+                f"CREATE TABLE batches_{runs.start} PARTITION OF batches FOR VALUES {bounds}"
             ):
                 return
 

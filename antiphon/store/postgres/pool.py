@@ -385,7 +385,7 @@ async def _migrate(connection: Any, address: str) -> None:
         applied = {row[0] for row in await connection.fetch("SELECT name FROM migrations")}
         known = migrations(__package__)
         if applied - {name for name, _ in known}:
-            raise SetupError(f"PostgreSQL{address} was used by a newer version of Antiphon.")
+            raise SetupError(f"PostgreSQL{address} was used by another version of Antiphon.")
         for name, script in known:
             if name not in applied:
                 await connection.execute(script)

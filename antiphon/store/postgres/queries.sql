@@ -338,12 +338,12 @@ RETURNING 1
 SELECT extract(epoch FROM clock_timestamp())::float8
 
 -- sweep_record
-SELECT swept_at, doubted_since, doubted_at FROM sweeps WHERE id = 1
+SELECT swept_at, clock_suspect_since, clock_suspect_at FROM sweeps WHERE id = 1
 
 -- put_sweep_record
-INSERT INTO sweeps (swept_at, doubted_since, doubted_at) VALUES ($1, $2, $3)
+INSERT INTO sweeps (swept_at, clock_suspect_since, clock_suspect_at) VALUES ($1, $2, $3)
 ON CONFLICT (id) DO UPDATE SET swept_at = excluded.swept_at,
-    doubted_since = excluded.doubted_since, doubted_at = excluded.doubted_at
+    clock_suspect_since = excluded.clock_suspect_since, clock_suspect_at = excluded.clock_suspect_at
 
 -- check
 UPDATE checks SET count = count + 1 WHERE id = 1
@@ -367,10 +367,10 @@ WITH background AS MATERIALIZED (
         request = '', prompt = ''
     WHERE seq = ANY (ARRAY(SELECT seq FROM found)) RETURNING seq
 )
--- The join makes this statement lock the run before its holds, as a transaction that ends a run does.
+-- The join makes this statement lock the run before its locks, as a transaction that ends a run does.
 -- Otherwise the two could deadlock.
-DELETE FROM holds USING found JOIN renamed USING (seq)
-WHERE holds.tenant = found.tenant AND holds.holder = found.id
+DELETE FROM locks USING found JOIN renamed USING (seq)
+WHERE locks.tenant = found.tenant AND locks.holder = found.id
 
 -- forget_owners
 DELETE FROM owners WHERE heard_at < now() - interval '1 day' RETURNING 1
@@ -488,7 +488,7 @@ INSERT INTO runs (tenant, id, model, request, prompt, api_key)
 VALUES ($1, $2, $3, $4, $5, $6) RETURNING seq
 
 -- add_batch
-INSERT INTO event_batches (run, first, count, lines, tokens, at) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO batches (run, first, count, lines, tokens, at) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT DO NOTHING
 
 -- claim
@@ -538,8 +538,8 @@ WITH RECURSIVE queued (tenant) AS (
     FROM free WHERE runs.seq = free.seq
     RETURNING runs.seq, tenant, id, model, request, prompt, epoch, attempts, free.had, free.rank
 ), held AS (
-    UPDATE holds SET owner = $1 FROM taken
-    WHERE holds.tenant = taken.tenant AND holds.holder = taken.id
+    UPDATE locks SET owner = $1 FROM taken
+    WHERE locks.tenant = taken.tenant AND locks.holder = taken.id
 ), heard AS (
     INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
 )
@@ -579,9 +579,9 @@ SELECT EXISTS (
 WITH mine AS (
     SELECT seq FROM runs WHERE owner = $1 AND ended_at IS NULL ORDER BY seq FOR UPDATE
 ), unlocked AS (
-    DELETE FROM holds WHERE owner = $1 AND NOT has_run AND NOT EXISTS (
+    DELETE FROM locks WHERE owner = $1 AND NOT has_run AND NOT EXISTS (
         SELECT FROM runs
-        WHERE runs.tenant = holds.tenant AND runs.id = holds.holder
+        WHERE runs.tenant = locks.tenant AND runs.id = locks.holder
         AND num_nulls(runs.ended_at) = 1
     )
 )
@@ -619,7 +619,7 @@ WITH mine AS MATERIALIZED (
         WHERE seq = a.seq AND epoch = a.epoch AND num_nulls(ended_at) = 1 FOR NO KEY UPDATE
     ) AS r
 ), kept AS (
-    INSERT INTO event_batches (run, first, count, lines, tokens, at)
+    INSERT INTO batches (run, first, count, lines, tokens, at)
     SELECT m.seq, b.first, b.count, b.lines, b.tokens, b.at
     FROM unnest(
         (SELECT $4::bigint[]), (SELECT $5::int[]), (SELECT $6::int[]), (SELECT $7::bytea[]),
@@ -644,7 +644,7 @@ WITH mine AS MATERIALIZED (
     SELECT seq, followers, followed_until FROM runs
     WHERE seq = $2::bigint AND epoch = $3::int AND num_nulls(ended_at) = 1 FOR NO KEY UPDATE
 ), kept AS (
-    INSERT INTO event_batches (run, first, count, lines, tokens, at)
+    INSERT INTO batches (run, first, count, lines, tokens, at)
     SELECT seq, $4::int, $5::int, $6::bytea, $7::bytea, $8::float8 FROM mine WHERE $5::int > 0
     ON CONFLICT DO NOTHING
 ), spoken AS (
@@ -658,11 +658,11 @@ UPDATE runs SET ended_at = 0, owner = NULL, request = '', prompt = ''
 WHERE tenant = $1 AND id = $2 AND epoch = $3 AND num_nulls(ended_at) = 1 RETURNING seq
 
 -- release_locks_of
-DELETE FROM holds WHERE tenant = $1 AND holder = $2
+DELETE FROM locks WHERE tenant = $1 AND holder = $2
 
 -- history
 SELECT b.first, b.count, b.lines, b.tokens, b.at
-FROM event_batches AS b JOIN runs AS r ON r.seq = b.run
+FROM batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
 
 -- events
@@ -674,10 +674,10 @@ WITH run AS (
     SELECT b.first, b.count, b.lines FROM (
         SELECT n.first, n.count, n.lines,
             sum(octet_length(n.lines)) OVER (ORDER BY n.first) - octet_length(n.lines) AS before
-        FROM event_batches AS n JOIN run ON n.run = run.seq
+        FROM batches AS n JOIN run ON n.run = run.seq
         WHERE n.first <= $4::int AND n.first + n.count > $3::int AND n.first >= coalesce(
             (
-                SELECT max(a.first) FROM event_batches AS a
+                SELECT max(a.first) FROM batches AS a
                 WHERE a.run = (SELECT seq FROM run) AND a.first <= $3::int
             ), 0
         )
@@ -685,7 +685,7 @@ WITH run AS (
 )
 SELECT
     run.ended_at IS NOT NULL AND NOT EXISTS (
-        SELECT FROM event_batches AS n
+        SELECT FROM batches AS n
         WHERE n.run = run.seq AND n.first > coalesce((SELECT max(first) FROM page), $4::int)
     ),
     page.first, page.count, page.lines, ''::bytea
@@ -716,7 +716,7 @@ WITH asked AS MATERIALIZED (
     FROM found AS f WHERE runs.seq = f.seq
 )
 SELECT f.place, f.seq, coalesce((
-    SELECT b.first + b.count - 1 FROM event_batches AS b WHERE b.run = f.seq
+    SELECT b.first + b.count - 1 FROM batches AS b WHERE b.run = f.seq
     ORDER BY b.first DESC LIMIT 1
 ), -1)
 FROM found AS f
@@ -726,7 +726,7 @@ SELECT a.run, b.first, b.count, b.lines, ''::bytea
 FROM unnest((SELECT $1::bigint[]), (SELECT $2::int[])) AS a (run, last)
 -- The limit makes the planner look up each run by itself, whatever its statistics are.
 CROSS JOIN LATERAL (
-    SELECT first, count, lines FROM event_batches WHERE run = a.run AND first > a.last
+    SELECT first, count, lines FROM batches WHERE run = a.run AND first > a.last
     ORDER BY first LIMIT 1000
 ) AS b
 
@@ -736,17 +736,17 @@ CROSS JOIN LATERAL (
 WITH run AS MATERIALIZED (
     SELECT ended_at FROM runs WHERE tenant = $1 AND id = $3 FOR SHARE
 ), held AS (
-    INSERT INTO holds (tenant, conversation, holder, owner)
+    INSERT INTO locks (tenant, conversation, holder, owner)
     SELECT $1, $2, $3, $4 WHERE NOT EXISTS (SELECT FROM run WHERE ended_at IS NOT NULL)
     ON CONFLICT (tenant, conversation) DO UPDATE
     SET holder = excluded.holder, owner = excluded.owner,
-        has_run = holds.has_run AND holds.holder = excluded.holder
-    WHERE holds.holder = excluded.holder OR NOT (EXISTS (
+        has_run = locks.has_run AND locks.holder = excluded.holder
+    WHERE locks.holder = excluded.holder OR NOT (EXISTS (
         SELECT FROM owners
-        WHERE name = holds.owner AND heard_at > now() - $5::float8 * interval '1 second'
+        WHERE name = locks.owner AND heard_at > now() - $5::float8 * interval '1 second'
     ) OR (
-        SELECT num_nulls(ended_at) = 1 FROM runs WHERE tenant = holds.tenant AND id = holds.holder
-    ) IS TRUE OR holds.confirmed_at > now() - $5::float8 * interval '1 second')
+        SELECT num_nulls(ended_at) = 1 FROM runs WHERE tenant = locks.tenant AND id = locks.holder
+    ) IS TRUE OR locks.confirmed_at > now() - $5::float8 * interval '1 second')
     RETURNING holder
 ), heard AS (
     INSERT INTO owners (name) SELECT $4 FROM held
@@ -756,7 +756,7 @@ SELECT holder FROM held
 
 -- confirm_lock
 WITH held AS (
-    UPDATE holds SET confirmed_at = now(), has_run = has_run OR $5::boolean
+    UPDATE locks SET confirmed_at = now(), has_run = has_run OR $5::boolean
     WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND owner = $4 RETURNING holder
 ), heard AS (
     INSERT INTO owners (name) SELECT $4 FROM held
@@ -766,7 +766,7 @@ SELECT holder FROM held
 
 -- release_lock
 -- has_run is also true for a run whose creation is not committed yet.
-DELETE FROM holds WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND NOT has_run
+DELETE FROM locks WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND NOT has_run
 AND NOT EXISTS (SELECT FROM runs WHERE tenant = $1 AND id = $3 AND num_nulls(ended_at) = 1)
 
 -- set_end_times
@@ -785,10 +785,10 @@ RETURNING seq
 
 -- partition_state
 SELECT
-    (SELECT count(*) FROM pg_inherits WHERE inhparent = 'antiphon.event_batches'::regclass),
+    (SELECT count(*) FROM pg_inherits WHERE inhparent = 'antiphon.batches'::regclass),
     (SELECT max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO \(''?(\d+)'))[1]::bigint)
      FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-     WHERE i.inhparent = 'antiphon.event_batches'::regclass),
+     WHERE i.inhparent = 'antiphon.batches'::regclass),
     (SELECT coalesce(max(run), -1) FROM batches_rest),
     (SELECT last_value FROM runs_seq_seq)
 
@@ -799,7 +799,7 @@ SELECT p.name, p.low, p.high FROM (
         (regexp_match(b.bounds, 'TO \(''?(\d+)'))[1]::bigint AS high
     FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
     CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bounds) AS b
-    WHERE i.inhparent = 'antiphon.event_batches'::regclass
+    WHERE i.inhparent = 'antiphon.batches'::regclass
 ) AS p
 WHERE p.high <= (SELECT last_value FROM runs_seq_seq) AND NOT EXISTS (
     SELECT FROM runs WHERE seq >= p.low AND seq < p.high AND (ended_at IS NULL OR ended_at >= 0)
@@ -818,16 +818,16 @@ WITH chosen AS MATERIALIZED (
     SELECT dead.seq AS run, b.first FROM (
         SELECT seq FROM runs WHERE ended_at BETWEEN $2 AND -1 ORDER BY seq LIMIT $1
     ) AS dead
-    CROSS JOIN LATERAL (SELECT first FROM event_batches WHERE run = dead.seq LIMIT $1) AS b
+    CROSS JOIN LATERAL (SELECT first FROM batches WHERE run = dead.seq LIMIT $1) AS b
     LIMIT $1
 )
-DELETE FROM event_batches USING chosen
-WHERE event_batches.run = chosen.run AND event_batches.first = chosen.first RETURNING 1
+DELETE FROM batches USING chosen
+WHERE batches.run = chosen.run AND batches.first = chosen.first RETURNING 1
 
 -- drop_deleted_runs
 DELETE FROM runs WHERE seq = ANY (ARRAY(
     SELECT seq FROM runs AS dead WHERE ended_at BETWEEN $2 AND -1
-    AND NOT EXISTS (SELECT FROM event_batches WHERE run = dead.seq) ORDER BY seq LIMIT $1
+    AND NOT EXISTS (SELECT FROM batches WHERE run = dead.seq) ORDER BY seq LIMIT $1
 ))
 RETURNING 1
 
@@ -841,18 +841,18 @@ FROM set_config('synchronous_commit', 'off', TRUE) AS commits,
     unnest($1::text[], $2::text[]) AS n (channel, payload)
 
 -- add_webhook
-INSERT INTO letters (id, body, due_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
+INSERT INTO webhooks (id, body, due_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
 
 -- due_webhooks
-UPDATE letters SET due_at = $2, attempts = attempts + 1 WHERE id IN (
-    SELECT id FROM letters WHERE due_at <= $1 ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
+UPDATE webhooks SET due_at = $2, attempts = attempts + 1 WHERE id IN (
+    SELECT id FROM webhooks WHERE due_at <= $1 ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
 ) RETURNING id, body, attempts
 
 -- postpone_webhook
-UPDATE letters SET due_at = $2 WHERE id = $1
+UPDATE webhooks SET due_at = $2 WHERE id = $1
 
 -- drop_webhook
-DELETE FROM letters WHERE id = $1
+DELETE FROM webhooks WHERE id = $1
 
 -- lock_files
 -- Only one transaction of each tenant at a time adds files. Otherwise two files that each fit into the
@@ -1376,8 +1376,8 @@ DELETE FROM approvals WHERE tenant = $1 AND id = ANY (ARRAY(
 )) RETURNING 1
 
 -- drop_tenant_locks
-DELETE FROM holds WHERE tenant = $1 AND conversation = ANY (ARRAY(
-    SELECT conversation FROM holds WHERE tenant = $1 LIMIT $2
+DELETE FROM locks WHERE tenant = $1 AND conversation = ANY (ARRAY(
+    SELECT conversation FROM locks WHERE tenant = $1 LIMIT $2
 )) RETURNING 1
 
 -- drop_tenant_reservations

@@ -140,12 +140,12 @@ SELECT
     (SELECT count(*) FROM vector_stores WHERE tenant = ?1)
 
 -- sweep_record
-SELECT swept_at, doubted_since, doubted_at FROM sweeps WHERE id = 1
+SELECT swept_at, clock_suspect_since, clock_suspect_at FROM sweeps WHERE id = 1
 
 -- put_sweep_record
-INSERT INTO sweeps (id, swept_at, doubted_since, doubted_at) VALUES (1, ?, ?, ?)
+INSERT INTO sweeps (id, swept_at, clock_suspect_since, clock_suspect_at) VALUES (1, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET swept_at = excluded.swept_at,
-    doubted_since = excluded.doubted_since, doubted_at = excluded.doubted_at
+    clock_suspect_since = excluded.clock_suspect_since, clock_suspect_at = excluded.clock_suspect_at
 
 -- check
 UPDATE checks SET count = count + 1 WHERE id = 1
@@ -351,19 +351,19 @@ DELETE FROM runs WHERE seq IN (
 )
 
 -- add_webhook
-INSERT OR IGNORE INTO letters (id, body, due_at) VALUES (?, ?, ?)
+INSERT OR IGNORE INTO webhooks (id, body, due_at) VALUES (?, ?, ?)
 
 -- due_webhooks
-SELECT id, body, attempts FROM letters WHERE due_at <= ? ORDER BY due_at LIMIT ?
+SELECT id, body, attempts FROM webhooks WHERE due_at <= ? ORDER BY due_at LIMIT ?
 
 -- count_webhook_attempt
-UPDATE letters SET due_at = ?, attempts = attempts + 1 WHERE id = ?
+UPDATE webhooks SET due_at = ?, attempts = attempts + 1 WHERE id = ?
 
 -- postpone_webhook
-UPDATE letters SET due_at = ? WHERE id = ?
+UPDATE webhooks SET due_at = ? WHERE id = ?
 
 -- drop_webhook
-DELETE FROM letters WHERE id = ?
+DELETE FROM webhooks WHERE id = ?
 
 -- put_file
 INSERT INTO files (tenant, id, purpose, bytes, expires_at, body) VALUES (?, ?, ?, ?, ?, ?)

@@ -7,17 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import asyncpg
-import pytest
 
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run, ended_response, numbers
 
-#: Runs in a partition, and in the first one, which is the table of earlier versions.
-RUNS, FIRST = 16_384, 32_768
+#: Runs in a partition.
+RUNS = 16_384
 DAY_S = 86_400
 EXPIRING = Retention(max_log_age_s=60)
 
@@ -32,12 +30,11 @@ class Opened:
     async def partitions(self) -> set[str]:
         """The names of all partitions."""
         rows = await self.connection.fetch(
-            "SELECT inhrelid::regclass::text FROM pg_inherits"
-            " WHERE inhparent = 'event_batches'::regclass"
+            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'batches'::regclass"
         )
         return {row[0] for row in rows}
 
-    async def batches(self, table: str = "event_batches") -> int:
+    async def batches(self, table: str = "batches") -> int:
         """The number of rows in a table of batches."""
         return int(await self.connection.fetchval(f"SELECT count(*) FROM {table}"))
 
@@ -69,16 +66,16 @@ async def opened(database: Postgres) -> AsyncIterator[Opened]:
 async def test_expired_partition_is_dropped_whole(database: Postgres) -> None:
     async with opened(database) as it:
         await it.end_run("a")
-        await it.skip_runs(FIRST)
+        await it.skip_runs(RUNS)
         await it.store.sweep(EXPIRING, 1_000)
-        assert {"batches", f"batches_{FIRST}", f"batches_{FIRST + RUNS}"} <= await it.partitions()
+        assert {"batches_0", f"batches_{RUNS}", f"batches_{RUNS + RUNS}"} <= await it.partitions()
         claim = await begin_run(it.store, "b")
         await it.store.sweep(EXPIRING, 2_000)
-        assert "batches" not in await it.partitions()
+        assert "batches_0" not in await it.partitions()
         assert await it.connection.fetchval("SELECT count(*) FROM runs") == 1
         assert await it.store.runs.append((Append(claim, batch(2)),)) == frozenset()
         assert await numbers(it.store, "b") == [0, 1, 2]
-        assert await it.batches(f"batches_{FIRST}") == 2, "of the second partition"
+        assert await it.batches(f"batches_{RUNS}") == 2, "of the second partition"
 
 
 async def test_living_run_keeps_its_partition(database: Postgres) -> None:
@@ -86,7 +83,7 @@ async def test_living_run_keeps_its_partition(database: Postgres) -> None:
         await begin_run(it.store, "lives")
         await it.end_run("a")
         await it.store.sweep(EXPIRING, 1_000)
-        await it.skip_runs(FIRST)
+        await it.skip_runs(RUNS)
         await it.store.sweep(EXPIRING, 2_000)
         assert await it.store.runs.events("t", "resp_a", -1, limit=9) is None
         assert await it.batches() == 3, "they wait for their partition to be dropped"
@@ -121,15 +118,15 @@ async def test_events_without_a_partition_are_stored_and_expire(database: Postgr
 async def test_busy_table_is_left_for_the_next_sweep(database: Postgres) -> None:
     async with opened(database) as it:
         await it.end_run("a")
-        await it.skip_runs(FIRST)
+        await it.skip_runs(RUNS)
         await it.store.sweep(EXPIRING, 1_000)
         async with it.connection.transaction():
-            await it.connection.execute("SELECT FROM event_batches")
+            await it.connection.execute("SELECT FROM batches")
             await it.store.sweep(EXPIRING, 2_000)
             await begin_run(it.store, "b")
-        assert "batches" in await it.partitions()
+        assert "batches_0" in await it.partitions()
         await it.store.sweep(EXPIRING, 3_000)
-        assert "batches" not in await it.partitions()
+        assert "batches_0" not in await it.partitions()
 
 
 async def test_many_partitions_become_larger(database: Postgres) -> None:
@@ -143,40 +140,8 @@ async def test_many_partitions_become_larger(database: Postgres) -> None:
 async def test_processes_sweep_at_once(database: Postgres) -> None:
     async with opened(database) as it:
         await it.end_run("a")
-        await it.skip_runs(FIRST)
+        await it.skip_runs(RUNS)
         await it.store.sweep(EXPIRING, 1_000)
         await asyncio.gather(*(it.store.sweep(EXPIRING, 2_000) for _ in range(4)))
         await it.store.sweep(EXPIRING, 2_000)
-        assert "batches" not in await it.partitions()
-
-
-@pytest.mark.parametrize("runs", [0, 3])
-async def test_older_database_is_partitioned(runs: int, database: Postgres) -> None:
-    url = await database.create_database()
-    connection = await asyncpg.connect(url)
-    await connection.execute(
-        "CREATE SCHEMA antiphon; CREATE TABLE antiphon.migrations (name TEXT PRIMARY KEY);"
-        "SET search_path TO antiphon"
-    )
-    for name, script in migrations("antiphon.store.postgres"):
-        if "event_partitions" in name:
-            break
-        await connection.execute(script)
-        await connection.execute("INSERT INTO migrations VALUES ($1)", name)
-    for number in range(runs):
-        await connection.execute(
-            "WITH r AS (INSERT INTO runs (tenant, id, model, request, prompt)"
-            " VALUES ('t', $1, 'm', '', '') RETURNING seq)"
-            " INSERT INTO batches (run, first, count, lines, tokens)"
-            " SELECT seq, 0, 2, $2, '' FROM r",
-            f"resp_{number}",
-            batch(0, 2).lines,
-        )
-    await connection.close()
-    store = await open_store(url)
-    for number in range(runs):
-        assert await numbers(store, str(number)) == [0, 1]
-    await store.sweep(EXPIRING, 1_000)
-    await begin_run(store, "new")
-    await store.close()
-    database.give_back()
+        assert "batches_0" not in await it.partitions()

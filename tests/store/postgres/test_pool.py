@@ -136,8 +136,32 @@ async def test_newer_database_is_refused(database: Postgres) -> None:
     await (await open_store(url)).close()
     async with connected(url) as connection:
         await connection.execute("INSERT INTO antiphon.migrations VALUES ('9999_later')")
-    with pytest.raises(SetupError, match="newer version"):
+    with pytest.raises(SetupError, match="another version"):
         await open_store(url)
+
+
+async def test_older_database_is_migrated(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = await database.create_migrated_database()
+    store = await open_store(url)
+    await store.save("t", make_response("a"))
+    await store.close()
+    step = "ALTER TABLE responses ADD COLUMN note TEXT; UPDATE responses SET note = 'old ' || id"
+    for script in (f"{step}; UPDATE absent SET note = ''", step):
+        added = (*migrations("antiphon.store.postgres"), ("0002_notes", script))
+        with monkeypatch.context() as patch:
+            patch.setattr("antiphon.store.postgres.pool.migrations", lambda package, m=added: m)
+            if script is not step:
+                with pytest.raises(SetupError, match="absent"):
+                    await open_store(url)
+                continue
+            store = await open_store(url)
+            assert await store.load("t", "resp_a") == make_response("a")
+            await store.close()
+    async with connected(url) as connection:
+        notes = await connection.fetch("SELECT note FROM antiphon.responses")
+    assert [note for (note,) in notes] == ["old resp_a"]
 
 
 async def test_concurrent_processes_apply_migrations_once(database: Postgres) -> None:

@@ -402,7 +402,7 @@ async def test_concurrent_appends_and_deletion_leave_no_rows(database: Postgres)
             assert await one.load("t", f"resp_{n}") is None
             assert await one.runs.lock_conversation("t", f"conv_{n}", "resp_x", "x", lease_s=60)
     await one.sweep(Retention(), 1_000)
-    for table in ("responses", "runs", "event_batches", "items"):
+    for table in ("responses", "runs", "batches", "items"):
         assert await query_number(url, f"SELECT count(*) FROM antiphon.{table}") == 0, table
     await one.close()
     await other.close()

@@ -21,12 +21,10 @@ from antiphon.errors import RunError, SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Retention
 from antiphon.store.common.sql import migrations
-from antiphon.store.records import Append, ConversationLock, ResponseQuery
+from antiphon.store.records import Append, ConversationLock
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.store.usage import UsageQuery
 from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
 from antiphon.testing.store_check import make_response
-from antiphon.wire.resources.conversations import ConversationResource
 
 ROOT = Path(__file__).parents[3]
 SAVING = """
@@ -369,7 +367,7 @@ async def test_newer_database_is_refused(tmp_path: Path) -> None:
     connection.execute("INSERT INTO migrations VALUES ('9999_future')")
     connection.commit()
     connection.close()
-    with pytest.raises(SetupError, match="newer version"):
+    with pytest.raises(SetupError, match="another version"):
         await SqliteStore.open(tmp_path / "a.db")
 
 
@@ -441,63 +439,50 @@ async def test_file_system_without_locks_has_its_own_error(
         await SqliteStore.open(tmp_path / "a.db")
 
 
-async def test_older_database_is_migrated(tmp_path: Path) -> None:
-    path, (name, script) = tmp_path / "a.db", migrations("antiphon.store.sqlite")[0]
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(script)
-        connection.executescript("CREATE TABLE migrations (name TEXT PRIMARY KEY);")
-        connection.execute("INSERT INTO migrations VALUES (?)", (name,))
-        connection.execute(
-            "INSERT INTO responses (tenant, id, created_at, bytes, body, input, output)"
-            " VALUES ('t', 'resp_a', 1, 9, ?, '[]', '[]')",
-            (b'{"id":"resp_a","created_at":1,"model":"m"}',),
-        )
-        connection.commit()
-    store = await SqliteStore.open(path)
-    stored = await store.load("t", "resp_a")
-    assert stored is not None and stored.response.model == "m"
-    await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
-    await store.close()
-    with closing(sqlite3.connect(path)) as connection:
-        applied = connection.execute("SELECT name FROM migrations ORDER BY name").fetchall()
-    assert applied == [(name,) for name, _ in migrations("antiphon.store.sqlite")]
+#: A migration that a later version of Antiphon might contain.
+NEXT_STEP = (
+    "0002_notes",
+    "ALTER TABLE responses ADD COLUMN note TEXT; UPDATE responses SET note = 'old ' || id;",
+)
 
 
-async def test_migrated_rows_go_with_their_response(tmp_path: Path) -> None:
-    """The migration copies items, list entries and usage, and items are deleted as before."""
+def add_migration(monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> None:
+    """Let the SQLite store have one more migration."""
+    known = migrations("antiphon.store.sqlite")
+    added = (*known, (name, script))
+    monkeypatch.setattr("antiphon.store.sqlite.database.migrations", lambda package: added)
+
+
+async def test_older_database_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE migrations (name TEXT PRIMARY KEY)")
-        for name, script in migrations("antiphon.store.sqlite"):
-            if name >= "0028":
-                break
-            connection.executescript(script)
-            connection.execute("INSERT INTO migrations VALUES (?)", (name,))
-        item = b'[{"type":"message","id":"msg_a","role":"user","content":[]}]'
-        connection.execute(
-            "INSERT INTO responses (seq, tenant, id, created_at, bytes, body, input, output)"
-            " VALUES (7, 't', 'resp_a', 1, 9, ?, ?, '[]')",
-            (b'{"id":"resp_a","created_at":1,"model":"m"}', item),
-        )
-        connection.execute("INSERT INTO items VALUES ('t', 'msg_a', 7)")
-        connection.execute(
-            "INSERT INTO summaries VALUES (7, 't', 'completed', 'm', NULL, NULL, 0, 0, '', '', ?)",
-            (b'{"id":"resp_a","created_at":1,"status":"completed","model":"m"}',),
-        )
-        used = ("resp_a", 5, "completion", "t", "", "m", 1, *([0] * 8))
-        connection.execute(f"INSERT INTO usage_rows VALUES ({', '.join('?' * 15)})", used)
-        connection.commit()
     store = await SqliteStore.open(path)
-    listed = await store.list_responses("t", ResponseQuery(limit=5))
-    assert listed is not None and [each.id for each in listed] == ["resp_a"]
-    assert await store.load_item("t", "msg_a") is not None
-    totals = await store.usage_log.totals(UsageQuery(start=0, end=60, width=60))
-    assert [each.requests for each in totals] == [1]
-    assert await store.delete("t", "resp_a")
-    assert await store.list_responses("t", ResponseQuery(limit=5)) == ()
+    await store.save("t", make_response("a"))
     await store.close()
+    with monkeypatch.context() as patch:
+        add_migration(patch, *NEXT_STEP)
+        for _ in range(2):
+            store = await SqliteStore.open(path)
+            assert await store.load("t", "resp_a") == make_response("a")
+            await store.close()
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT count(*) FROM items").fetchone() == (0,)
+        assert connection.execute("SELECT note FROM responses").fetchall() == [("old resp_a",)]
+    with pytest.raises(SetupError, match="another version"):
+        await SqliteStore.open(path)
+
+
+async def test_failed_migration_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.db"
+    await (await SqliteStore.open(path)).close()
+    with monkeypatch.context() as patch:
+        add_migration(patch, NEXT_STEP[0], f"{NEXT_STEP[1]} UPDATE absent SET note = '';")
+        with pytest.raises(SetupError, match="no such table: absent"):
+            await SqliteStore.open(path)
+    with closing(sqlite3.connect(path)) as connection:
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(responses)")]
+    assert "note" not in columns
+    await (await SqliteStore.open(path)).close()
 
 
 async def test_runs_keep_their_conversations_locked_over_a_restart(tmp_path: Path) -> None:

@@ -56,8 +56,7 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     - ``has_released_runs``: whether the sending process stops and has released its runs. Other
       processes can then claim these runs.
 
-    The fields keep their short names in the JSON text, because processes of the previous version
-    also send and read notices.
+    The names of the fields are short in the JSON text, because PostgreSQL limits its length.
     """
 
     sender: str = field(default="", name="by")

@@ -1,0 +1,523 @@
+-- Responses.
+
+CREATE TABLE responses (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    parent TEXT,
+    created_at BIGINT NOT NULL,
+    live BOOLEAN NOT NULL DEFAULT TRUE,
+    bytes BIGINT NOT NULL,
+    body BYTEA NOT NULL,
+    input BYTEA NOT NULL,
+    output BYTEA NOT NULL,
+    base INTEGER,
+    tokens BYTEA,
+    fingerprint TEXT,
+    expires_at BIGINT,
+    -- The key of the blob that holds the input, the output and the tokens of a large response,
+    -- outside of the database. The column input then holds a reference to the blob. NULL: there is
+    -- no blob.
+    blob TEXT,
+    -- When the items of the response were made.
+    times BYTEA
+);
+CREATE UNIQUE INDEX responses_by_id ON responses (tenant, id);
+CREATE INDEX responses_by_parent ON responses (tenant, parent) WHERE parent IS NOT NULL;
+-- The next two indexes contain the column bytes. So a sweep can add up the bytes without reading
+-- the rows.
+CREATE INDEX responses_by_age ON responses (created_at, seq) INCLUDE (bytes) WHERE live;
+CREATE INDEX responses_of_tenant ON responses (tenant, created_at, seq) INCLUDE (bytes) WHERE live;
+CREATE INDEX responses_by_expiry ON responses (expires_at) WHERE expires_at IS NOT NULL AND live;
+CREATE INDEX responses_by_blob ON responses (blob) WHERE blob IS NOT NULL;
+
+CREATE TABLE items (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    response BIGINT NOT NULL REFERENCES responses (seq) ON DELETE CASCADE,
+    PRIMARY KEY (tenant, id, response)
+);
+CREATE INDEX items_by_response ON items (response);
+
+-- What a list of responses shows. It is in a table of its own, so that a list does not read the
+-- large columns of the responses.
+CREATE TABLE summaries (
+    seq BIGINT PRIMARY KEY REFERENCES responses (seq) ON DELETE CASCADE,
+    tenant TEXT NOT NULL,
+    status TEXT NOT NULL,
+    model TEXT NOT NULL,
+    parent TEXT,
+    conversation TEXT,
+    background BOOLEAN NOT NULL,
+    failed BOOLEAN NOT NULL,
+    tools TEXT NOT NULL,
+    text TEXT NOT NULL,
+    body BYTEA NOT NULL
+);
+CREATE INDEX summaries_of_tenant ON summaries (tenant, seq);
+
+-- These two tables hold the number of responses of each tenant, and their bytes. The totals of a
+-- tenant are the sum of its row in response_totals and its rows in response_changes. A statement
+-- that changes responses only inserts rows into response_changes, so that two such statements do
+-- not wait for each other. From time to time, these rows are added to response_totals.
+CREATE TABLE response_totals (
+    tenant TEXT PRIMARY KEY,
+    responses BIGINT NOT NULL,
+    bytes BIGINT NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE response_changes (
+    tenant TEXT NOT NULL,
+    responses BIGINT NOT NULL,
+    bytes BIGINT NOT NULL
+);
+CREATE INDEX response_changes_of_tenant ON response_changes (tenant);
+
+-- Insertions and updates mostly change a single response. For a single row, a trigger FOR EACH
+-- STATEMENT would take three times as long as a trigger FOR EACH ROW.
+CREATE FUNCTION count_added_response() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO antiphon.response_changes (tenant, responses, bytes)
+    VALUES (new.tenant, new.live::int, new.bytes);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER response_added AFTER INSERT ON responses
+FOR EACH ROW EXECUTE FUNCTION count_added_response();
+
+CREATE FUNCTION count_changed_response() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO antiphon.response_changes (tenant, responses, bytes)
+    VALUES (new.tenant, new.live::int - old.live::int, new.bytes - old.bytes);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER response_changed AFTER UPDATE ON responses
+FOR EACH ROW WHEN (new.live <> old.live OR new.bytes <> old.bytes)
+EXECUTE FUNCTION count_changed_response();
+
+-- A deletion often deletes many responses. So this trigger is FOR EACH STATEMENT.
+CREATE FUNCTION count_removed_responses() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO antiphon.response_changes (tenant, responses, bytes)
+    SELECT tenant, -(count(*) FILTER (WHERE live)), -sum(bytes) FROM removed GROUP BY tenant;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER responses_removed AFTER DELETE ON responses REFERENCING OLD TABLE AS removed
+FOR EACH STATEMENT EXECUTE FUNCTION count_removed_responses();
+
+-- Conversations.
+
+CREATE TABLE conversations (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    body BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX conversations_by_id ON conversations (tenant, id);
+
+-- kind: the role of a message, or the type of any other item. With the last two indexes, a query
+-- reads only the items of one page, or only the items of some kinds.
+CREATE TABLE conversation_items (
+    position BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    conversation BIGINT NOT NULL REFERENCES conversations (seq) ON DELETE CASCADE,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    body BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX conversation_items_by_id ON conversation_items (conversation, id);
+CREATE INDEX conversation_items_of_tenant ON conversation_items (tenant, id);
+CREATE INDEX conversation_items_in_order ON conversation_items (conversation, position);
+CREATE INDEX conversation_items_by_kind ON conversation_items (conversation, kind, position);
+
+-- Runs.
+
+-- The processes that work on runs (the owners), with the time of the last heartbeat of each.
+CREATE TABLE owners (name TEXT PRIMARY KEY, heard_at TIMESTAMPTZ NOT NULL DEFAULT now());
+
+CREATE TABLE runs (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    -- The name of the API key that created the run. A key may have only a limited number of unended
+    -- runs.
+    api_key TEXT NOT NULL DEFAULT '',
+    request BYTEA NOT NULL,
+    prompt BYTEA NOT NULL,
+    -- The process that works on the run. NULL: the run has no owner. Empty: a process has taken the
+    -- run away from its owner, in order to end it.
+    owner TEXT,
+    claimed_at TIMESTAMPTZ,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    -- How many times the run was claimed since events were last appended to it.
+    attempts INTEGER NOT NULL DEFAULT 0,
+    -- The processes that have readers of the run and follow it until followed_until. The process
+    -- that appends events to the run notifies these processes.
+    followers TEXT[] NOT NULL DEFAULT '{}',
+    followed_until TIMESTAMPTZ,
+    -- NULL until the run ends. Then 0 until the next sweep, which sets it to the Unix time of that
+    -- sweep.
+    ended_at BIGINT
+);
+CREATE UNIQUE INDEX runs_by_id ON runs (tenant, id);
+CREATE INDEX runs_unended ON runs (seq) WHERE ended_at IS NULL;
+CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX runs_active ON runs (tenant, api_key) WHERE ended_at IS NULL;
+-- Indexes for fair claims: the next run that is claimed belongs to the tenant with the fewest
+-- running runs.
+CREATE INDEX runs_by_tenant ON runs (tenant, seq) WHERE ended_at IS NULL;
+CREATE INDEX runs_owned ON runs (owner, tenant) WHERE ended_at IS NULL AND owner IS NOT NULL;
+
+-- Events are partitioned by the row number of their run, so each partition holds the events of runs
+-- that were created one after another. A sweep drops the partitions of old runs as a whole, and
+-- creates new partitions in advance (see partitions.py).
+--
+-- The column run is not a foreign key. The check of a foreign key would take half as long as the
+-- insertion of a batch itself.
+CREATE TABLE batches (
+    run BIGINT NOT NULL,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    -- When the events were made.
+    at DOUBLE PRECISION,
+    lines BYTEA NOT NULL,
+    tokens BYTEA NOT NULL,
+    PRIMARY KEY (run, first)
+) PARTITION BY RANGE (run);
+CREATE TABLE batches_0 PARTITION OF batches FOR VALUES FROM (0) TO (16384);
+-- The default partition. It receives the batches of a run if no partition was created for the run
+-- in time.
+CREATE TABLE batches_rest PARTITION OF batches DEFAULT;
+
+-- Locks of conversations.
+--
+-- confirmed_at: when a response last confirmed that it has the lock. A transaction that relies on
+-- the lock sets this column. Another transaction that wants to take the lock away waits for the
+-- row. It then sees the new value of this column. It does not see the changes of other tables that
+-- the first transaction made, because a statement sees other rows as they were when the statement
+-- began.
+--
+-- has_run: whether the lock belongs to a run. Such a lock is released only when the run ends or is
+-- deleted.
+CREATE TABLE locks (
+    tenant TEXT NOT NULL,
+    conversation TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    confirmed_at TIMESTAMPTZ NOT NULL DEFAULT '-infinity',
+    has_run BOOLEAN NOT NULL DEFAULT FALSE,
+    PRIMARY KEY (tenant, conversation)
+);
+CREATE INDEX locks_by_owner ON locks (owner);
+CREATE INDEX locks_by_holder ON locks (tenant, holder);
+
+-- Reservations: responses that are being generated. They count against the quota of their tenant
+-- before they are saved.
+CREATE TABLE reservations (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    PRIMARY KEY (tenant, id)
+);
+
+-- The webhooks that are still to be delivered.
+CREATE TABLE webhooks (
+    id TEXT PRIMARY KEY,
+    body BYTEA NOT NULL,
+    due_at DOUBLE PRECISION NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX webhooks_by_time ON webhooks (due_at);
+
+-- The claims of MCP approvals: for each approval, the response that runs the approved tool call.
+CREATE TABLE approvals (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    response TEXT NOT NULL,
+    claimed_at BIGINT NOT NULL,
+    PRIMARY KEY (tenant, id)
+);
+CREATE INDEX approvals_by_time ON approvals (claimed_at);
+
+-- Through these tables, the processes exchange the request counts of clients with rate limits. The
+-- tables are unlogged, so they may be empty after a crash of the database.
+CREATE UNLOGGED TABLE rates (
+    scope TEXT PRIMARY KEY,
+    level DOUBLE PRECISION NOT NULL,
+    per_minute BIGINT NOT NULL,
+    updated_at TIMESTAMPTZ NOT NULL
+) WITH (fillfactor = 50);
+CREATE UNLOGGED TABLE running_requests (
+    scope TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    count BIGINT NOT NULL,
+    heard_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (scope, owner)
+) WITH (fillfactor = 50);
+
+-- The processes that own containers, each with its lease.
+CREATE TABLE container_owners (
+    name TEXT PRIMARY KEY,
+    url TEXT NOT NULL,
+    lease_until TIMESTAMPTZ NOT NULL
+) WITH (fillfactor = 50);
+
+-- The containers. owner: the process that runs the container. expired_at: NULL while the container
+-- is active.
+CREATE TABLE containers (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    is_auto BOOLEAN NOT NULL,
+    expired_at TIMESTAMPTZ,
+    body BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX containers_by_id ON containers (tenant, id);
+CREATE INDEX containers_by_owner ON containers (owner) WHERE expired_at IS NULL;
+CREATE INDEX containers_by_expiry ON containers (expired_at) WHERE expired_at IS NOT NULL;
+
+-- Files.
+
+CREATE TABLE files (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    bytes BIGINT NOT NULL,
+    expires_at BIGINT,
+    body BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX files_by_id ON files (tenant, id);
+CREATE INDEX files_in_order ON files (tenant, seq);
+CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
+-- The files of a tenant and their bytes are counted in this index alone, without reading the rows.
+CREATE INDEX files_of_tenant ON files (tenant) INCLUDE (bytes);
+
+CREATE TABLE contents (
+    file BIGINT PRIMARY KEY REFERENCES files (seq) ON DELETE CASCADE,
+    content BYTEA NOT NULL
+);
+-- EXTERNAL prevents compression: most files are compressed already.
+ALTER TABLE contents ALTER COLUMN content SET STORAGE EXTERNAL;
+
+-- Blobs: contents of files that are stored outside of the database. Files of one tenant with the
+-- same content share one blob. files: the number of these files.
+CREATE TABLE blobs (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    sha256 TEXT NOT NULL,
+    bytes BIGINT NOT NULL,
+    key TEXT NOT NULL,
+    files BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX blobs_by_content ON blobs (tenant, sha256);
+CREATE UNIQUE INDEX blobs_by_key ON blobs (key);
+
+CREATE TABLE file_blobs (
+    file BIGINT PRIMARY KEY REFERENCES files (seq) ON DELETE CASCADE,
+    blob BIGINT NOT NULL
+);
+
+-- The keys of blobs that no file or response uses any more. A key is removed when the content of its
+-- blob is deleted.
+CREATE TABLE unused_blobs (key TEXT PRIMARY KEY);
+
+-- The first statement locks the row of the blob. So no other transaction can give the blob to a new
+-- file before the second statement.
+CREATE FUNCTION drop_file_blob() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE antiphon.blobs SET files = files - 1 WHERE seq = old.blob;
+    WITH unused AS (DELETE FROM antiphon.blobs WHERE seq = old.blob AND files = 0 RETURNING key)
+    INSERT INTO antiphon.unused_blobs (key) SELECT key FROM unused;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER file_blob_removed AFTER DELETE ON file_blobs
+FOR EACH ROW EXECUTE FUNCTION drop_file_blob();
+
+-- Records the key of a blob as unused when its response is deleted or gets another blob.
+CREATE FUNCTION drop_response_blob() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO antiphon.unused_blobs (key) VALUES (old.blob) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER response_blob_removed AFTER DELETE ON responses
+FOR EACH ROW WHEN (old.blob IS NOT NULL) EXECUTE FUNCTION drop_response_blob();
+CREATE TRIGGER response_blob_changed AFTER UPDATE ON responses
+FOR EACH ROW WHEN (old.blob IS NOT NULL AND new.blob IS DISTINCT FROM old.blob)
+EXECUTE FUNCTION drop_response_blob();
+
+-- Vector stores.
+
+CREATE TABLE vector_stores (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    expires_at BIGINT,
+    body BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX vector_stores_by_id ON vector_stores (tenant, id);
+
+CREATE TABLE vector_files (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    store BIGINT NOT NULL REFERENCES vector_stores (seq) ON DELETE CASCADE,
+    id TEXT NOT NULL,
+    batch TEXT,
+    status TEXT NOT NULL,
+    bytes BIGINT NOT NULL,
+    body BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX vector_files_by_id ON vector_files (store, id);
+CREATE INDEX vector_files_everywhere ON vector_files (id);
+CREATE INDEX vector_files_unfinished ON vector_files (seq) WHERE status = 'in_progress';
+-- With this index, a query for a page of the files of a vector store reads only this page.
+CREATE INDEX vector_files_in_order ON vector_files (store, seq);
+
+CREATE FUNCTION forget_in_vector_stores() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM antiphon.vector_files WHERE id = old.id
+    AND store IN (SELECT seq FROM antiphon.vector_stores WHERE tenant = old.tenant);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER file_removed AFTER DELETE ON files
+FOR EACH ROW EXECUTE FUNCTION forget_in_vector_stores();
+
+CREATE TABLE vector_batches (
+    store BIGINT NOT NULL REFERENCES vector_stores (seq) ON DELETE CASCADE,
+    id TEXT NOT NULL,
+    body BYTEA NOT NULL,
+    PRIMARY KEY (store, id)
+);
+
+-- indexed: the text for the full-text index. It differs from the column text only if the text
+-- contains a script without spaces between words, such as Chinese. NULL: both are the same.
+CREATE TABLE chunks (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    store BIGINT NOT NULL,
+    file BIGINT NOT NULL REFERENCES vector_files (seq) ON DELETE CASCADE,
+    start BIGINT NOT NULL,
+    text TEXT NOT NULL,
+    indexed TEXT,
+    words TSVECTOR GENERATED ALWAYS AS (to_tsvector('english', coalesce(indexed, text))) STORED
+);
+CREATE INDEX chunks_by_file ON chunks (file);
+CREATE INDEX chunks_by_words ON chunks USING gin (words);
+
+-- The vectors are in a table of their own, so that a query for all vectors does not read the texts.
+CREATE TABLE chunk_vectors (
+    chunk BIGINT PRIMARY KEY REFERENCES chunks (seq) ON DELETE CASCADE,
+    store BIGINT NOT NULL,
+    file BIGINT NOT NULL,
+    model TEXT NOT NULL,
+    vector BYTEA NOT NULL
+);
+CREATE INDEX chunk_vectors_by_store ON chunk_vectors (store, model, chunk);
+ALTER TABLE chunk_vectors ALTER COLUMN vector SET STORAGE EXTERNAL;
+
+-- Skills.
+
+-- chosen: the number of the default version. last: the highest version number that was ever used.
+CREATE TABLE skills (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    chosen INTEGER NOT NULL,
+    last INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX skills_by_id ON skills (tenant, id);
+CREATE INDEX skills_in_order ON skills (tenant, seq);
+
+CREATE TABLE skill_versions (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    skill BIGINT NOT NULL REFERENCES skills (seq) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    bytes BIGINT NOT NULL,
+    body BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX skill_versions_by_number ON skill_versions (skill, number);
+
+CREATE TABLE bundles (
+    version BIGINT PRIMARY KEY REFERENCES skill_versions (seq) ON DELETE CASCADE,
+    content BYTEA NOT NULL
+);
+-- EXTERNAL prevents compression: bundles are compressed already.
+ALTER TABLE bundles ALTER COLUMN content SET STORAGE EXTERNAL;
+
+-- Administration.
+
+-- API keys, without their secrets.
+CREATE TABLE api_keys (name TEXT COLLATE "C" PRIMARY KEY, body BYTEA NOT NULL);
+
+CREATE TABLE secrets (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
+
+-- The audit log. Each row is an administrative act.
+CREATE TABLE audit (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    at BIGINT NOT NULL,
+    type TEXT NOT NULL,
+    target TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    actor_tenant TEXT NOT NULL,
+    address TEXT NOT NULL
+);
+CREATE INDEX audit_by_time ON audit (at);
+
+-- One row for each request. A sweep later adds the row to the sum of its minute.
+CREATE TABLE usage_rows (
+    id TEXT PRIMARY KEY,
+    start BIGINT NOT NULL,
+    kind TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    api_key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    requests BIGINT NOT NULL,
+    failed_requests BIGINT NOT NULL,
+    cancelled_requests BIGINT NOT NULL,
+    input_tokens BIGINT NOT NULL,
+    cached_tokens BIGINT NOT NULL,
+    output_tokens BIGINT NOT NULL,
+    reasoning_tokens BIGINT NOT NULL,
+    tool_calls BIGINT NOT NULL,
+    latency_ms BIGINT NOT NULL
+);
+CREATE INDEX usage_rows_by_start ON usage_rows (start);
+
+-- Each row is the sum of the requests of width seconds, beginning at start.
+CREATE TABLE usage_sums (
+    width BIGINT NOT NULL,
+    start BIGINT NOT NULL,
+    kind TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    api_key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    requests BIGINT NOT NULL,
+    failed_requests BIGINT NOT NULL,
+    cancelled_requests BIGINT NOT NULL,
+    input_tokens BIGINT NOT NULL,
+    cached_tokens BIGINT NOT NULL,
+    output_tokens BIGINT NOT NULL,
+    reasoning_tokens BIGINT NOT NULL,
+    tool_calls BIGINT NOT NULL,
+    latency_ms BIGINT NOT NULL,
+    PRIMARY KEY (width, start, kind, tenant, api_key, model)
+);
+
+-- One row: the time of the last sweep, and the times that a suspect clock has shown. See
+-- ``SweepRecord``.
+CREATE TABLE sweeps (
+    id INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+    swept_at BIGINT NOT NULL,
+    clock_suspect_since BIGINT,
+    clock_suspect_at BIGINT
+);
+
+-- One row. A health check updates it, to test whether the database can be written.
+CREATE TABLE checks (id INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1), count BIGINT NOT NULL);
+INSERT INTO checks (count) VALUES (0);

@@ -1,0 +1,446 @@
+-- Responses.
+--
+-- Each index and each foreign key makes every save of a response slower. So there are only those
+-- that a query needs, and triggers delete the rows that belong to a response.
+
+CREATE TABLE responses (
+    seq INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    parent TEXT,
+    created_at INTEGER NOT NULL,
+    live INTEGER NOT NULL DEFAULT 1,
+    bytes INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    input BLOB NOT NULL,
+    output BLOB NOT NULL,
+    base INTEGER,
+    tokens BLOB,
+    fingerprint TEXT,
+    expires_at INTEGER,
+    -- When the items of the response were made.
+    times BLOB
+);
+CREATE UNIQUE INDEX responses_by_id ON responses (tenant, id);
+CREATE INDEX responses_by_parent ON responses (tenant, parent) WHERE parent IS NOT NULL;
+CREATE INDEX responses_by_expiry ON responses (expires_at) WHERE expires_at IS NOT NULL AND live = 1;
+-- The responses of a tenant and their bytes are counted in the next two indexes alone, without
+-- reading the rows. Responses that are too old are found in the first one, one tenant after another.
+CREATE INDEX responses_of_tenant ON responses (tenant, created_at, seq, bytes) WHERE live = 1;
+CREATE INDEX responses_buried ON responses (tenant, bytes) WHERE live = 0;
+
+CREATE TABLE items (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    response INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id, response)
+) WITHOUT ROWID;
+CREATE INDEX items_by_response ON items (response);
+
+-- What a list of responses shows. It is in a table of its own, so that a list does not read the
+-- large columns of the responses.
+CREATE TABLE summaries (
+    seq INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    status TEXT NOT NULL,
+    model TEXT NOT NULL,
+    parent TEXT,
+    conversation TEXT,
+    background INTEGER NOT NULL,
+    failed INTEGER NOT NULL,
+    tools TEXT NOT NULL,
+    text TEXT NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE INDEX summaries_of_tenant ON summaries (tenant, seq);
+
+-- When a response is saved again, its old items are deleted. The items of the new version are then
+-- inserted.
+CREATE TRIGGER responses_replaced AFTER UPDATE OF output ON responses BEGIN
+    DELETE FROM items WHERE response = new.seq;
+END;
+CREATE TRIGGER responses_unlisted AFTER UPDATE OF live ON responses WHEN new.live = 0 BEGIN
+    DELETE FROM summaries WHERE seq = new.seq;
+END;
+CREATE TRIGGER responses_freed AFTER DELETE ON responses BEGIN
+    DELETE FROM items WHERE response = old.seq;
+    DELETE FROM summaries WHERE seq = old.seq;
+END;
+
+-- Conversations.
+
+CREATE TABLE conversations (
+    seq INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX conversations_by_id ON conversations (tenant, id);
+
+-- kind: the role of a message, or the type of any other item. With the last two indexes, a query
+-- reads only the items of one page, or only the items of some kinds.
+CREATE TABLE conversation_items (
+    position INTEGER PRIMARY KEY,
+    conversation INTEGER NOT NULL REFERENCES conversations (seq) ON DELETE CASCADE,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX conversation_items_by_id ON conversation_items (conversation, id);
+CREATE INDEX conversation_items_of_tenant ON conversation_items (tenant, id);
+CREATE INDEX conversation_items_in_order ON conversation_items (conversation, position);
+CREATE INDEX conversation_items_by_kind ON conversation_items (conversation, kind, position);
+
+-- Runs.
+
+CREATE TABLE runs (
+    seq INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    -- The name of the API key that created the run. A key may have only a limited number of unended
+    -- runs.
+    api_key TEXT NOT NULL DEFAULT '',
+    -- The conversation that the run keeps locked until its end, even if the server restarts.
+    conversation TEXT,
+    owner TEXT,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    -- How many times the run was claimed since events were last appended to it.
+    attempts INTEGER NOT NULL DEFAULT 0,
+    next INTEGER NOT NULL DEFAULT 0,
+    -- NULL until the run ends. Then 0 until the next sweep, which sets it to the Unix time of that
+    -- sweep.
+    ended_at INTEGER
+);
+CREATE UNIQUE INDEX runs_by_id ON runs (tenant, id);
+CREATE INDEX runs_unended ON runs (seq) WHERE ended_at IS NULL;
+CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX runs_active ON runs (tenant, api_key) WHERE ended_at IS NULL;
+-- Indexes for fair claims: the next run that is claimed belongs to the tenant with the fewest
+-- running runs.
+CREATE INDEX runs_by_tenant ON runs (tenant, seq) WHERE ended_at IS NULL;
+CREATE INDEX runs_owned ON runs (tenant, owner) WHERE ended_at IS NULL AND owner IS NOT NULL;
+
+-- The requests of runs are in a table of their own, because SQLite always writes a whole row, and
+-- every append changes the row of the run.
+CREATE TABLE jobs (
+    run INTEGER PRIMARY KEY REFERENCES runs (seq) ON DELETE CASCADE,
+    request BLOB NOT NULL,
+    prompt BLOB NOT NULL
+);
+
+CREATE TABLE batches (
+    run INTEGER NOT NULL REFERENCES runs (seq) ON DELETE CASCADE,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    -- When the events were made.
+    at REAL,
+    lines BLOB NOT NULL,
+    tokens BLOB NOT NULL
+);
+CREATE UNIQUE INDEX batches_by_run ON batches (run, first);
+
+-- The webhooks that are still to be delivered.
+CREATE TABLE webhooks (
+    id TEXT PRIMARY KEY,
+    body BLOB NOT NULL,
+    due_at REAL NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX webhooks_by_time ON webhooks (due_at);
+
+-- The claims of MCP approvals: for each approval, the response that runs the approved tool call.
+CREATE TABLE approvals (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    response TEXT NOT NULL,
+    claimed_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
+CREATE INDEX approvals_by_time ON approvals (claimed_at);
+
+-- The state of the processes that use the database. All times are seconds of the machine's monotonic
+-- clock. A server deletes the records of earlier processes when it starts.
+
+CREATE TABLE owners (name TEXT PRIMARY KEY, heard_at REAL NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE locks (
+    tenant TEXT NOT NULL,
+    conversation TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    PRIMARY KEY (tenant, conversation)
+) WITHOUT ROWID;
+CREATE INDEX locks_by_holder ON locks (tenant, holder);
+
+-- Reservations: responses that are being generated. They count against the quota of their tenant
+-- before they are saved.
+CREATE TABLE reservations (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
+
+CREATE TABLE rate_levels (scope TEXT PRIMARY KEY, level REAL NOT NULL, at REAL NOT NULL)
+    WITHOUT ROWID;
+
+CREATE TABLE rate_running (
+    scope TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    running INTEGER NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (scope, owner)
+) WITHOUT ROWID;
+
+-- The container directory: the processes that own containers, and the containers.
+
+CREATE TABLE container_owners (name TEXT PRIMARY KEY, url TEXT NOT NULL, lease_until REAL NOT NULL)
+    WITHOUT ROWID;
+
+-- expired_at: NULL while the container is active.
+CREATE TABLE containers (
+    seq INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    is_auto INTEGER NOT NULL,
+    expired_at REAL,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX containers_by_id ON containers (tenant, id);
+CREATE INDEX containers_by_owner ON containers (owner) WHERE expired_at IS NULL;
+CREATE INDEX containers_by_expiry ON containers (expired_at) WHERE expired_at IS NOT NULL;
+
+-- Files.
+
+CREATE TABLE files (
+    seq INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    expires_at INTEGER,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX files_by_id ON files (tenant, id);
+CREATE INDEX files_in_order ON files (tenant, seq);
+CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
+-- The files of a tenant and their bytes are counted in this index alone, without reading the rows.
+CREATE INDEX files_of_tenant ON files (tenant, bytes);
+
+-- The contents are in a table of their own, so that a list of files does not read them.
+CREATE TABLE contents (
+    file INTEGER PRIMARY KEY REFERENCES files (seq) ON DELETE CASCADE,
+    content BLOB NOT NULL
+);
+
+-- Blobs: contents of files that are stored outside of the database. Files of one tenant with the
+-- same content share one blob. files: the number of these files.
+CREATE TABLE blobs (
+    seq INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    sha256 TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    files INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX blobs_by_content ON blobs (tenant, sha256);
+CREATE UNIQUE INDEX blobs_by_key ON blobs (key);
+
+CREATE TABLE file_blobs (
+    file INTEGER PRIMARY KEY REFERENCES files (seq) ON DELETE CASCADE,
+    blob INTEGER NOT NULL
+);
+
+-- The keys of blobs that no file uses any more. A key is removed when the content of its blob is
+-- deleted.
+CREATE TABLE unused_blobs (key TEXT PRIMARY KEY) WITHOUT ROWID;
+
+CREATE TRIGGER file_blob_removed AFTER DELETE ON file_blobs BEGIN
+    UPDATE blobs SET files = files - 1 WHERE seq = old.blob;
+    INSERT INTO unused_blobs (key) SELECT key FROM blobs WHERE seq = old.blob AND files = 0;
+    DELETE FROM blobs WHERE seq = old.blob AND files = 0;
+END;
+
+-- Vector stores.
+
+CREATE TABLE vector_stores (
+    seq INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    expires_at INTEGER,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX vector_stores_by_id ON vector_stores (tenant, id);
+CREATE INDEX vector_stores_expiring ON vector_stores (expires_at);
+
+CREATE TABLE vector_files (
+    seq INTEGER PRIMARY KEY,
+    store INTEGER NOT NULL REFERENCES vector_stores (seq) ON DELETE CASCADE,
+    id TEXT NOT NULL,
+    batch TEXT,
+    status TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX vector_files_by_id ON vector_files (store, id);
+CREATE INDEX vector_files_everywhere ON vector_files (id);
+CREATE INDEX vector_files_unfinished ON vector_files (seq) WHERE status = 'in_progress';
+-- With this index, a query for a page of the files of a vector store reads only this page.
+CREATE INDEX vector_files_in_order ON vector_files (store, seq);
+
+CREATE TRIGGER file_removed AFTER DELETE ON files BEGIN
+    DELETE FROM vector_files WHERE id = old.id
+    AND store IN (SELECT seq FROM vector_stores WHERE tenant = old.tenant);
+END;
+
+CREATE TABLE vector_batches (
+    store INTEGER NOT NULL REFERENCES vector_stores (seq) ON DELETE CASCADE,
+    id TEXT NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (store, id)
+) WITHOUT ROWID;
+
+-- AUTOINCREMENT: the numbers of deleted chunks are never used again. So a number that a cache holds
+-- cannot mean another chunk later.
+--
+-- indexed: the text for the full-text index. It differs from the column text only if the text
+-- contains a script without spaces between words, such as Chinese. NULL: both are the same.
+CREATE TABLE chunks (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    store INTEGER NOT NULL,
+    file INTEGER NOT NULL REFERENCES vector_files (seq) ON DELETE CASCADE,
+    start INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    indexed TEXT
+);
+CREATE INDEX chunks_by_file ON chunks (file);
+
+-- The vectors are in a table of their own, so that a query for all vectors does not read the texts.
+CREATE TABLE chunk_vectors (
+    chunk INTEGER PRIMARY KEY REFERENCES chunks (seq) ON DELETE CASCADE,
+    store INTEGER NOT NULL,
+    file INTEGER NOT NULL,
+    model TEXT NOT NULL,
+    vector BLOB NOT NULL
+);
+CREATE INDEX chunk_vectors_by_store ON chunk_vectors (store, model, chunk);
+
+-- The number of the vector store is indexed like a word. So a search in one vector store does not
+-- read the chunks of other vector stores.
+CREATE VIRTUAL TABLE chunk_words USING fts5 (
+    store, text, content='chunks', content_rowid='seq', tokenize='porter unicode61'
+);
+CREATE TRIGGER chunk_added AFTER INSERT ON chunks BEGIN
+    INSERT INTO chunk_words (rowid, store, text)
+    VALUES (new.seq, new.store, coalesce(new.indexed, new.text));
+END;
+CREATE TRIGGER chunk_removed AFTER DELETE ON chunks BEGIN
+    INSERT INTO chunk_words (chunk_words, rowid, store, text)
+    VALUES ('delete', old.seq, old.store, coalesce(old.indexed, old.text));
+END;
+
+-- Skills.
+
+-- chosen: the number of the default version. last: the highest version number that was ever used.
+CREATE TABLE skills (
+    seq INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    chosen INTEGER NOT NULL,
+    last INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX skills_by_id ON skills (tenant, id);
+CREATE INDEX skills_in_order ON skills (tenant, seq);
+
+CREATE TABLE skill_versions (
+    seq INTEGER PRIMARY KEY,
+    skill INTEGER NOT NULL REFERENCES skills (seq) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX skill_versions_by_number ON skill_versions (skill, number);
+
+CREATE TABLE bundles (
+    version INTEGER PRIMARY KEY REFERENCES skill_versions (seq) ON DELETE CASCADE,
+    content BLOB NOT NULL
+);
+
+-- Administration.
+
+-- API keys, without their secrets.
+CREATE TABLE api_keys (name TEXT PRIMARY KEY, body BLOB NOT NULL);
+
+CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+
+-- The audit log. Each row is an administrative act.
+CREATE TABLE audit (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    at INTEGER NOT NULL,
+    type TEXT NOT NULL,
+    target TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    actor_tenant TEXT NOT NULL,
+    address TEXT NOT NULL
+);
+CREATE INDEX audit_by_time ON audit (at);
+
+-- One row for each request. A sweep later adds the row to the sum of its minute. The primary key
+-- begins with the time, and the table is stored in the order of this key. So rows of the same time
+-- are next to each other, and no second index is needed.
+CREATE TABLE usage_rows (
+    id TEXT NOT NULL,
+    start INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    api_key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    failed_requests INTEGER NOT NULL,
+    cancelled_requests INTEGER NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    reasoning_tokens INTEGER NOT NULL,
+    tool_calls INTEGER NOT NULL,
+    latency_ms INTEGER NOT NULL,
+    PRIMARY KEY (start, id)
+) WITHOUT ROWID;
+
+-- Each row is the sum of the requests of width seconds, beginning at start.
+CREATE TABLE usage_sums (
+    width INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    api_key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    failed_requests INTEGER NOT NULL,
+    cancelled_requests INTEGER NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    reasoning_tokens INTEGER NOT NULL,
+    tool_calls INTEGER NOT NULL,
+    latency_ms INTEGER NOT NULL,
+    PRIMARY KEY (width, start, kind, tenant, api_key, model)
+);
+
+-- One row: the time of the last sweep, and the times that a suspect clock has shown. See
+-- ``SweepRecord``.
+CREATE TABLE sweeps (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    swept_at INTEGER NOT NULL,
+    clock_suspect_since INTEGER,
+    clock_suspect_at INTEGER
+);
+
+-- One row. A health check updates it, to test whether the database can be written.
+CREATE TABLE checks (id INTEGER PRIMARY KEY CHECK (id = 1), count INTEGER NOT NULL);
+INSERT INTO checks (id, count) VALUES (1, 0);

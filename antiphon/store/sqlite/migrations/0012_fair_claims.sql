@@ -1,4 +1,0 @@
--- Indexes for fair claims: the next run that is claimed belongs to the tenant with the fewest
--- running runs.
-CREATE INDEX runs_by_tenant ON runs (tenant, seq) WHERE ended_at IS NULL;
-CREATE INDEX runs_owned ON runs (tenant, owner) WHERE ended_at IS NULL AND owner IS NOT NULL;

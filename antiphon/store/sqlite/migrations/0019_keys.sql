@@ -1,2 +1,0 @@
--- API keys, without their secrets.
-CREATE TABLE api_keys (name TEXT PRIMARY KEY, body BLOB NOT NULL);
