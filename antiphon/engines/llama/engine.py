@@ -1,20 +1,14 @@
-"""The embedded engine: it runs llama.cpp in this process, with many generations in one batch.
+"""The embedded engine: it runs llama.cpp in a child process, with many generations in one batch.
 
-llama.cpp's server loop runs on its own thread and is controlled by function calls. llama.cpp also
-opens an HTTP listener, which is bound to a private socket file. The file is removed immediately, so
-no process can connect to the socket. But if the model has an image encoder, the file is kept,
-because requests with images are sent through the socket (``socket_client``).
+The child process runs llama.cpp's own HTTP server on a private Unix socket (``server_program``).
+So loading or freeing a model, and a crash of llama.cpp, affect no other work of this process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import secrets
-import tempfile
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,31 +19,29 @@ from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOption
 from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.request_checks import check_request, images_unsupported_error
 from antiphon.engines.gguf.model_card import gguf_card
-from antiphon.engines.gguf.reader import GgufHeader, read_gguf
+from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
 from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
 from antiphon.support.installation import needs_extra
 
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
-from .options import Speculation, parse_engine_options
+from .options import parse_engine_options
 from .partial_tokens import PartialTokens
+from .process import LlamaProcess
+from .server_program import ServerSetup
 from .slots import Slot, Slots
-from .socket_client import LlamaSocket
 from .stream import LlamaStream
 from .tokenizer import LlamaTokenizer, require_llama
 
-__all__ = ["LlamaEngine", "load", "start_server"]
+__all__ = ["LlamaEngine", "load"]
 
 DEFAULT_CONTEXT = 8192
-#: If a slot and a prompt are less similar than this, llama.cpp saves the slot's state before it
-#: overwrites the state, and searches its saved states for a longer common prefix.
-SIMILARITY = 0.999
 MAX_LOGPROBS = 20
-#: Value of ``gpu_layers`` that puts as many layers on the GPU as fit.
-ALL_THAT_FIT = -1
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp replaces this value by a random seed
 
-#: Field of ``Sampling`` → field of the binding's request. A field with the value None is left out.
+#: Fields of llama.cpp's last event that are read.
+_RESPONSE_FIELDS = ("content", "tokens", "stop", "stop_type", "tokens_predicted")
+#: Field of ``Sampling`` → field of llama.cpp's request. A field with the value None is left out.
 #: Then the default of the model (``general.sampling.*`` of the file) or of llama.cpp applies.
 REQUEST_FIELDS: Mapping[str, str] = {
     "temperature": "temperature",
@@ -76,8 +68,7 @@ async def load(
 
     ``options.context_size``: maximum tokens of each of the ``parallel`` generations. The default is
     8192; the limit is the size that the model was trained for. ``load`` allocates the memory for
-    all generations at once. After loading, ``antiphon serve`` returns the memory that is still
-    unused to the operating system (``zero_pages``).
+    all generations at once, but only the memory of used parts is really taken (``zero_pages``).
 
     ``options.gpu_layers``: the number of layers to load into the GPU's memory. ``ALL_THAT_FIT``
     loads as many layers as fit. Layers run on a GPU only if the installed build of llama.cpp's
@@ -98,12 +89,12 @@ async def load(
     require_llama()
     engine_options = parse_engine_options(options.engine_options)
     speculation = engine_options.speculation
-    head, tokenizer = await asyncio.to_thread(_read_model, path)
-    projector, parallel = options.projector, options.parallel
+    head = await asyncio.to_thread(read_gguf, path)
     adapters = {name: Path(file).expanduser() for name, file in options.adapters.items()}
-    for file in _other_files(projector, speculation, adapters.values()):
+    draft_model = None if speculation is None else speculation.draft_model
+    for file in filter(None, (options.projector, draft_model, *adapters.values())):
         await asyncio.to_thread(read_gguf, file)
-    wanted = options.context_size or DEFAULT_CONTEXT
+    wanted, parallel = options.context_size or DEFAULT_CONTEXT, options.parallel
     context = min(wanted, int(head.architecture_value("context_length") or wanted))
     fields = {
         "n_ctx": context * parallel,
@@ -118,17 +109,38 @@ async def load(
     if not options.gpu_layers:
         # On CPUs, ggml's plain attention is twice as fast as its fused attention for long contexts.
         fields["flash_attn_type"] = 0
-    threads = options.threads or max(1, (os.cpu_count() or 2) - 1)
-    server = await asyncio.to_thread(
-        start_server, path, threads, fields, projector, list(adapters.values()), speculation
+    process = LlamaProcess(
+        ServerSetup(
+            model=str(path),
+            threads=options.threads or max(1, (os.cpu_count() or 2) - 1),
+            fields=fields,
+            projector=None if options.projector is None else str(options.projector),
+            adapters=tuple(map(str, adapters.values())),
+            speculation=speculation,
+        )
     )
-    card = gguf_card(options.name or path.stem, context, head, tokenizer)
+    # The process loads the model while this process reads the vocabulary.
+    starting = asyncio.create_task(process.start())
+    try:
+        tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
+        await starting
+        detokenizer = None
+        if options.projector is not None:
+            detokenizer = PromptDetokenizer(
+                tokenizer, await _media_marker(process), _added_bos(tokenizer)
+            )
+    except BaseException:
+        starting.cancel()
+        await asyncio.wait([starting])
+        await process.close()
+        raise
     return LlamaEngine(
-        server,
+        process,
         tokenizer,
-        card,
+        gguf_card(options.name or path.stem, context, head, tokenizer),
         parallel,
         tuple(adapters),
+        detokenizer=detokenizer,
         separates_caches=bool(adapters) or options.separate_caches or not prompt_cache_mib,
         samplers=engine_options.samplers,
         # llama.cpp reports no log-probabilities for proposed tokens that it accepted.
@@ -136,125 +148,49 @@ async def load(
     )
 
 
-def _read_model(path: Path) -> tuple[GgufHeader, LlamaTokenizer]:
-    """Return the header of a model file, and its tokenizer."""
-    return read_gguf(path), LlamaTokenizer(path)
+async def _media_marker(process: LlamaProcess) -> str:
+    """Return the text that stands for an image in a prompt's text. Each process of llama.cpp
+    chooses a random marker."""
+    return str((await process.client.get("/props"))["media_marker"])
 
 
-def start_server(
-    path: Path,
-    threads: int,
-    fields: Mapping[str, Any],
-    projector: Path | None = None,
-    adapters: Sequence[Path] = (),
-    speculation: Speculation | None = None,
-) -> Any:
-    """Start llama.cpp's server loop, reachable only from this process and without log output.
-
-    ``fields``: fields of ``CommonParams``, which is llama.cpp's configuration. ``projector``: the
-    GGUF file of the image encoder. Returns the server object of llama.cpp's Python binding, or a
-    ``LlamaSocket`` if there is a projector. Raises ``SetupError`` if llama.cpp cannot load the
-    files.
-    """
-    import xllamacpp
-
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.slot_prompt_similarity = SIMILARITY
-    params.verbosity = -1
-    params.warmup = params.use_jinja = False
-    # Fitting the layers loads the model twice, so do it only if there is a GPU.
-    params.fit_params = fields["n_gpu_layers"] == ALL_THAT_FIT and _has_gpu()
-    params.ui = params.endpoint_slots = False
-    key = secrets.token_urlsafe(32)
-    params.api_keys = [key]
-    params.lora_adapters = [
-        _inactive_adapter(xllamacpp.CommonAdapterLoraInfo(), file) for file in adapters
-    ]
-    if projector is not None:
-        params.mmproj.path = str(projector)
-        params.mmproj_use_gpu = bool(fields["n_gpu_layers"])
-    for field, value in fields.items():
-        setattr(params, field, value)
-    if speculation is not None:
-        speculation.apply(params)
-    with ExitStack() as opened:
-        private = tempfile.TemporaryDirectory(prefix="antiphon-")
-        opened.callback(private.cleanup)
-        socket_path = os.path.join(private.name, "llama.sock" if projector is None else "kept.sock")
-        params.hostnames = [socket_path]
-        try:
-            server = xllamacpp.Server(params)
-        except RuntimeError:
-            others = ", ".join(map(str, _other_files(projector, speculation, adapters)))
-            raise SetupError(
-                f"llama.cpp cannot load {path}{' with ' if others else ''}{others}: too little"
-                f" memory for a context of {params.n_ctx} tokens, or an unsupported model."
-            ) from None
-        if projector is None:
-            return server
-        opened.pop_all()
-        return LlamaSocket(server, private, socket_path, key)
-
-
-def _other_files(
-    projector: Path | None, speculation: Speculation | None, adapters: Iterable[Path]
-) -> tuple[Path, ...]:
-    """Return the files that are loaded in addition to the model's file."""
-    draft_model = None if speculation is None else speculation.draft_model
-    return tuple(file for file in (projector, draft_model, *adapters) if file is not None)
-
-
-def _has_gpu() -> bool:
-    """Whether this build of llama.cpp finds a GPU."""
-    import xllamacpp
-
-    return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
-
-
-def _inactive_adapter(adapter: Any, file: Path) -> Any:
-    """Fill in ``adapter``, which is llama.cpp's description of a LoRA adapter, and return it. Its
-    scale is 0, so the adapter has no effect on requests that do not set another scale."""
-    adapter.path, adapter.scale = str(file), 0.0
-    return adapter
+def _added_bos(tokenizer: LlamaTokenizer) -> int | None:
+    """Return the id that llama.cpp adds before every text; None if it adds no id."""
+    return tokenizer.special.get(tokenizer.bos or "") if tokenizer.add_bos else None
 
 
 class LlamaEngine:
     """``Engine`` that runs llama.cpp. ``load`` creates it. Use it on one event loop only.
 
-    ``server``: a result of ``start_server``. ``parallel``: number of llama.cpp's slots.
-    ``adapters``: names of the LoRA adapters, in the order in which they were loaded. llama.cpp
-    identifies an adapter by its index in this order. ``samplers``: options of llama.cpp's own
+    ``parallel``: number of llama.cpp's slots. ``adapters``: names of the LoRA adapters, in the
+    order in which they were loaded. llama.cpp identifies an adapter by its index in this order.
+    ``detokenizer``: for a model that accepts images. ``samplers``: options of llama.cpp's own
     samplers, for requests whose answer need not have a particular format.
     """
 
     def __init__(
         self,
-        server: Any,
+        process: LlamaProcess,
         tokenizer: LlamaTokenizer,
         card: ModelCard,
         parallel: int,
         adapters: Sequence[str] = (),
         *,
+        detokenizer: PromptDetokenizer | None = None,
         separates_caches: bool = False,
         samplers: Mapping[str, float] = {},
         max_logprobs: int | None = MAX_LOGPROBS,
     ) -> None:
-        self._server = server
+        self._process = process
         self._samplers = samplers
         self._adapters = tuple(adapters)
-        self._bos = tokenizer.special.get(tokenizer.bos or "") if tokenizer.add_bos else None
-        self._detokenizer: PromptDetokenizer | None = None
-        if isinstance(server, LlamaSocket):
-            self._detokenizer = PromptDetokenizer(tokenizer, server.marker, self._bos)
+        self._detokenizer = detokenizer
         self._image_tokens = ImageTokenCache()
         self.tokenizer = tokenizer
         self._partial_tokens = PartialTokens(tokenizer)
         self.card = card
         self._slots = Slots(parallel)
-        self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="llama")
-        self._running: dict[LlamaStream, asyncio.Future[None]] = {}
+        self._running: dict[LlamaStream, asyncio.Task[None]] = {}
         self._closed = False
         self.capabilities = Capabilities(
             max_logprobs=max_logprobs,
@@ -264,43 +200,69 @@ class LlamaEngine:
             seed=True,
             logit_bias=True,
             penalties=True,
-            images="apart" if self._detokenizer is not None else None,
+            images="apart" if detokenizer is not None else None,
             adapters=frozenset(self._adapters),
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         self._check(prompt, sampling)
+        await self._start_process()
         slot = await self._slots.acquire(
             self._slot_contents(prompt, sampling), sampling.prefix_salt, tenant=sampling.tenant
         )
-        stream = self._start(prompt, sampling, slot)
+        stream = LlamaStream(self.tokenizer, self._partial_tokens, sampling)
+        running = asyncio.create_task(self._run(stream, prompt, sampling, slot))
+        self._running[stream] = running
         try:
             async for chunk in stream:
                 yield chunk
         finally:
             stream.abort()
-            # The conversation's next turn often follows at once, before the thread has ended.
-            if stream.started and stream in self._running:
+            running.cancel()
+            # The conversation's next turn often follows at once, before the task has ended.
+            if stream in self._running:
                 self._slots.expect_release(slot, self._computed_ids(prompt, sampling, stream))
 
-    def _start(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> LlamaStream:
-        """Start the generation on a thread. The slot is released when the thread ends."""
-        loop = asyncio.get_running_loop()
-        stream = LlamaStream(loop, self.tokenizer, self._partial_tokens, sampling)
+    async def _start_process(self) -> None:
+        """Start llama.cpp if its process has ended. Raises ``BackendError`` if it cannot start."""
         if self._closed:
-            self._slots.release(slot, (), is_started=False)
             raise BackendError("The engine is closed.")
-        request = partial(self._request, prompt, sampling, slot)
-        running = loop.run_in_executor(self._threads, stream.run, self._server, request)
-        self._running[stream] = running
+        if self._process.pid is not None:
+            return
+        try:
+            await self._process.start()
+            if self._detokenizer is not None:
+                marker = await _media_marker(self._process)
+                self._detokenizer = PromptDetokenizer(
+                    self.tokenizer, marker, _added_bos(self.tokenizer)
+                )
+        except (SetupError, ConnectionError) as error:
+            raise BackendError(f"The engine cannot start: {error}") from None
+        self._slots.forget()
 
-        def done(_: asyncio.Future[None]) -> None:
+    async def _run(
+        self, stream: LlamaStream, prompt: Prompt, sampling: Sampling, slot: Slot
+    ) -> None:
+        """Run a generation, and release its slot at the end. If this task is cancelled, the
+        connection is closed, and llama.cpp stops after at most one more token."""
+        client = self._process.client
+        try:
+            request = partial(self._request, prompt, sampling, slot)
+            body = await asyncio.to_thread(request) if prompt.images else request()
+            await client.generate(body, stream.feed)
+            stream.end()
+        except OSError as error:
+            await self._process.end(client)
+            failure = BackendError("The engine is gone: its process ended.")
+            failure.__cause__ = error
+            stream.end(failure)
+        except Exception as error:
+            stream.end(error)
+        finally:
+            stream.end()
             del self._running[stream]
             ids = self._computed_ids(prompt, sampling, stream)
             self._slots.release(slot, ids, is_started=stream.started)
-
-        running.add_done_callback(done)
-        return stream
 
     def _computed_ids(
         self, prompt: Prompt, sampling: Sampling, stream: LlamaStream
@@ -341,14 +303,15 @@ class LlamaEngine:
         )
 
     async def _measure_image(self, detokenizer: PromptDetokenizer, image: EncodedImage) -> int:
+        await self._start_process()
+        prompt = measuring_prompt(image, self.tokenizer, _added_bos(self.tokenizer))
+        request = await asyncio.to_thread(detokenizer.request_prompt, prompt)
         try:
-            return await asyncio.to_thread(self._count_image_tokens, detokenizer, image)
+            return await self._process.client.count_tokens(request) - len(prompt.ids)
         except BackendError as error:
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
-
-    def _count_image_tokens(self, detokenizer: PromptDetokenizer, image: EncodedImage) -> int:
-        prompt = measuring_prompt(image, self.tokenizer, self._bos)
-        return int(self._server.prompt_tokens(detokenizer.request_prompt(prompt))) - len(prompt.ids)
+        except OSError:
+            raise BackendError("The engine is gone: its process ended.") from None
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> None:
         accepts_images = self._detokenizer is not None
@@ -361,16 +324,12 @@ class LlamaEngine:
 
     async def close(self) -> None:
         self._closed = True
-        for stream in self._running:
-            stream.abort()
-        if self._running:
-            await asyncio.wait(list(self._running.values()))
-        self._threads.shutdown(wait=True)
-        if isinstance(self._server, LlamaSocket):
-            await asyncio.to_thread(self._server.close)
-        # Frees the model. Only the destructor of the binding can do this. It holds the GIL for 50
-        # to 200 ms, so the event loop is blocked for this time, even if another thread does it.
-        self._server = None
+        running = list(self._running.values())
+        for each in running:
+            each.cancel()
+        if running:
+            await asyncio.wait(running)
+        await self._process.close()
 
 
 def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
@@ -380,12 +339,11 @@ def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
         "stream": True,
         "cache_prompt": slot.is_reusable,
         "id_slot": slot.number,
-        # Adds the ids of new tokens. Probabilities contain the ids too, but they cost a pass over
-        # the vocabulary for every token.
-        "verbose": True,
-        # Also makes the binding call back during prompt processing, which can then be aborted.
+        # Also sends events during prompt processing, which can then be aborted.
         "return_progress": True,
         "return_tokens": True,
+        # Otherwise the last event would repeat the prompt.
+        "response_fields": _RESPONSE_FIELDS,
         "ignore_eos": sampling.ignore_eos,
     }
     for field, key in REQUEST_FIELDS.items():

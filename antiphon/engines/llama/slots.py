@@ -116,6 +116,10 @@ class Slots:
             ending.released.set()
         self._free.release(slot.tenant)
 
+    def forget(self) -> None:
+        """Forget the states in all slots, because llama.cpp has been started again."""
+        self._idle = dict.fromkeys(self._idle, ())
+
     def _choose(self, prompt: Sequence[int], scope: str | None) -> int:
         """Return the best slot for the prompt. It is idle, or its generation is ending."""
         best, longest = next(iter(self._idle)), 0

@@ -1,22 +1,19 @@
-"""Run one llama.cpp generation on a thread, and pass its chunks to the event loop.
-
-The thread also parses the events of llama.cpp's Python binding.
-"""
+"""One generation of llama.cpp: its events become chunks."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, Literal
+from collections.abc import AsyncGenerator
+from typing import Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.stop_strings import StopStrings
-from antiphon.engines.common.thread_channel import ThreadChannel
-from antiphon.errors import BackendError
+from antiphon.engines.common.thread_channel import merge_chunks
+from antiphon.errors import AntiphonError, BackendError
 from antiphon.inference.tokens import Alternative, Chunk, Tokenizer, TokenLogprob
 
 from .partial_tokens import PartialTokens
@@ -38,24 +35,8 @@ class _Sampled(Struct):
     top_logprobs: list[_Candidate] = []
 
 
-class _Logprobs(Struct):
-    content: list[_Sampled] = []
-
-
-class _Choice(Struct):
-    logprobs: _Logprobs | None = None
-    finish_reason: str | None = None
-
-
 class _Progress(Struct):
     cache: int
-
-
-class _Verbose(Struct):
-    content: str = ""
-    tokens: list[int] = []
-    tokens_predicted: int = 0
-    prompt_progress: _Progress | None = None
 
 
 class _Failure(Struct):
@@ -63,10 +44,16 @@ class _Failure(Struct):
 
 
 class _Event(Struct):
-    """An event of llama.cpp's Python binding. It declares only the fields that are used here."""
+    """An event of llama.cpp's endpoint ``/completion``. It declares only the fields that are used
+    here."""
 
-    choices: list[_Choice] = []
-    verbose: _Verbose = field(name="__verbose", default_factory=_Verbose)
+    content: str = ""
+    tokens: list[int] = []
+    tokens_predicted: int = 0
+    stop: bool = False
+    stop_type: str = ""
+    prompt_progress: _Progress | None = None
+    completion_probabilities: list[_Sampled] = []
     error: _Failure | None = None
 
 
@@ -74,15 +61,11 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class LlamaStream:
-    """One generation and its chunks. ``run`` is called on a separate thread. All other public
-    methods are called on the event loop."""
+    """One generation and its chunks. ``feed`` gets the events of llama.cpp, and ``end`` is called
+    after the last event. All methods are called on the event loop."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        tokenizer: Tokenizer,
-        partial_tokens: PartialTokens,
-        sampling: Sampling,
+        self, tokenizer: Tokenizer, partial_tokens: PartialTokens, sampling: Sampling
     ) -> None:
         self._tokenizer = tokenizer
         self._partial_tokens = partial_tokens
@@ -96,74 +79,73 @@ class LlamaStream:
         #: Whether llama.cpp has started to process the prompt.
         self.started = False
         self._finished = False
-        # Shared between the two threads:
-        self._channel = ThreadChannel(loop)
         self._aborted = False
-
-    # --- on the event loop ---
+        self._ready: list[Chunk] = []
+        self._error: AntiphonError | None = None
+        self._wakeup = asyncio.Event()
 
     def abort(self) -> None:
-        """Stop the generation after at most one more token. The thread of ``run`` then ends by
-        itself."""
+        """Stop the generation at the next event."""
         self._aborted = True
 
-    def __aiter__(self) -> AsyncGenerator[Chunk, None]:
+    def end(self, error: BaseException | None = None) -> None:
+        """Report that no event will follow. ``error``: why the generation failed, if it did. An
+        ``AntiphonError`` reaches the reader as it is. Any other exception becomes the cause of a
+        ``BackendError`` with a general message, because clients see the message."""
+        if error is None and not self._finished:
+            what = "was aborted" if self._aborted else "ended without an answer"
+            error = BackendError(f"The generation {what}.")
+        if error is not None and self._error is None and not self._finished:
+            if not isinstance(error, AntiphonError):
+                failure = BackendError("The engine failed.")
+                failure.__cause__ = error
+                error = failure
+            self._error = error
+        self._wakeup.set()
+
+    async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks of the generation. Chunks that are ready at the same time are merged.
         Raises ``BackendError`` if the generation fails or is aborted."""
-        return self._channel.__aiter__()
+        while True:
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            ready, self._ready = self._ready, []
+            if (chunk := merge_chunks(ready)) is not None:
+                yield chunk
+                if chunk.finish:
+                    return
+            if self._error is not None:
+                raise self._error
 
-    # --- on the generation's thread ---
-
-    def run(self, server: Any, request: Callable[[], bytes]) -> None:
-        """Run the generation on the calling thread.
-
-        ``request``: a function that returns the request's body. It is called on this thread because
-        encoding images takes time.
-        """
-        try:
-            if not self._aborted:
-                server.handle_completions(request(), self._read)
-            if not self._finished:
-                what = "was aborted" if self._aborted else "ended without an answer"
-                self._channel.fail(BackendError(f"The generation {what}."))
-        except Exception as error:
-            self._channel.fail(error)
-
-    def _read(self, event: bytes) -> bool:
-        """Handle one event of llama.cpp's Python binding. The result True tells the binding to stop
-        the generation."""
+    def feed(self, event: bytes) -> bool:
+        """Handle one event of llama.cpp. The result True means that the rest of the generation is
+        not needed."""
         if self._aborted or self._finished:
             return True
         try:
             chunk = self._chunk(_decode(event))
-        except Exception as error:  # the binding would swallow it
-            self._finished = True
-            self._channel.fail(error)
-        else:
-            if chunk is not None:
-                self._finished = chunk.finish is not None
-                # Not `|=`, which could overwrite an abort from the event loop's thread.
-                if not self._channel.send(chunk):
-                    self._aborted = True
-        return self._finished or self._aborted
+        except Exception as error:
+            self.end(error)
+            return True
+        if chunk is not None:
+            self._finished = chunk.finish is not None
+            self._ready.append(chunk)
+            self._wakeup.set()
+        return self._finished
 
     def _chunk(self, event: _Event) -> Chunk | None:
         if event.error is not None:
             raise BackendError(event.error.message)
-        verbose = event.verbose
-        if verbose.prompt_progress is not None:
-            return self._progress(verbose.prompt_progress)
-        choice = event.choices[0]
-        if choice.finish_reason is not None:
+        if event.prompt_progress is not None:
+            return self._progress(event.prompt_progress)
+        if event.stop:
             ids, logprobs = self._release(len(self._pending))
-            reason: Literal["length", "stop"] = (
-                "length" if choice.finish_reason == "length" else "stop"
-            )
+            reason: Literal["length", "stop"] = "length" if event.stop_type == "limit" else "stop"
             # llama.cpp withholds the ids of an incomplete character, so they are only counted.
-            unreported_tokens = max(0, verbose.tokens_predicted - self._count)
+            unreported_tokens = max(0, event.tokens_predicted - self._count)
             return Chunk(ids, logprobs, reason, unreported_tokens=unreported_tokens)
         released = 0
-        for token in self._new_tokens(choice, verbose):
+        for token in self._new_tokens(event):
             self._pending.append(token)
             self.sampled.append(token.id)
             released += self._stop_strings.feed(
@@ -184,14 +166,14 @@ class LlamaStream:
         self.started = True
         return Chunk(cached_tokens=progress.cache)
 
-    def _new_tokens(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:
+    def _new_tokens(self, event: _Event) -> list[TokenLogprob]:
         """Return the tokens of an event. Tokens that llama.cpp withheld until now come first."""
-        ids = verbose.tokens
-        withheld = verbose.tokens_predicted - self._count - len(ids)
-        self._count = verbose.tokens_predicted
-        known = [self._logprob(each) for each in choice.logprobs.content] if choice.logprobs else []
+        ids = event.tokens
+        withheld = event.tokens_predicted - self._count - len(ids)
+        self._count = event.tokens_predicted
+        known = [self._logprob(each) for each in event.completion_probabilities]
         if withheld > 0:
-            ids = self._partial_tokens.recover(verbose.content, ids[-1], withheld)
+            ids = self._partial_tokens.recover(event.content, ids[-1], withheld)
         unknown = ids[: len(ids) - len(known)]
         return [*(TokenLogprob(id, UNKNOWN_LOGPROB) for id in unknown), *known]
 

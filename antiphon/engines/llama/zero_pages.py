@@ -5,9 +5,8 @@ memory: 720 MiB for the small default model. A page of zeros can be given back s
 next access finds zeros again. After that, memory use grows only with the tokens that are really in
 the cache.
 
-While pages are given back, no other thread of the process may write to them. So ``antiphon serve``
-calls ``release_zero_pages`` only once, after it has loaded its models and before it answers
-requests.
+While pages are given back, no other thread of the process may write to them. So only the process of
+llama.cpp does this, after it has loaded its model and before it accepts requests.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = ["MemoryRange", "new_ranges", "release_zero_pages", "writable_ranges"]
+__all__ = ["MemoryRange", "release_zero_pages", "writable_ranges"]
 
 #: Mappings with fewer bytes are not changed.
 _MIN_BYTES = 32 << 20
@@ -36,44 +35,16 @@ class MemoryRange(Struct, frozen=True, order=True):
     end: int
 
 
-def writable_ranges(text: str | None = None) -> tuple[MemoryRange, ...]:
-    """Return the private writable memory mappings of this process that have no file, sorted by
-    address. Return an empty tuple on systems other than Linux.
-
-    ``text``: the contents of ``/proc/self/maps``. If None, this file is read.
-    """
+def writable_ranges(text: str | None = None) -> Iterator[MemoryRange]:
+    """Yield the private writable memory mappings of this process that have no file. Yield nothing
+    on systems other than Linux. ``text``: the contents of ``/proc/self/maps``; None to read it."""
     if text is None:
-        if not sys.platform.startswith("linux"):
-            return ()
-        text = _MAPS.read_text("ascii")
-    found = []
+        text = _MAPS.read_text("ascii") if sys.platform.startswith("linux") else ""
     for line in text.splitlines():
         fields = line.split()
         if len(fields) == 5 and fields[1] == "rw-p":
             start, _, end = fields[0].partition("-")
-            found.append(MemoryRange(int(start, 16), int(end, 16)))
-    return tuple(sorted(found))
-
-
-def new_ranges(
-    before: Iterable[MemoryRange], after: Iterable[MemoryRange]
-) -> Iterator[MemoryRange]:
-    """Yield the memory that is in ``after`` but not in ``before``.
-
-    The system may join a new mapping with an older mapping next to it. So the new memory may be
-    only a part of a range in ``after``.
-    """
-    old = tuple(before)
-    for each in after:
-        start = each.start
-        for known in old:
-            if known.end <= start or known.start >= each.end:
-                continue
-            if known.start > start:
-                yield MemoryRange(start, known.start)
-            start = max(start, known.end)
-        if start < each.end:
-            yield MemoryRange(start, each.end)
+            yield MemoryRange(int(start, 16), int(end, 16))
 
 
 def release_zero_pages(ranges: Iterable[MemoryRange]) -> int:
@@ -81,10 +52,9 @@ def release_zero_pages(ranges: Iterable[MemoryRange]) -> int:
     that were given back. Ranges below 32 MiB are skipped.
 
     During the call, no other thread may write to the ranges. If a thread wrote to a block after the
-    check for zeros and before the block is given back, the written data would be lost. Threads that
-    run Python code cannot write, because this function keeps the GIL.
+    check for zeros and before the block is given back, the written data would be lost.
     """
-    libc = ctypes.PyDLL(None)  # keeps the GIL
+    libc = ctypes.CDLL(None)
     libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     zeros = ctypes.create_string_buffer(_BLOCK)

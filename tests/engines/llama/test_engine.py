@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
+import gc
+import os
+import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.gguf.reader import read_gguf
+from antiphon.engines.llama.client import LlamaClient
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
@@ -204,45 +206,68 @@ async def test_alternating_conversations_keep_their_cached_prefix(llama: LlamaEn
 async def test_loads_without_a_word_and_leaves_nothing(
     smollm2_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = {thread for thread in threading.enumerate() if thread.name.startswith("llama")}
     engine = await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=1))
     await collect(engine, prompt(engine, "Hi"), greedy(2))
+    folder, pid = Path(engine._process.client.path).parent, engine._process.pid
     await engine.close()
     await engine.close()
     assert capfd.readouterr() == ("", "")
-    after = {thread for thread in threading.enumerate() if thread.name.startswith("llama")}
-    assert after <= before
+    assert pid is not None and not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 @LINUX
-async def test_server_is_not_reachable(smollm2_path: Path) -> None:
-    def listening() -> set[str]:
-        tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-        rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
-        mine = {socket_of(fd) for fd in Path("/proc/self/fd").iterdir()}
-        return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine}
-
-    def socket_of(fd: Path) -> str:
-        with contextlib.suppress(OSError):
-            return str(fd.readlink())
-        return ""
-
-    before = listening()
+async def test_only_this_user_with_the_key_reaches_the_server(smollm2_path: Path) -> None:
     engine = await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=1))
     try:
-        assert listening() == before, "a port was opened"
-        mine = {socket_of(fd) for fd in Path("/proc/self/fd").iterdir()}
-        rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
-        private = [
-            row[-1]
-            for row in rows
-            if row[-1].endswith("/llama.sock") and f"socket:[{row[6]}]" in mine
-        ]
-        for name in private:
-            with socket.socket(socket.AF_UNIX) as client, pytest.raises(OSError):
-                client.connect(name)
+        sockets = Path(f"/proc/{engine._process.pid}/fd")
+        mine = {str(each.readlink()) for each in sockets.iterdir()}
+        for table in ("tcp", "tcp6"):
+            rows = [row.split() for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+            assert not [row for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine]
+        path = Path(engine._process.client.path)
+        assert path.parent.stat().st_mode & 0o077 == 0
+        refused = await LlamaClient(str(path), "wrong").get("/props")
+        assert refused["error"]["code"] == 401
     finally:
         await engine.close()
+
+
+async def test_process_that_died_is_started_again(smollm2_path: Path) -> None:
+    engine = await load(smollm2_path, LoadOptions(threads=1, context_size=512, parallel=2))
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            chunks = engine.generate(prompt(engine, "Count: 1 2"), greedy(400, ignore_eos=True))
+            await anext(chunks)
+            os.kill(engine._process.pid or 0, signal.SIGKILL)
+            with pytest.raises(BackendError, match="process ended"):
+                async for _ in chunks:
+                    pass
+        outcome = await collect(engine, prompt(engine, "Count: 1 2"), greedy(4, ignore_eos=True))
+        assert (len(outcome.ids), outcome.cached_tokens) == (4, 0)
+    finally:
+        await engine.close()
+
+
+async def test_loading_holds_up_no_other_task(smollm2_path: Path) -> None:
+    """llama.cpp's binding would hold the GIL for the whole load."""
+    loop, gaps = asyncio.get_running_loop(), [0.0]
+
+    async def watch() -> None:
+        while True:
+            before = loop.time()
+            await asyncio.sleep(0)
+            gaps.append(loop.time() - before)
+
+    gc.collect()
+    watching = asyncio.create_task(watch())
+    started = loop.time()
+    engine = await load(smollm2_path, LoadOptions(threads=1, parallel=4))
+    took = loop.time() - started
+    watching.cancel()
+    await engine.close()
+    assert max(gaps) < took / 2
 
 
 async def test_truncated_file_gives_a_one_line_error(smollm2_path: Path, tmp_path: Path) -> None:

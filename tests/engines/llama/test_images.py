@@ -185,7 +185,7 @@ async def test_very_long_words_are_split(run: str) -> None:
 
 
 async def test_socket_is_private(seeing: LlamaEngine) -> None:
-    path = Path(seeing._server._path)
+    path = Path(seeing._process.client.path)
     assert path.parent.stat().st_mode & 0o077 == 0
 
 

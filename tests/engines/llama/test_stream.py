@@ -1,16 +1,14 @@
-"""The stream against a server that says what no model would."""
+"""The stream of events that no model would send."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from antiphon.engines.base import Sampling
-from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.engines.llama.stream import UNKNOWN_LOGPROB, LlamaStream
 from antiphon.errors import BackendError
@@ -20,41 +18,40 @@ from .test_partial_tokens import Bytes
 
 
 class Server:
-    """Says its events; ``stopped_after`` tells how many were heard."""
+    """Sends its events to a stream; ``stopped_after`` tells how many were needed."""
 
     def __init__(self, *events: Any) -> None:
         self.events = events
         self.stopped_after: int | None = None
 
-    def handle_completions(self, request: bytes, callback: Callable[[bytes], bool]) -> None:
+    def run(self, stream: LlamaStream) -> None:
         for number, event in enumerate(self.events, 1):
             if isinstance(event, Exception):
-                raise event
-            if callback(event if isinstance(event, bytes) else json.dumps(event).encode()):
-                self.stopped_after = number
+                stream.end(event)
                 return
+            if stream.feed(event if isinstance(event, bytes) else json.dumps(event).encode()):
+                self.stopped_after = number
+                break
+        stream.end()
 
 
-def token(id: int, number: int, text: str | None = None, **choice: Any) -> dict[str, Any]:
+def token(id: int, number: int, text: str | None = None, **more: Any) -> dict[str, Any]:
     content = chr(id) if text is None else text
-    return {
-        "choices": [{"text": content, "finish_reason": None, **choice}],
-        "__verbose": {"content": content, "tokens": [id], "tokens_predicted": number},
-    }
+    return {"content": content, "tokens": [id], "tokens_predicted": number, "stop": False, **more}
 
 
-def end(reason: str = "length", predicted: int = 0) -> dict[str, Any]:
-    return {
-        "choices": [{"text": "", "finish_reason": reason}],
-        "__verbose": {"tokens": [], "tokens_predicted": predicted},
-    }
+def end(reason: str = "limit", predicted: int = 0) -> dict[str, Any]:
+    return {"tokens": [], "tokens_predicted": predicted, "stop": True, "stop_type": reason}
+
+
+def new_stream(sampling: Sampling | None = None) -> LlamaStream:
+    tokenizer = Bytes()
+    return LlamaStream(tokenizer, PartialTokens(tokenizer), sampling or Sampling(max_tokens=100))
 
 
 async def read(server: Server, sampling: Sampling | None = None) -> list[Chunk]:
-    tokenizer = Bytes()
-    sampling = sampling or Sampling(max_tokens=100)
-    stream = LlamaStream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
-    await asyncio.to_thread(stream.run, server, lambda: b"{}")
+    stream = new_stream(sampling)
+    server.run(stream)
     return [chunk async for chunk in stream]
 
 
@@ -63,7 +60,7 @@ def ids(chunks: Iterable[Chunk]) -> list[int]:
 
 
 async def test_chunks_before_the_first_read_are_merged() -> None:
-    progress = {"choices": [{}], "__verbose": {"tokens": [0], "prompt_progress": {"cache": 3}}}
+    progress = {"tokens": [0], "prompt_progress": {"cache": 3}}
     server = Server(progress, progress, token(97, 1), token(98, 2), end())
     assert await read(server) == [Chunk((97, 98), finish="length", cached_tokens=3)]
 
@@ -73,7 +70,7 @@ async def test_chunks_before_the_first_read_are_merged() -> None:
     [
         ({"error": {"code": 500, "message": "out of memory"}}, "out of memory"),
         (b"not json", "malformed"),
-        ({"choices": []}, "index"),
+        ({"tokens": 5}, "Expected `array`"),
         (RuntimeError("gone"), "gone"),
     ],
 )
@@ -86,28 +83,17 @@ async def test_failure_raises_backend_error(event: Any, message: str) -> None:
     assert cause is None or raised.value.message == "The engine failed."
 
 
-async def test_abort_while_a_token_is_sent_stops_the_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tokenizer, server = Bytes(), Server(token(97, 1), token(98, 2), token(99, 3), end())
-    loop, sampling = asyncio.get_running_loop(), Sampling(max_tokens=100)
-    stream = LlamaStream(loop, tokenizer, PartialTokens(tokenizer), sampling)
-    send = ThreadChannel.send
-
-    def leaving(handover: ThreadChannel, item: Any) -> bool:
-        stream.abort()
-        return send(handover, item)
-
-    monkeypatch.setattr(ThreadChannel, "send", leaving)
-    await asyncio.to_thread(stream.run, server, lambda: b"{}")
-    assert server.stopped_after == 1
+async def test_abort_stops_the_server_at_the_next_event() -> None:
+    stream, server = new_stream(), Server(token(98, 2), token(99, 3), end())
+    assert not stream.feed(json.dumps(token(97, 1)).encode())
+    stream.abort()
+    server.run(stream)
+    assert server.stopped_after == 1 and stream.sampled == [97]
 
 
 async def test_chunks_before_a_failure_are_yielded() -> None:
-    tokenizer = Bytes()
-    sampling = Sampling(max_tokens=9)
-    stream = LlamaStream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
-    stream.run(Server(token(97, 1), {"error": {"message": "x"}}), lambda: b"{}")
+    stream = new_stream()
+    Server(token(97, 1), {"error": {"message": "x"}}).run(stream)
     chunks = aiter(stream)
     assert (await anext(chunks)).ids == (97,)
     with pytest.raises(BackendError):
@@ -128,7 +114,7 @@ async def test_stop_strings_stop_the_server_at_once() -> None:
 
 
 async def test_partial_stop_string_is_released_at_the_end() -> None:
-    server = Server(*(token(ord(c), n) for n, c in enumerate("say STO", 1)), end("stop"))
+    server = Server(*(token(ord(c), n) for n, c in enumerate("say STO", 1)), end("eos"))
     chunks = await read(server, Sampling(max_tokens=100, stop=("STOP",)))
     assert (bytes(ids(chunks)), chunks[-1].finish) == (b"say STO", "stop")
     assert chunks[-1].stop_text is None
@@ -145,8 +131,8 @@ async def test_withheld_tokens_are_yielded_with_the_last_of_the_character() -> N
     spelled = "🦄".encode()
     sampled = {"id": spelled[3], "logprob": -0.5, "top_logprobs": []}
     server = Server(
-        token(97, 1, logprobs={"content": [{"id": 97, "logprob": -1.0}]}),
-        token(spelled[3], 5, "🦄", logprobs={"content": [sampled]}),
+        token(97, 1, completion_probabilities=[{"id": 97, "logprob": -1.0}]),
+        token(spelled[3], 5, "🦄", completion_probabilities=[sampled]),
         end(),
     )
     chunks = await read(server, Sampling(max_tokens=100, logprobs=0))
@@ -155,21 +141,10 @@ async def test_withheld_tokens_are_yielded_with_the_last_of_the_character() -> N
     assert [each.logprob for each in token_entry] == [-1.0, *[UNKNOWN_LOGPROB] * 3, -0.5]
 
 
-async def test_abort_before_start_generates_nothing() -> None:
-    tokenizer = Bytes()
-    sampling = Sampling(max_tokens=9)
-    stream = LlamaStream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
-    server = Server(token(97, 1), end())
+async def test_abort_before_the_first_event_generates_nothing() -> None:
+    stream = new_stream()
     stream.abort()
-    stream.run(server, lambda: b"{}")
+    Server(token(97, 1), end()).run(stream)
     assert stream.sampled == []
-
-
-async def test_closed_event_loop_stops_the_thread_quietly() -> None:
-    loop = asyncio.new_event_loop()
-    tokenizer = Bytes()
-    stream = LlamaStream(loop, tokenizer, PartialTokens(tokenizer), Sampling(max_tokens=9))
-    loop.close()
-    server = Server(token(97, 1), token(98, 2), end())
-    stream.run(server, lambda: b"{}")
-    assert server.stopped_after == 1
+    with pytest.raises(BackendError, match="aborted"):
+        await anext(aiter(stream))

@@ -1,0 +1,135 @@
+"""Start and stop the process that runs llama.cpp. If the process ends unexpectedly, its running
+requests fail, and the next request starts a new process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from antiphon.errors import BackendError, SetupError
+
+from .client import LlamaClient
+from .server_program import LoadResult, ServerSetup, encode_setup
+
+__all__ = ["LlamaProcess"]
+
+_log = structlog.get_logger(__name__)
+
+_PROGRAM = "antiphon.engines.llama.server_program"
+_decode = msgspec.json.Decoder(LoadResult).decode
+
+
+class LlamaProcess:
+    """A process that runs llama.cpp with one model. Use it on one event loop only.
+
+    ``setup``: what the process needs, without the fields ``socket`` and ``key``. ``on_end``: called
+    each time the process has ended.
+    """
+
+    def __init__(self, setup: ServerSetup, on_end: Callable[[], None] = lambda: None) -> None:
+        self._setup = setup
+        self._on_end = on_end
+        self._starting = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._watching: asyncio.Task[None] | None = None
+        # The folder is private to this user, and so is the socket in it.
+        self._folder = tempfile.TemporaryDirectory(prefix="antiphon-")
+        self._closed = False
+        #: Client for the process. It is replaced when the process is started again.
+        self.client = LlamaClient("", "")
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None if the process does not run."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Start the process if it does not run, and wait until the model is loaded. Raises
+        ``SetupError`` if the model cannot be loaded, and ``BackendError`` after ``close``."""
+        if self._process is not None:
+            return
+        async with self._starting:
+            if self._closed:
+                raise BackendError("The engine is closed.")
+            if self._process is None:
+                await self._start()
+
+    async def _start(self) -> None:
+        path, key = os.path.join(self._folder.name, "llama.sock"), secrets.token_urlsafe(32)
+        Path(path).unlink(missing_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", _PROGRAM),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            problem = await self._load(process, replace(self._setup, socket=path, key=key))
+        except BaseException:
+            await _kill(process)
+            raise
+        if problem:
+            await _kill(process)
+            raise SetupError(f"llama.cpp cannot load {self._files()}: {problem}.")
+        self._process, self.client = process, LlamaClient(path, key)
+        self._watching = asyncio.create_task(self._watch(process), name="llama.cpp")
+
+    async def _load(self, process: asyncio.subprocess.Process, setup: ServerSetup) -> str:
+        """Send the setup to the process, and wait until it has loaded the model. Returns the
+        problem; empty if there is none."""
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(ConnectionError):  # the process has ended; see below
+            process.stdin.write(encode_setup(setup) + b"\n")
+            await process.stdin.drain()
+        line = await process.stdout.readline()
+        if not line:
+            return f"its process ended with code {await process.wait()}"
+        return _decode(line).problem
+
+    def _files(self) -> str:
+        setup = self._setup
+        draft = setup.speculation and setup.speculation.draft_model
+        others = [str(each) for each in (setup.projector, draft, *setup.adapters) if each]
+        return f"{setup.model}{' with ' if others else ''}{', '.join(others)}"
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        self._process = None
+        if not self._closed:
+            _log.error("llama.cpp has ended", model=self._setup.model, code=code)
+        self._on_end()
+
+    async def end(self, client: LlamaClient) -> None:
+        """End the process, because a connection of ``client`` broke. Does nothing if the process
+        has already been replaced by a new one."""
+        if client is self.client and self._process is not None and self._watching is not None:
+            await _kill(self._process)
+            await asyncio.wait([self._watching])
+
+    async def close(self) -> None:
+        """End the process. Running requests fail."""
+        self._closed = True
+        async with self._starting:
+            if self._process is not None:
+                await _kill(self._process)
+            if self._watching is not None:
+                await self._watching
+        self._folder.cleanup()
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """End the process. It holds nothing but memory, so it needs no time to clean up."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+    if process.stdin is not None:
+        process.stdin.close()

@@ -1,0 +1,148 @@
+"""The program of the process that runs llama.cpp: ``python -m
+antiphon.engines.llama.server_program``.
+
+It reads a ``ServerSetup`` as one line of JSON from standard input, starts llama.cpp's HTTP server
+on a Unix socket, and writes one line to standard output: a ``LoadResult``. It ends when its
+standard input is closed, so it never outlives the process that started it.
+
+The binding of llama.cpp holds Python's GIL while it loads a model. In this process nobody waits for
+the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from .options import Speculation
+from .zero_pages import release_zero_pages, writable_ranges
+
+__all__ = [
+    "ALL_THAT_FIT",
+    "LoadResult",
+    "ServerSetup",
+    "create_params",
+    "decode_setup",
+    "encode_setup",
+    "main",
+]
+
+#: If a slot and a prompt are less similar than this, llama.cpp treats the prompt as new. The slots
+#: are chosen by ``Slots``, and saved states are managed by ``KeptStates``.
+SIMILARITY = 0.999
+#: Value of ``n_gpu_layers`` that puts as many layers on the GPU as fit.
+ALL_THAT_FIT = -1
+
+
+class ServerSetup(Struct, frozen=True, kw_only=True):
+    """What the process of llama.cpp needs to start.
+
+    - ``model``, ``projector``, ``adapters``: GGUF files of the model, its image encoder, and its
+      LoRA adapters.
+    - ``threads``: number of CPU threads.
+    - ``fields``: fields of ``CommonParams``, which is llama.cpp's configuration.
+    - ``pooling``: name of a value of llama.cpp's ``llama_pooling_type``; None for the file's.
+    - ``socket``: path of the Unix socket. ``key``: the API key that requests must contain.
+    - ``states``: what precedes the name of a state's file, to make its path.
+    """
+
+    model: str
+    threads: int
+    fields: Mapping[str, int | bool]
+    projector: str | None = None
+    adapters: tuple[str, ...] = ()
+    speculation: Speculation | None = None
+    pooling: str | None = None
+    socket: str = ""
+    key: str = ""
+    states: str = ""
+
+
+#: A path is sent as text.
+encode_setup = msgspec.json.Encoder(enc_hook=str).encode
+decode_setup = msgspec.json.Decoder(ServerSetup, dec_hook=lambda kind, value: kind(value)).decode
+
+
+class LoadResult(Struct, frozen=True):
+    """Whether the model is loaded. ``problem``: why not; empty if it is loaded."""
+
+    problem: str = ""
+
+
+def create_params(setup: ServerSetup) -> Any:
+    """Return llama.cpp's ``CommonParams`` for this setup."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = setup.model
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = setup.threads
+    params.slot_prompt_similarity = SIMILARITY
+    params.verbosity = -1
+    params.warmup = params.use_jinja = False
+    # Fitting the layers loads the model twice, so do it only if there is a GPU.
+    params.fit_params = setup.fields["n_gpu_layers"] == ALL_THAT_FIT and _has_gpu()
+    params.ui = params.endpoint_slots = False
+    params.api_keys = [setup.key]
+    params.hostnames = [setup.socket]
+    params.slot_save_path = setup.states
+    params.lora_adapters = [
+        _inactive_adapter(xllamacpp.CommonAdapterLoraInfo(), file) for file in setup.adapters
+    ]
+    if setup.projector is not None:
+        params.mmproj.path = setup.projector
+        params.mmproj_use_gpu = bool(setup.fields["n_gpu_layers"])
+    for field, value in setup.fields.items():
+        setattr(params, field, value)
+    if setup.pooling is not None:
+        params.pooling_type = getattr(xllamacpp.llama_pooling_type, setup.pooling)
+    if setup.speculation is not None:
+        setup.speculation.apply(params)
+    return params
+
+
+def _has_gpu() -> bool:
+    """Whether this build of llama.cpp finds a GPU."""
+    import xllamacpp
+
+    return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
+
+
+def _inactive_adapter(adapter: Any, file: str) -> Any:
+    """Fill in ``adapter``, which is llama.cpp's description of a LoRA adapter, and return it. Its
+    scale is 0, so the adapter has no effect on requests that do not set another scale."""
+    adapter.path, adapter.scale = file, 0.0
+    return adapter
+
+
+def main() -> None:
+    """Run llama.cpp's server until standard input is closed."""
+    import xllamacpp
+
+    setup = decode_setup(sys.stdin.buffer.readline())
+    params = create_params(setup)
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError:
+        _report(LoadResult("too little memory for the context, or an unsupported model"))
+        os._exit(1)
+    # llama.cpp's threads wait for the first request, so nothing writes to the memory now.
+    release_zero_pages(writable_ranges())
+    _report(LoadResult())
+    sys.stdin.buffer.read()
+    del server
+    # Without the destructors: another thread may be computing, and the system frees the memory.
+    os._exit(0)
+
+
+def _report(result: LoadResult) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
