@@ -20,7 +20,6 @@ from antiphon.attachments.documents import Documents
 from antiphon.config.load import LoadedSettings
 from antiphon.config.report import report_settings
 from antiphon.config.settings import Settings
-from antiphon.engines.llama.zero_pages import writable_ranges
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.ipc.http_endpoint import is_call
@@ -106,7 +105,6 @@ async def open_app(
     *,
     log: Any = None,
     origins: Mapping[str, str] | None = None,
-    owns_process: bool = False,
     worker: WorkerContext | None = None,
     url: str = "",
 ) -> AsyncIterator[App]:
@@ -118,9 +116,6 @@ async def open_app(
     - ``log``: a structlog logger. The default logger writes to standard error.
     - ``origins``: name of a setting → origin of its value (a file, a variable, a flag …), as
       ``load`` returns it. The API shows the origins to operators.
-    - ``owns_process``: True if no other code runs in this process until the app is open. If it is
-      True, memory pages that contain only zeros are returned to the system as soon as the models
-      are loaded.
     - ``worker``: the connections of a worker process to the other processes of the server.
     - ``url``: the address at which other servers reach this process; "" if they cannot reach it.
       The setting ``replica_url`` overrides it.
@@ -134,7 +129,6 @@ async def open_app(
         settings = worker.own_settings(settings)
     prompts = Prompts(settings.prompts_dir, ids=create_id)
     prompts.check()
-    ranges = writable_ranges() if owns_process else None
     async with AsyncExitStack() as stack:
         tracer = open_server_tracer(settings)
         stack.push_async_callback(asyncio.to_thread, tracer.close)
@@ -153,7 +147,7 @@ async def open_app(
         containers, providers = await open_server_tools(
             stack, settings, parts, seal, fetcher, documents, log
         )
-        models = await wait_for_models(settings, loading, ranges)
+        models = await wait_for_models(settings, loading)
         dependencies = _run_dependencies(settings, models, store, seal, tracer, metrics, clock)
         service = Service(
             dependencies,

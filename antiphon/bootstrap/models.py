@@ -9,12 +9,6 @@ from contextlib import asynccontextmanager
 
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.config.settings import Settings
-from antiphon.engines.llama.zero_pages import (
-    MemoryRange,
-    new_ranges,
-    release_zero_pages,
-    writable_ranges,
-)
 from antiphon.errors import SetupError
 from antiphon.models import catalog
 from antiphon.models.download import progress_bar
@@ -54,21 +48,12 @@ async def loading_models(
 
 
 async def wait_for_models(
-    settings: Settings,
-    loading: Awaitable[catalog.Catalog],
-    ranges: tuple[MemoryRange, ...] | None,
+    settings: Settings, loading: Awaitable[catalog.Catalog]
 ) -> catalog.Catalog:
     """Wait until the models are loaded. Check that they include the models that file search needs
-    according to the settings.
-
-    ``ranges``: the process's memory ranges before loading. Loading adds memory ranges. If
-    ``ranges`` is given, this function searches the added ranges for memory pages that contain only
-    zeros, and returns these pages to the operating system.
-    """
+    according to the settings."""
     models = await loading
     check_search_models(settings, models)
-    if ranges is not None:
-        release_zero_pages(new_ranges(ranges, writable_ranges()))
     return models
 
 

@@ -14,11 +14,6 @@ from typing import Any
 from antiphon.config.load import LoadedSettings
 from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
-from antiphon.engines.llama.zero_pages import (
-    new_ranges,
-    release_zero_pages,
-    writable_ranges,
-)
 from antiphon.http import uvicorn_server
 from antiphon.ipc.server import CallServer
 from antiphon.models import catalog
@@ -86,9 +81,7 @@ async def serve_host(
     async with AsyncExitStack() as stack:
         await server.open(setup.folder.host)
         stack.push_async_callback(server.close)
-        ranges = writable_ranges()
         models = await load_models(with_packaged_embedder(loaded.settings))
-        release_zero_pages(new_ranges(ranges, writable_ranges()))
         stack.push_async_callback(models.close)
         hosted.set_result(models)
 

@@ -124,7 +124,6 @@ async def serve_sockets(
         settings,
         log=log,
         origins=loaded.origins,
-        owns_process=True,
         worker=worker,
         url=peer_url(settings, port),
     ) as app:

@@ -1,4 +1,4 @@
-"""Embedding models in GGUF files. llama.cpp runs them in this process."""
+"""Embedding models in GGUF files. llama.cpp runs them in a child process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.engines.gguf.reader import GgufHeader, read_gguf
-from antiphon.engines.llama.engine import start_server
+from antiphon.engines.llama.process import LlamaProcess
+from antiphon.engines.llama.server_program import ServerSetup
 from antiphon.engines.llama.tokenizer import require_llama
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest, SetupError
 
@@ -53,7 +54,6 @@ async def load(
     context = min(size, int(head.architecture_value("context_length") or size))
     fields = {
         "embedding": True,
-        "pooling_type": _pooling(path, head, pooling),
         "n_ctx": context,
         "n_parallel": 1,
         # llama.cpp needs a whole text in one batch.
@@ -61,17 +61,36 @@ async def load(
         "n_ubatch": context,
         "n_gpu_layers": gpu_layers,
     }
-    held = [await asyncio.to_thread(start_server, path, threads, fields)]
-    before = prefixes or Prefixes()
+    process = LlamaProcess(
+        ServerSetup(
+            model=str(path), threads=threads, fields=fields, pooling=_pooling(path, head, pooling)
+        )
+    )
+    try:
+        await process.start()
+    except BaseException:
+        await process.close()
+        raise
+    loop, before = asyncio.get_running_loop(), prefixes or Prefixes()
+
+    async def post(inputs: list[Any]) -> Any:
+        await process.start()
+        client = process.client
+        try:
+            return await client.post("/v1/embeddings", {"input": inputs})
+        except OSError:
+            await process.end(client)
+            raise BackendError("The engine is gone: its process ended.") from None
 
     def call(texts: Sequence[Text], role: Role) -> tuple[list[Vector], int]:
         lead = before.for_role(role)
         inputs = [lead + text if isinstance(text, str) else list(text) for text in texts]
-        return _parse_response(held[0].handle_embeddings({"input": inputs}), context)
+        answer = asyncio.run_coroutine_threadsafe(post(inputs), loop).result()
+        return _parse_response(answer, context)
 
     return ThreadedEmbedder(
         call,
-        held.clear,
+        process.close,
         split=_whole_text,
         dimensions=int(head.architecture_value("embedding_length") or 0),
         vocabulary_size=len(head.metadata.get("tokenizer.ggml.tokens", ())),
@@ -84,19 +103,18 @@ def _whole_text(text: Text, role: Role, limit: int) -> list[Piece]:
     return [Piece(text, len(text.encode()) // 4 + 1 if isinstance(text, str) else len(text))]
 
 
-def _pooling(path: Path, head: GgufHeader, requested: str | None) -> Any:
-    import xllamacpp
-
+def _pooling(path: Path, head: GgufHeader, requested: str | None) -> str | None:
+    """Return llama.cpp's name of the pooling; None if the file says it. Raises ``SetupError``."""
     if requested is not None:
         if requested not in POOLINGS:
             raise SetupError(f"unknown pooling {requested!r} (known: {', '.join(POOLINGS)})")
-        return getattr(xllamacpp.llama_pooling_type, POOLINGS[requested])
+        return POOLINGS[requested]
     if not head.architecture_value("pooling_type"):
         raise SetupError(
             f"{path} does not name its pooling: set engine_options.pooling to one of"
             f" {', '.join(POOLINGS)}"
         )
-    return xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_UNSPECIFIED  # uses the file's
+    return None
 
 
 def _parse_response(answer: Any, context: int) -> tuple[list[Vector], int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -51,13 +51,13 @@ class ThreadedEmbedder:
     - ``split`` cuts a text into pieces. It is called on the thread, too. The vector of a text with
       several pieces is the mean of their vectors, weighted by their tokens. It may stop after more
       than ``limit`` tokens, its last argument.
-    - ``release`` frees the model.
+    - ``release`` frees the model. The result is awaited, if there is one.
     """
 
     def __init__(
         self,
         call: Callable[[Sequence[Text], Role], tuple[list[Vector], int]],
-        release: Callable[[], None],
+        release: Callable[[], Awaitable[None] | None],
         *,
         dimensions: int,
         split: Callable[[Text, Role, int], Sequence[Piece]],
@@ -122,7 +122,8 @@ class ThreadedEmbedder:
             return
         self._closed = True
         await asyncio.to_thread(self._thread.shutdown)
-        self._release()
+        if (ending := self._release()) is not None:
+            await ending
 
 
 def _batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

@@ -104,6 +104,8 @@ class LlamaProcess:
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
         self._process = None
+        if process.stdin is not None:
+            process.stdin.close()
         if not self._closed:
             _log.error("llama.cpp has ended", model=self._setup.model, code=code)
         self._on_end()
