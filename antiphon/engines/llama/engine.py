@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.image_token_cache import ImageTokenCache
@@ -88,37 +89,24 @@ async def load(
     """
     require_llama()
     engine_options = parse_engine_options(options.engine_options)
-    speculation = engine_options.speculation
     head = await asyncio.to_thread(read_gguf, path)
-    adapters = {name: Path(file).expanduser() for name, file in options.adapters.items()}
-    draft_model = None if speculation is None else speculation.draft_model
-    for file in filter(None, (options.projector, draft_model, *adapters.values())):
-        await asyncio.to_thread(read_gguf, file)
-    wanted, parallel = options.context_size or DEFAULT_CONTEXT, options.parallel
+    draft_model = engine_options.speculation and engine_options.speculation.draft_model
+    for file in (options.projector, draft_model, *options.adapters.values()):
+        if file is not None:
+            await asyncio.to_thread(read_gguf, Path(file).expanduser())
+    wanted = options.context_size or DEFAULT_CONTEXT
     context = min(wanted, int(head.architecture_value("context_length") or wanted))
-    fields = {
-        "n_ctx": context * parallel,
-        "n_parallel": parallel,
-        "n_batch": batch,
-        "n_ubatch": batch,
-        "n_gpu_layers": options.gpu_layers,
+    setup = _server_setup(path, options, context, batch)
+    if options.adapters or options.separate_caches:
         # llama.cpp finds saved states by their ids only. But the same ids have another state under
         # an adapter, and a tenant must not find the state of another tenant.
-        "cache_ram_mib": 0 if adapters or options.separate_caches else prompt_cache_mib,
-    }
-    if not options.gpu_layers:
-        # On CPUs, ggml's plain attention is twice as fast as its fused attention for long contexts.
-        fields["flash_attn_type"] = 0
-    process = LlamaProcess(
-        ServerSetup(
-            model=str(path),
-            threads=options.threads or max(1, (os.cpu_count() or 2) - 1),
-            fields=fields,
-            projector=None if options.projector is None else str(options.projector),
-            adapters=tuple(map(str, adapters.values())),
-            speculation=speculation,
-        )
+        prompt_cache_mib = 0
+    setup = replace(
+        setup,
+        fields={**setup.fields, "cache_ram_mib": prompt_cache_mib},
+        speculation=engine_options.speculation,
     )
+    process = LlamaProcess(setup)
     # The process loads the model while this process reads the vocabulary.
     starting = asyncio.create_task(process.start())
     try:
@@ -126,9 +114,7 @@ async def load(
         await starting
         detokenizer = None
         if options.projector is not None:
-            detokenizer = PromptDetokenizer(
-                tokenizer, await _media_marker(process), _added_bos(tokenizer)
-            )
+            detokenizer = await _create_detokenizer(process, tokenizer)
     except BaseException:
         starting.cancel()
         await asyncio.wait([starting])
@@ -138,20 +124,47 @@ async def load(
         process,
         tokenizer,
         gguf_card(options.name or path.stem, context, head, tokenizer),
-        parallel,
-        tuple(adapters),
+        options.parallel,
+        tuple(options.adapters),
         detokenizer=detokenizer,
-        separates_caches=bool(adapters) or options.separate_caches or not prompt_cache_mib,
+        separates_caches=not prompt_cache_mib,
         samplers=engine_options.samplers,
         # llama.cpp reports no log-probabilities for proposed tokens that it accepted.
-        max_logprobs=MAX_LOGPROBS if speculation is None else None,
+        max_logprobs=MAX_LOGPROBS if engine_options.speculation is None else None,
     )
 
 
-async def _media_marker(process: LlamaProcess) -> str:
-    """Return the text that stands for an image in a prompt's text. Each process of llama.cpp
-    chooses a random marker."""
-    return str((await process.client.get("/props"))["media_marker"])
+def _server_setup(path: Path, options: LoadOptions, context: int, batch: int) -> ServerSetup:
+    """Return what llama.cpp needs to load the model. ``context``: tokens per generation."""
+    fields: dict[str, int | bool] = {
+        "n_ctx": context * options.parallel,
+        "n_parallel": options.parallel,
+        "n_batch": batch,
+        "n_ubatch": batch,
+        "n_gpu_layers": options.gpu_layers,
+    }
+    if not options.gpu_layers:
+        # On CPUs, ggml's plain attention is twice as fast as its fused attention for long contexts.
+        fields["flash_attn_type"] = 0
+    return ServerSetup(
+        model=str(path),
+        threads=options.threads or max(1, (os.cpu_count() or 2) - 1),
+        fields=fields,
+        projector=None if options.projector is None else str(options.projector),
+        adapters=tuple(str(Path(file).expanduser()) for file in options.adapters.values()),
+    )
+
+
+async def _create_detokenizer(
+    process: LlamaProcess, tokenizer: LlamaTokenizer
+) -> PromptDetokenizer:
+    """Return the detokenizer for prompts with images. It depends on the process, because each
+    process of llama.cpp chooses a random text that stands for an image."""
+    try:
+        marker = str((await process.client.get("/props"))["media_marker"])
+    except OSError:
+        raise SetupError("llama.cpp has ended.") from None
+    return PromptDetokenizer(tokenizer, marker, _added_bos(tokenizer))
 
 
 def _added_bos(tokenizer: LlamaTokenizer) -> int | None:
@@ -232,11 +245,8 @@ class LlamaEngine:
         try:
             await self._process.start()
             if self._detokenizer is not None:
-                marker = await _media_marker(self._process)
-                self._detokenizer = PromptDetokenizer(
-                    self.tokenizer, marker, _added_bos(self.tokenizer)
-                )
-        except (SetupError, ConnectionError) as error:
+                self._detokenizer = await _create_detokenizer(self._process, self.tokenizer)
+        except SetupError as error:
             raise BackendError(f"The engine cannot start: {error}") from None
         self._slots.forget()
 

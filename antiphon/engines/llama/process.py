@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from antiphon.errors import BackendError, SetupError
 
 from .client import LlamaClient
-from .server_program import LoadResult, ServerSetup, encode_setup
+from .server_program import ServerSetup, ServerStart, encode_setup
 
 __all__ = ["LlamaProcess"]
 
 _log = structlog.get_logger(__name__)
 
 _PROGRAM = "antiphon.engines.llama.server_program"
-_decode = msgspec.json.Decoder(LoadResult).decode
+_decode = msgspec.json.Decoder(ServerStart).decode
 
 
 class LlamaProcess:

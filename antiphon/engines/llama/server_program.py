@@ -2,7 +2,7 @@
 antiphon.engines.llama.server_program``.
 
 It reads a ``ServerSetup`` as one line of JSON from standard input, starts llama.cpp's HTTP server
-on a Unix socket, and writes one line to standard output: a ``LoadResult``. It ends when its
+on a Unix socket, and writes one line to standard output: a ``ServerStart``. It ends when its
 standard input is closed, so it never outlives the process that started it.
 
 The binding of llama.cpp holds Python's GIL while it loads a model. In this process nobody waits for
@@ -24,8 +24,8 @@ from .zero_pages import release_zero_pages, writable_ranges
 
 __all__ = [
     "ALL_THAT_FIT",
-    "LoadResult",
     "ServerSetup",
+    "ServerStart",
     "create_params",
     "decode_setup",
     "encode_setup",
@@ -68,7 +68,7 @@ encode_setup = msgspec.json.Encoder(enc_hook=str).encode
 decode_setup = msgspec.json.Decoder(ServerSetup, dec_hook=lambda kind, value: kind(value)).decode
 
 
-class LoadResult(Struct, frozen=True):
+class ServerStart(Struct, frozen=True):
     """Whether the model is loaded. ``problem``: why not; empty if it is loaded."""
 
     problem: str = ""
@@ -128,18 +128,18 @@ def main() -> None:
     try:
         server = xllamacpp.Server(params)
     except RuntimeError:
-        _report(LoadResult("too little memory for the context, or an unsupported model"))
+        _report(ServerStart("too little memory for the context, or an unsupported model"))
         os._exit(1)
     # llama.cpp's threads wait for the first request, so nothing writes to the memory now.
     release_zero_pages(writable_ranges())
-    _report(LoadResult())
+    _report(ServerStart())
     sys.stdin.buffer.read()
     del server
     # Without the destructors: another thread may be computing, and the system frees the memory.
     os._exit(0)
 
 
-def _report(result: LoadResult) -> None:
+def _report(result: ServerStart) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
     sys.stdout.buffer.flush()
 
