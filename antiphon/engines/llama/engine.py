@@ -90,7 +90,8 @@ async def load(
     require_llama()
     engine_options = parse_engine_options(options.engine_options)
     head = await asyncio.to_thread(read_gguf, path)
-    draft_model = engine_options.speculation and engine_options.speculation.draft_model
+    speculation = engine_options.speculation
+    draft_model = None if speculation is None else speculation.draft_model
     for file in (options.projector, draft_model, *options.adapters.values()):
         if file is not None:
             await asyncio.to_thread(read_gguf, Path(file).expanduser())
@@ -104,7 +105,7 @@ async def load(
     setup = replace(
         setup,
         fields={**setup.fields, "cache_ram_mib": prompt_cache_mib},
-        speculation=engine_options.speculation,
+        speculation=speculation,
     )
     process = LlamaProcess(setup)
     # The process loads the model while this process reads the vocabulary.
@@ -130,7 +131,7 @@ async def load(
         separates_caches=not prompt_cache_mib,
         samplers=engine_options.samplers,
         # llama.cpp reports no log-probabilities for proposed tokens that it accepted.
-        max_logprobs=MAX_LOGPROBS if engine_options.speculation is None else None,
+        max_logprobs=MAX_LOGPROBS if speculation is None else None,
     )
 
 
