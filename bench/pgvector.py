@@ -78,11 +78,7 @@ async def _measure(server: Any, chunks: int, shares: Mapping[str, float]) -> lis
 
 async def measure_filters(store: Any, filled: _Filled) -> list[Line]:
     """Measure searches in parts of one vector store."""
-    # Without codes, a search compares the vectors.
-    lines = await _measure_search(store, filled, "a", _choose(0.2), "20.0% without codes", first=1)
-    started = time.monotonic()
-    await store.vectors._nearest.finish_loads()
-    lines.append(Line(what="codes loaded after it", value=time.monotonic() - started, unit="s"))
+    lines: list[Line] = []
     for share in _SHARES:
         files = None if share == 1 else _choose(share)
         lines += await _measure_search(store, filled, "a", files, f"{share:.1%} of the files")

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from antiphon.config.settings import Settings
-from antiphon.store.vector_setting import is_qdrant
 from antiphon.support.installation import needs_extra
 from antiphon.tools.base import AvailabilityReporter, ToolProvider
 from antiphon.workers.start_report import Capability
@@ -42,7 +41,6 @@ def list_capabilities(
     return (
         *(Capability(name=name, problem=_tool_problem(by_name.get(name))) for name in _TOOLS),
         *_file_search(settings),
-        *_vectors(settings),
         Capability(name="files and images by URL", problem=_fetch_problem(settings, has_fetcher)),
         _package(
             "documents (PDF, Word …)", "kreuzberg", "The reader is not installed", "documents"
@@ -71,12 +69,6 @@ def _file_search(settings: Settings) -> Iterator[Capability]:
         problem = needs_extra("The embedding model is not installed", "embeddings")
         off = "The setting file_search_embeddings is off."
         yield Capability(name="file_search by meaning", problem=problem if missing else off)
-
-
-def _vectors(settings: Settings) -> Iterator[Capability]:
-    if is_qdrant(settings.vectors):
-        missing = "The client is not installed"
-        yield _package("nearest vectors by Qdrant", "qdrant_client", missing, "qdrant")
 
 
 def _fetch_problem(settings: Settings, has_fetcher: bool) -> str | None:

@@ -51,7 +51,6 @@ async def open_server_store(
     opened = await open_store(
         settings.store,
         vectors=settings.vectors,
-        vectors_key=settings.vectors_key,
         peers=_store_peers(settings, worker),
         connections=settings.store_connections,
         listen_url=settings.store_listen_url,

@@ -388,18 +388,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     vectors: Annotated[
-        str,
+        Literal["exact", "pgvector"],
         _storage(
-            'How vector stores find the vectors nearest to a query. "exact": the process '
-            "compares the query with all vectors. For more than 100,000 chunks in a "
-            'PostgreSQL store: "pgvector" (an extension of PostgreSQL), or a Qdrant server '
-            "(`qdrant://HOST:PORT`, with TLS `qdrants://`), which needs the extra `qdrant`. "
-            "See file-search.md."
+            "How vector stores find the vectors nearest to a query. exact: the process compares "
+            "the query with all vectors. pgvector: an extension of PostgreSQL searches them, for "
+            "vector stores of more than 100,000 chunks. See file-search.md."
         ),
     ] = "exact"
-    vectors_key: Annotated[
-        str | None, _storage("API key of the Qdrant server.", flag=None, secret=True)
-    ] = None
     prompts_dir: Annotated[
         Path,
         _storage(

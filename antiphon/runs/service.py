@@ -45,7 +45,7 @@ from antiphon.runs.replies.compaction import compacted_response
 from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.options import apply_defaults, build_options
-from antiphon.store.health import StoreHealth, VectorHealth
+from antiphon.store.health import StoreHealth
 from antiphon.store.records import ResponseQuery, RunLimit, StoredResponse
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.admin.tool_list import ToolEntry
@@ -134,7 +134,6 @@ class Service:
         self._supervisor = Supervisor()
         #: Knows whether the store can be written.
         self.store_health = StoreHealth(store)
-        self.vector_health = VectorHealth(store.vectors)
         owner = secrets.token_hex(8)
         #: Seconds without an event after which a stream gets a keepalive.
         self.keepalive_s = policy.keepalive_s

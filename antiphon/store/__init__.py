@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Literal
 
 from antiphon.errors import SetupError
 from antiphon.support.plugins import load_plugin
 
 from .base import Store
-from .vector_setting import needs_postgres
 
 __all__ = ["StoreFactory", "is_postgres", "open_store"]
 
@@ -30,8 +30,7 @@ def is_postgres(url: str) -> bool:
 async def open_store(
     url: str,
     *,
-    vectors: str = "exact",
-    vectors_key: str | None = None,
+    vectors: Literal["exact", "pgvector"] = "exact",
     peers: Path | None = None,
     connections: int = 10,
     listen_url: str | None = None,
@@ -40,16 +39,15 @@ async def open_store(
     """Open the store at a URL: ``memory:`` (a temporary SQLite file), ``sqlite:PATH``, a path, or
     ``postgresql://…``. Raises ``SetupError``.
 
-    - ``vectors``, ``vectors_key``: the values of the settings with these names. They select how the
-      nearest vectors are found.
+    - ``vectors``: as in ``PostgresStore.open``. "pgvector" needs a PostgreSQL database.
     - ``peers``: a folder for the sockets of several processes on one host. Without this folder,
       only one process can use an SQLite database. With a PostgreSQL database, the processes use the
       folder to send each other the events of background runs directly, instead of over the database
       or the bus.
     - ``connections``, ``listen_url``, ``bus``: as in ``PostgresStore.open``.
     """
-    if needs_postgres(vectors) and not is_postgres(url):
-        raise SetupError(f'vectors: "{vectors.partition(":")[0]}" needs a store postgresql://…')
+    if vectors == "pgvector" and not is_postgres(url):
+        raise SetupError('vectors: "pgvector" needs a store postgresql://…')
     if bus is not None and not is_postgres(url):
         raise SetupError("bus: needs a store postgresql://…")
     if is_postgres(url):
@@ -60,7 +58,6 @@ async def open_store(
             connections=connections,
             listen_url=listen_url,
             vectors=vectors,
-            vectors_key=vectors_key,
             bus=bus,
             peers=peers,
         )

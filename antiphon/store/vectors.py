@@ -227,8 +227,5 @@ class VectorIndex(Protocol):
         compares them.
         """
 
-    async def check(self) -> None:
-        """Raise ``StoreError`` if the service that searches vectors does not answer."""
-
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         """Return the files that are being indexed, of all tenants, oldest first."""

@@ -24,7 +24,7 @@ from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.runs.execution.run import EventSink
-from antiphon.store.health import StoreHealth, VectorHealth
+from antiphon.store.health import StoreHealth
 from antiphon.stream.writer import ResponseWriter
 from antiphon.support.logs import open_log
 from antiphon.testing.memory_store.rates import MemoryRates
@@ -118,7 +118,6 @@ class FakeService:
     def __init__(self) -> None:
         self.is_ready = True
         self.store_health = StoreHealth(MemoryStore())
-        self.vector_health = VectorHealth(MemoryStore().vectors)
         self.keepalive_s = 0.0
         self.words: tuple[str, ...] = ("Hel", "lo")
         self.script: dict[str, Any] = {}

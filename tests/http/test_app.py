@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.errors import StoreError
-from antiphon.store.health import StoreHealth, VectorHealth
+from antiphon.store.health import StoreHealth
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.admin.server_info import ProcessHealth
 
@@ -128,19 +127,6 @@ async def test_server_without_a_store_is_not_ready(make_app: Any, service: Any) 
     answer = await client.get("/ready")
     assert (answer.status_code, answer.json()["reason"]) == (503, "store")
     assert (await client.get("/health")).status_code == 200
-
-
-async def test_server_without_vectors_is_not_ready(make_app: Any, service: Any) -> None:
-    client = make_app().client
-
-    async def check() -> None:
-        raise StoreError("The vector database does not answer.")
-
-    vectors = MemoryStore().vectors
-    vectors.check = check  # type: ignore[method-assign]
-    service.vector_health = VectorHealth(vectors)
-    answer = await client.get("/ready")
-    assert (answer.status_code, answer.json()["reason"]) == (503, "vectors")
 
 
 @pytest.mark.requirement("API-WEBSOCKET-REFUSED")

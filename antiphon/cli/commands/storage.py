@@ -116,9 +116,7 @@ def _migrate(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
 async def _run_migrations(settings: Settings) -> None:
     from antiphon.store import open_store
 
-    store = await open_store(
-        settings.store, vectors=settings.vectors, vectors_key=settings.vectors_key
-    )
+    store = await open_store(settings.store, vectors=settings.vectors)
     await store.close()
     print_line("The tables of the store are up to date.")
 

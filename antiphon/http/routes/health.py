@@ -42,14 +42,12 @@ class HealthRoutes:
 
     @operation("getReadiness", answer=Readiness, other_responses={503: Readiness}, security="open")
     async def ready(self, request: Request) -> Reply:
-        """Return 200 if the server accepts new work, its database is writable and vectors can be
-        searched. Otherwise return 503."""
+        """Return 200 if the server accepts new work and its database is writable. Otherwise return
+        503."""
         if not self._service.is_ready:
             return json_reply(Readiness(status="not_ready", reason="stopping"), 503)
         if not await self._service.store_health.is_writable():
             return json_reply(Readiness(status="not_ready", reason="store"), 503)
-        if not await self._service.vector_health.answers():
-            return json_reply(Readiness(status="not_ready", reason="vectors"), 503)
         return json_reply(Readiness(status="ready"))
 
     @operation("getMetrics", media_type="text/plain", security="metrics")

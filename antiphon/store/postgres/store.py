@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,7 +31,7 @@ from antiphon.store.common.row_mapping import (
 )
 from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.postgres.vectors.index import PostgresVectorIndex
-from antiphon.store.postgres.vectors.nearest_vectors import NearestVectors, open_nearest
+from antiphon.store.postgres.vectors.pgvector import Pgvector
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
@@ -79,17 +79,17 @@ class PostgresStore:
     def __init__(
         self,
         pool: ConnectionPool,
-        nearest: NearestVectors | None = None,
+        pgvector: Pgvector | None = None,
         bus: BusConnection | None = None,
     ) -> None:
         self._pool = pool
         self._saves = SaveQueue(pool)
         self._large = LargeResponses()
-        self._nearest = nearest
+        self._pgvector = pgvector
         self.runs = PostgresRuns(pool, self._prepare_save, bus)
         self.files = PostgresFiles(pool)
         self.skills = PostgresSkills(pool)
-        self.vectors = PostgresVectorIndex(pool, nearest)
+        self.vectors = PostgresVectorIndex(pool, pgvector)
         self.keys = PostgresKeys(pool)
         self.audit = PostgresAudit(pool)
         self.rates = PostgresRates(pool)
@@ -103,8 +103,7 @@ class PostgresStore:
         *,
         connections: int = 10,
         listen_url: str | None = None,
-        vectors: str = "exact",
-        vectors_key: str | None = None,
+        vectors: Literal["exact", "pgvector"] = "exact",
         bus: str | None = None,
         peers: Path | None = None,
     ) -> PostgresStore:
@@ -114,8 +113,8 @@ class PostgresStore:
           listens for notifications.
         - ``listen_url``: the URL for the connection that listens. It is needed if ``url`` leads to
           a connection pooler.
-        - ``vectors``, ``vectors_key``: the values of the settings with these names. They select how
-          the nearest vectors are found.
+        - ``vectors``: how the nearest vectors are found: callers load all vectors and compare them,
+          or the extension pgvector searches them.
         - ``bus``: the URL of a message bus. The bus need not be available yet.
         - ``peers``: a folder for sockets. Processes of one host with the same folder send each
           other the events of background runs directly. If the folder cannot be used, the processes
@@ -123,19 +122,16 @@ class PostgresStore:
         """
         connector = None if bus is None else redis_connector(bus)
         pool = await ConnectionPool.open(url, connections=connections, listen_url=listen_url)
-        nearest = None
         try:
-            nearest = await open_nearest(pool, vectors, key=vectors_key)
+            pgvector = await Pgvector.open(pool) if vectors == "pgvector" else None
             connection = None
             if connector is not None:
                 secret = await _get_or_create_secret(pool, _BUS_SECRET, secrets.token_bytes(32))
                 connection = BusConnection(connector, MessageSigner(secret))
-            store = cls(pool, nearest, connection)
+            store = cls(pool, pgvector, connection)
             if peers is not None:
                 await store.runs.open_sockets(peers)
         except BaseException:
-            if nearest is not None:
-                await nearest.close()
             await pool.close()
             raise
         return store
@@ -433,8 +429,6 @@ class PostgresStore:
     async def close(self) -> None:
         await self._saves.close()
         await self.runs.close()
-        if self._nearest is not None:
-            await self._nearest.close()
         await self._pool.close()
 
 

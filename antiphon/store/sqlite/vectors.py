@@ -199,9 +199,6 @@ class SqliteVectorIndex:
     ) -> tuple[ChunkHit, ...] | None:
         return None
 
-    async def check(self) -> None:
-        pass
-
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         rows = await self._database.rows("unfinished_vector_files", (), tuple)
         return tuple(

@@ -227,9 +227,6 @@ class MemoryVectorIndex:
     ) -> tuple[ChunkHit, ...] | None:
         return None
 
-    async def check(self) -> None:
-        self._check()
-
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         self._check()
         return tuple(

@@ -29,19 +29,19 @@ from antiphon.store.vectors import (
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
-from .nearest_vectors import NearestVectors, VectorRow
+from .pgvector import Pgvector, VectorRow
 
 __all__ = ["PostgresVectorIndex"]
 
 
 class PostgresVectorIndex:
-    """Implements ``VectorIndex`` with tables in PostgreSQL. ``nearest``: the search by vectors. If
-    it is None, this index cannot search by vectors, so callers load the vectors and compare
+    """Implements ``VectorIndex`` with tables in PostgreSQL. ``pgvector``: the search by vectors.
+    If it is None, this index cannot search by vectors, so callers load the vectors and compare
     them."""
 
-    def __init__(self, pool: ConnectionPool, nearest: NearestVectors | None = None) -> None:
+    def __init__(self, pool: ConnectionPool, pgvector: Pgvector | None = None) -> None:
         self._pool = pool
-        self._nearest = nearest
+        self._pgvector = pgvector
 
     async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
         row = (tenant, store.id, store.expires_at, encode(store))
@@ -106,10 +106,10 @@ class PostgresVectorIndex:
                 if chunk.vector is not None:
                     await transaction.rows("put_vector", number, row, file_row, model, chunk.vector)
                     vectors.append(VectorRow(number, file_row, chunk.vector))
-            if self._nearest is not None:
-                await self._nearest.add(transaction, row, model, vectors)
-        if self._nearest is not None and vectors:
-            await self._nearest.settle(tenant, index_key(indexed.file.vector_store_id), model)
+            if self._pgvector is not None:
+                await self._pgvector.add(transaction, row, model, vectors)
+        if self._pgvector is not None and vectors:
+            await self._pgvector.settle(tenant, index_key(indexed.file.vector_store_id), model)
         return True
 
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
@@ -187,13 +187,9 @@ class PostgresVectorIndex:
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...] | None:
-        if self._nearest is None:
+        if self._pgvector is None:
             return None
-        return await self._nearest.search(tenant, index_key(store_id), model, vector, files, limit)
-
-    async def check(self) -> None:
-        if self._nearest is not None:
-            await self._nearest.check()
+        return await self._pgvector.search(tenant, index_key(store_id), model, vector, files, limit)
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         rows = await self._pool.rows("unfinished_vector_files")

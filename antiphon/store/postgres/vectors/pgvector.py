@@ -1,11 +1,8 @@
-"""Search for nearest vectors by pgvector, in one of three ways:
+"""Search for nearest vectors by pgvector, in one of two ways:
 
-- Exact search: the query is compared with every vector. Used for small sets of vectors.
-- Search with codes. A code is a short approximation of a vector, kept in memory (see
-  vector_codes.py). The codes select candidates. Then the query is compared with the vectors of the
-  candidates. Used for larger sets.
-- Search in an HNSW index. Used if there are too many vectors for codes, or while the codes are not
-  loaded.
+- Exact search: the query is compared with every vector. Used for small vector stores, and for
+  searches that a filter restricts to a small part of a large one.
+- Search in an HNSW index. Used for large vector stores.
 
 Small vector stores share a table without an index. Each large vector store has a table and an index
 of its own. They do not share an index, because it would find too few results: an HNSW index returns
@@ -19,37 +16,29 @@ The tables of this module contain vectors of 16-bit floats. The vectors are copi
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from antiphon.errors import SetupError
 from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vectors import ChunkHit
 
-from .code_cache import FINISHED_FILES, CodeCache
-from .nearest_vectors import VectorRow
-
-__all__ = ["Pgvector"]
+__all__ = ["Pgvector", "VectorRow"]
 
 _log = structlog.get_logger(__name__)
 
 #: A vector store with at most this many rows is searched row by row, in about 10 ms. A larger one
 #: gets an index.
 SMALL_ROWS = 10_000
-#: If a filter leaves at most this many rows of a large vector store, they are compared one by one,
-#: in about 15 ms.
-EXACT_ROWS = 20_000
-#: Number of rows that codes select to be compared: the minimum, and the number per result.
-_MIN_CODED, _CODED_PER_RESULT = 2_000, 20
-#: Up to this many rows, codes are compared instead of searching the index, which misses more
-#: results. This takes about 50 ms.
-CODED_ROWS = 1_500_000
-#: A search uses the index only if its filter leaves at least this share of the files or chunks. For
-#: smaller shares, the index finds far too few of the right rows, even with many candidates.
+#: If a search covers at most this many rows of a large vector store, they are compared one by one,
+#: in about 40 ms.
+EXACT_ROWS = 50_000
+#: A search uses the index only if its filter leaves at least this share of the files. For smaller
+#: shares, the index finds far too few of the right rows, even with many candidates.
 INDEX_SHARE = 0.5
 #: Number of chunks that are copied from ``chunk_vectors`` at a time.
 _COPIED_ROWS = 2_000
@@ -141,49 +130,35 @@ _UNCOPIED = """
 SELECT chunk, file, vector FROM chunk_vectors
 WHERE store = $1 AND model = $2 AND chunk > $3 ORDER BY chunk LIMIT $4
 """
-#: ``+ 0`` keeps the planner from using the index, which would miss rows. So all rows of the files
-#: are compared.
-_SEARCH_SUBSET = """
-WITH nearest AS MATERIALIZED (
-    SELECT chunk, file, (vector OPERATOR({schema}<=>) $1::real[]::{schema}halfvec) + 0 AS distance
-    FROM large_vectors_{id} WHERE file = ANY($2::bigint[]) ORDER BY distance LIMIT $3
-)
-SELECT n.chunk, f.id, 1 - n.distance FROM nearest AS n JOIN vector_files AS f ON f.seq = n.file
-ORDER BY n.distance
-"""
-_SEARCH_CANDIDATES = """
-WITH nearest AS MATERIALIZED (
-    SELECT chunk, file, (vector OPERATOR({schema}<=>) $1::real[]::{schema}halfvec) + 0 AS distance
-    FROM large_vectors_{id} WHERE file = ANY($2::bigint[]) OR chunk = ANY($4::bigint[])
-    ORDER BY distance LIMIT $3
-)
-SELECT n.chunk, f.id, 1 - n.distance FROM nearest AS n JOIN vector_files AS f ON f.seq = n.file
-ORDER BY n.distance
-"""
-_COUNT_FILES = """
-SELECT count(*) FROM (
-    SELECT FROM large_vectors_{id} WHERE file = ANY($1::bigint[]) LIMIT $2
-) AS part
-"""
+_COUNT = "SELECT count(*) FROM (SELECT FROM large_vectors_{id} {condition} LIMIT $1) AS part"
+#: With ``exact`` set to "+ 0", the planner cannot use the HNSW index, so all rows are compared.
 _SEARCH_LARGE = """
 WITH nearest AS MATERIALIZED (
-    SELECT chunk, file, vector OPERATOR({schema}<=>) $1::real[]::{schema}halfvec AS distance
-    FROM large_vectors_{id} {condition} ORDER BY distance LIMIT $2
+    SELECT chunk, file,
+        (vector OPERATOR({schema}<=>) $2::real[]::{schema}halfvec) {exact} AS distance
+    FROM large_vectors_{id} {condition} ORDER BY distance LIMIT $1
 )
 SELECT n.chunk, f.id, 1 - n.distance FROM nearest AS n JOIN vector_files AS f ON f.seq = n.file
 ORDER BY n.distance
 """
+
+
+class VectorRow(Struct, frozen=True):
+    """A vector, as packed 32-bit floats, with the number of its chunk and the row number of its
+    file."""
+
+    chunk: int
+    file: int
+    vector: bytes
 
 
 class Pgvector:
-    """Implements ``NearestVectors`` with tables of vectors in the database itself. Made by
-    ``open``. ``schema``: the name of the schema of the extension pgvector, quoted and followed by a
-    period."""
+    """The search for nearest vectors in a PostgreSQL store. Made by ``open``. ``schema``: the name
+    of the schema of the extension pgvector, quoted and followed by a period."""
 
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool
         self._schema = schema
-        self._codes = CodeCache(pool, schema)
 
     @classmethod
     async def open(cls, pool: ConnectionPool) -> Pgvector:
@@ -216,7 +191,8 @@ class Pgvector:
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
         """Move the vectors of a vector store to a table of its own if the vector store has become
-        large."""
+        large. Called after the transaction of ``add`` has committed, because the creation of an
+        index would keep the transaction open for too long."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             found = await transaction.rows("lock_vector_store_alone", tenant, store_id)
@@ -251,18 +227,6 @@ class Pgvector:
                 rows = await self._search_large(transaction, store, id, floats, files, limit)
         return tuple(ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows)
 
-    async def check(self) -> None:
-        """Do nothing: the health check of the store already covers this database."""
-
-    async def close(self) -> None:
-        """Cancel the tasks that load codes of vectors into memory. The connections are not closed
-        here, because they belong to the store."""
-        await self._codes.close()
-
-    async def finish_loads(self) -> None:
-        """Wait until the codes that are being loaded are in memory."""
-        await self._codes.finish_loads()
-
     async def _search_large(
         self,
         transaction: Transaction,
@@ -272,50 +236,30 @@ class Pgvector:
         files: Collection[str] | None,
         limit: int,
     ) -> list[Any]:
-        """Search a large vector store, or only ``files`` in it. There are three ways:
-
-        - Exact: the query is compared with every vector.
-        - Codes: a code is a short approximation of a vector. The query is compared with the codes
-          in memory, and then with the vectors of the nearest codes. Vectors without a code are all
-          compared. This way is possible if the codes are loaded, and if at most ``EXACT_ROWS``
-          vectors have no code.
-        - Index: the index is searched. This way is possible if the search covers at least the share
-          ``INDEX_SHARE`` of the vector store.
-
-        The exact way is used if there are at most ``EXACT_ROWS`` vectors to search. It is also used
-        if neither of the other ways is possible, or if the index finds too few results. If both
-        other ways are possible, the codes are used for up to ``CODED_ROWS`` codes, and the index
-        for more.
-        """
+        """Search a large vector store, or only ``files`` in it. The index is searched if the search
+        covers more than ``EXACT_ROWS`` vectors and at least the share ``INDEX_SHARE`` of the vector
+        store's files. Otherwise, or if the index finds too few results, the query is compared with
+        every vector."""
         if files is None:
-            found = await transaction.fetch(FINISHED_FILES, store)
+            part, share = None, 1.0
         else:
             found = await transaction.rows("vector_file_rows", store, sorted(files))
-        numbers = [row[0] for row in found]
-        codes = self._codes.get(id)
-        missing = numbers if codes is None else codes.find_missing(numbers)
-        coded = 0 if codes is None else codes.count(numbers)
-        uncoded = await _count_rows(transaction, id, missing)
-        if coded + uncoded > EXACT_ROWS:
-            if missing:
-                self._codes.load(id, store)
-            if codes is None:
-                share = len(numbers) / await transaction.value("vector_file_count", store)
-            else:
-                share = coded / max(1, codes.count())
-            is_coded = codes is not None and uncoded <= EXACT_ROWS
-            if share >= INDEX_SHARE and not (is_coded and coded <= CODED_ROWS):
-                candidates = round(_CANDIDATES_PER_RESULT * limit / share)
-                part = None if files is None else numbers
-                rows = await self._search_index(transaction, id, floats, limit, candidates, part)
-                if len(rows) == limit:
-                    return rows
-            elif codes is not None and is_coded:
-                count = max(_MIN_CODED, _CODED_PER_RESULT * limit)
-                chunks = await asyncio.to_thread(codes.find_candidates, floats, numbers, count)
-                sql = self._sql(_SEARCH_CANDIDATES, id=id)
-                return await transaction.fetch(sql, floats, missing, limit, chunks)
-        return await transaction.fetch(self._sql(_SEARCH_SUBSET, id=id), floats, numbers, limit)
+            part = [row[0] for row in found]
+            share = len(part) / max(1, await transaction.value("vector_file_count", store))
+        if share >= INDEX_SHARE and await self._count_rows(transaction, id, part) > EXACT_ROWS:
+            rows = await self._search_index(transaction, id, floats, limit, part, share)
+            if len(rows) == limit:
+                return rows
+        return await self._nearest(transaction, id, floats, limit, part, exact="+ 0")
+
+    async def _count_rows(self, transaction: Transaction, id: int, files: list[int] | None) -> int:
+        """Return the number of chunks of these files, or of all files. If it is larger than
+        ``EXACT_ROWS``, return ``EXACT_ROWS + 1``."""
+        condition = "" if files is None else "WHERE file = ANY($2::bigint[])"
+        arguments = () if files is None else (files,)
+        sql = _COUNT.format(id=id, condition=condition)
+        ((count,),) = await transaction.fetch(sql, EXACT_ROWS + 1, *arguments)
+        return int(count)
 
     async def _search_index(
         self,
@@ -323,25 +267,36 @@ class Pgvector:
         id: int,
         floats: list[float],
         limit: int,
-        candidates: int = 0,
-        files: list[int] | None = None,
+        files: list[int] | None,
+        share: float,
     ) -> list[Any]:
-        candidates = min(max(candidates, _CANDIDATES), _MAX_CANDIDATES)
+        wanted = round(_CANDIDATES_PER_RESULT * limit / share)
+        candidates = min(max(wanted, _CANDIDATES), _MAX_CANDIDATES)
         await transaction.execute(
             f"SET LOCAL hnsw.ef_search = {candidates};"
             " SET LOCAL hnsw.iterative_scan = relaxed_order;"
             f" SET LOCAL hnsw.max_scan_tuples = {_MAX_SCANNED}"
         )
-        if files is None:
-            sql = self._sql(_SEARCH_LARGE, id=id, condition="")
-            return await transaction.fetch(sql, floats, limit)
-        # To sort the rows of a large part by distance would take longer than to use the index.
-        await transaction.execute(
-            "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = off;"
-            " SET LOCAL enable_sort = off"
-        )
-        sql = self._sql(_SEARCH_LARGE, id=id, condition="WHERE file = ANY($3::bigint[])")
-        return await transaction.fetch(sql, floats, limit, files)
+        if files is not None:
+            # To sort the rows of a large part by distance would take longer than to use the index.
+            await transaction.execute(
+                "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = off;"
+                " SET LOCAL enable_sort = off"
+            )
+        return await self._nearest(transaction, id, floats, limit, files)
+
+    async def _nearest(
+        self,
+        transaction: Transaction,
+        id: int,
+        floats: list[float],
+        limit: int,
+        files: list[int] | None,
+        exact: str = "",
+    ) -> list[Any]:
+        condition = "" if files is None else "WHERE file = ANY($3::bigint[])"
+        sql = self._sql(_SEARCH_LARGE, id=id, condition=condition, exact=exact)
+        return await transaction.fetch(sql, limit, floats, *(() if files is None else (files,)))
 
     async def _separate(self, transaction: Transaction, store: int, model: str) -> None:
         """Move the vectors of a vector store to a table of its own if the vector store has become
@@ -454,16 +409,6 @@ class Pgvector:
 
     def _sql(self, template: str, **names: object) -> str:
         return template.format(schema=self._schema, **names)
-
-
-async def _count_rows(transaction: Transaction, id: int, files: list[int]) -> int:
-    """Return the number of chunks of these files. If it is larger than ``EXACT_ROWS``, return
-    ``EXACT_ROWS + 1``. The files belong to one large vector store. ``id``: its id in the table
-    ``large_vector_stores``."""
-    if not files:
-        return 0
-    found = await transaction.fetch(_COUNT_FILES.format(id=id), files, EXACT_ROWS + 1)
-    return int(found[0][0])
 
 
 async def _lock(transaction: Transaction, store: int) -> None:

@@ -11,13 +11,12 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.postgres.vectors import code_cache, pgvector
+from antiphon.store.postgres.vectors import pgvector
 from antiphon.store.postgres.vectors.pgvector import Pgvector
-from antiphon.store.postgres.vectors.vector_codes import VectorCodes
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.vector_check import CHECKS, make_vector_store
 
-from .nearest_vectors import add_file, compare, unit_vector
+from .nearest_vectors import add_file, compare
 
 FILES = 12
 
@@ -62,142 +61,30 @@ async def test_nearest_chunks_are_found_while_a_vector_store_grows(store: Store)
     assert await store.vectors.search_vectors("t", "vs_a", "other", bytes(64), None, 9) == ()
 
 
-async def fill(store: Store, chance: random.Random) -> None:
-    """Fill a vector store, and load its codes."""
+async def test_index_is_searched_only_for_large_parts(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a small part, the index would find too few of the right chunks."""
+    searched: list[int] = []
+    search_index = Pgvector._search_index
+
+    async def record(self: Pgvector, *arguments: Any) -> list[Any]:
+        rows = await search_index(self, *arguments)
+        searched.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(Pgvector, "_search_index", record)
+    chance = random.Random(4)
     await store.vectors.put("t", make_vector_store("a"))
-    for n in range(FILES):
+    for n in range(2 * FILES):
         await add_file(store, str(n), chance)
-    await compare(store, ["file-0", "file-1"])
-    await finish_loads(store)
-
-
-async def finish_loads(store: Store) -> None:
-    """Wait for the codes that searches lacked."""
-    await store.vectors._nearest.finish_loads()  # type: ignore[attr-defined]
-
-
-@pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The methods of later searches: by the index or by codes. 20 chunks are large."""
-    monkeypatch.setattr(pgvector, "EXACT_ROWS", 20)
-    monkeypatch.setattr(pgvector, "CODED_ROWS", 140)
-    monkeypatch.setattr(pgvector, "_MIN_CODED", 110)
-    monkeypatch.setattr(pgvector, "_CODED_PER_RESULT", 1)
-    methods: list[str] = []
-    search_index, find_candidates = Pgvector._search_index, VectorCodes.find_candidates
-
-    async def record_index(self: Pgvector, *arguments: Any) -> list[Any]:
-        methods.append("index")
-        return await search_index(self, *arguments)
-
-    def record_codes(self: VectorCodes, *arguments: Any) -> Any:
-        methods.append("codes")
-        candidates = find_candidates(self, *arguments)
-        assert len(candidates) <= 110
-        return candidates
-
-    monkeypatch.setattr(Pgvector, "_search_index", record_index)
-    monkeypatch.setattr(VectorCodes, "find_candidates", record_codes)
-    return methods
-
-
-async def test_share_of_the_files_decides_how_they_are_searched(
-    store: Store, searches: list[str]
-) -> None:
-    await fill(store, random.Random(4))
-    assert searches == [], "exact as long as there are no codes"
-    assert await compare(store, ["file-3"]) == 10
-    assert searches == [], "exact"
-    assert await compare(store, [f"file-{n}" for n in range(5)]) == 10
-    assert searches == ["codes"]
-    assert await compare(store, [f"file-{n}" for n in range(7)]) == 10
-    assert searches == ["codes", "codes"], "half of the files"
-    assert await compare(store, [f"file-{n}" for n in range(8)]) == 10
+    files = [f"file-{n}" for n in range(2 * FILES)]
+    assert await compare(store, files[:5]) == 10
+    assert await compare(store, files[:11]) == 10
+    assert searched == [], "less than half of the files"
+    assert await compare(store, files[:12]) == 10
     assert await compare(store, None) == 10
-    assert searches == ["codes", "codes", "index", "index"], "too many chunks for codes"
-
-
-async def test_codes_in_postgresql_are_computed_like_those_of_queries(
-    store: Store, searches: list[str]
-) -> None:
-    await fill(store, random.Random(12))
-    (codes,) = store.vectors._nearest._codes._codes.values()  # type: ignore[attr-defined]
-    chance = random.Random(12)
-    nearest = [codes.find_candidates(unit_vector(chance), range(999), 1) for _ in range(240)]
-    found = sum(chunks == [chunk] for chunk, chunks in enumerate(nearest, start=1))
-    assert found >= 230, "others have the code of another vector, too"
-
-
-async def test_files_without_codes_are_compared(store: Store, searches: list[str]) -> None:
-    chance = random.Random(5)
-    await fill(store, chance)
-    await add_file(store, "new", chance, chunks=15)
-    files = ["file-new", "file-2", "file-3", "file-4"]
-    assert await compare(store, files) == 10
-    await finish_loads(store)
-    await add_file(store, "2", chance, chunks=5)
-    assert await compare(store, files) == 10
-    assert await store.vectors.remove_file("t", "vs_a", "file-3")
-    assert await compare(store, files) == 10
-    assert searches == ["codes"] * 3
-    await add_file(store, "large", chance, chunks=25)
-    assert await compare(store, ["file-large", *files]) == 10
-    assert searches == ["codes"] * 3, "too many chunks without codes"
-    await finish_loads(store)
-    assert await compare(store, ["file-large", *files]) == 10
-    assert searches == ["codes"] * 4
-
-
-async def test_codes_of_deleted_files_are_dropped(store: Store, searches: list[str]) -> None:
-    chance = random.Random(6)
-    await fill(store, chance)
-    for n in range(9):
-        assert await store.vectors.remove_file("t", "vs_a", f"file-{n}")
-    await add_file(store, "new", chance)
-    files = ["file-new", "file-10"]
-    for _ in range(2):
-        assert await compare(store, files) == 10
-        await finish_loads(store)
-    (codes,) = store.vectors._nearest._codes._codes.values()  # type: ignore[attr-defined]
-    assert codes.file_count == 4
-
-
-async def test_vector_stores_too_large_for_codes_are_compared(
-    store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(code_cache, "_MAX_BYTES", 12 * 20 * 16 - 1)
-    await fill(store, random.Random(7))
-    for _ in range(2):
-        assert await compare(store, ["file-0", "file-1"]) == 10
-        await finish_loads(store)
-    assert searches == []
-
-
-async def test_least_recently_used_codes_make_room(
-    store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(code_cache, "_MAX_BYTES", 12 * 20 * 16 + 100)
-    chance = random.Random(8)
-    await fill(store, chance)
-    await store.vectors.put("t", make_vector_store("b"))
-    for n in range(6):
-        await add_file(store, f"b{n}", chance, vector_store="b")
-    files = ["file-b0", "file-b1"]
-    await store.vectors.search_vectors("t", "vs_b", "m", bytes(64), files, 9)
-    await finish_loads(store)
-    await store.vectors.search_vectors("t", "vs_b", "m", bytes(64), files, 9)
-    assert searches == ["codes"]
-    assert await compare(store, ["file-0", "file-1"]) == 10
-    assert searches == ["codes"], "exact: the codes made room"
-
-
-async def test_failure_to_load_codes_leaves_searches_exact(
-    store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(code_cache, "_CODES", "SELECT no_column FROM large_vectors_{id}")
-    await fill(store, random.Random(9))
-    assert await compare(store, ["file-0", "file-1"]) == 10
-    assert searches == []
+    assert searched == [10, 10]
 
 
 async def test_repeated_searches_are_planned_for_their_vector(url: str) -> None:
