@@ -10,20 +10,15 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from antiphon.config.settings import Settings
+from antiphon.runs.request.tool_selection import SERVER_TOOLS
 from antiphon.support.installation import needs_extra
 from antiphon.tools.base import AvailabilityReporter, ToolProvider
 from antiphon.workers.start_report import Capability
 
 __all__ = ["list_capabilities"]
 
-_TOOLS = (
-    "web_search",
-    "code_interpreter",
-    "shell",
-    "mcp",
-    "programmatic_tool_calling",
-    "image_generation",
-)
+#: The tool that is listed with its parts.
+_FILE_SEARCH = "file_search"
 
 
 def list_capabilities(
@@ -39,7 +34,11 @@ def list_capabilities(
     # provider of ``code_interpreter`` shows whether containers work.
     by_name = {**providers, "shell": providers.get("code_interpreter")}
     return (
-        *(Capability(name=name, problem=_tool_problem(by_name.get(name))) for name in _TOOLS),
+        *(
+            Capability(name=name, problem=_tool_problem(by_name.get(name)))
+            for name in SERVER_TOOLS
+            if name != _FILE_SEARCH
+        ),
         *_file_search(settings),
         Capability(name="files and images by URL", problem=_fetch_problem(settings, has_fetcher)),
         _package(
@@ -59,7 +58,7 @@ def _tool_problem(provider: ToolProvider | None) -> str | None:
 
 def _file_search(settings: Settings) -> Iterator[Capability]:
     if not settings.file_search:
-        yield Capability(name="file_search", problem="The setting file_search is false.")
+        yield Capability(name=_FILE_SEARCH, problem="The setting file_search is false.")
         return
     yield Capability(name="file_search by words")
     if settings.file_search_embeddings != "off":

@@ -131,6 +131,16 @@ class ItemKind(Struct, frozen=True, kw_only=True):
     returned_with_id: bool = False
 
     @property
+    def events(self) -> tuple[type[ev.Event], ...]:
+        """The classes of the events between the first and the last event of such an item."""
+        texts = (
+            (each.part_added, each.delta, each.done, each.part_done)
+            for each in self.channels.values()
+        )
+        found = (event for events in texts for event in events if event is not None)
+        return (*found, *self.progress.values())
+
+    @property
     def whole_text(self) -> TextChannel | None:
         """The channel of the text that streams into a field of the item instead of a part: the
         arguments, the input or the code of a call. None: there is no such text."""

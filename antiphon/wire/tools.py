@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from .tags import tag_of
+
 __all__ = [
     "HOSTED_CHOICES",
     "ApplyPatch",
@@ -50,6 +52,11 @@ Callers = Annotated[tuple[Literal["direct", "programmatic"], ...], Meta(min_leng
 
 class ToolBase(Struct, frozen=True, kw_only=True, tag_field="type"):
     """The base class of all tools."""
+
+    @property
+    def type(self) -> str:
+        """The type of the tool, such as ``web_search``."""
+        return str(self.__struct_config__.tag)
 
 
 class Function(ToolBase, frozen=True, kw_only=True, tag="function"):
@@ -229,23 +236,12 @@ Tool = (
 
 # --- tool_choice ---------------------------------------------------------------------------------
 
+#: Tools that ``tool_choice`` cannot name by their type alone.
+_NAMED_TOOLS = (Function, Custom, Namespace, Mcp)
 #: ``tool_choice`` types that name a tool by its type alone.
-HOSTED_CHOICES = (
-    "file_search",
-    "web_search",
-    "web_search_2025_08_26",
-    "web_search_preview",
-    "web_search_preview_2025_03_11",
-    "computer",
-    "computer_use_preview",
+HOSTED_CHOICES: tuple[str, ...] = (
+    *(tag_of(tool) for tool in Tool.__args__ if tool not in _NAMED_TOOLS),
     "computer_use",
-    "image_generation",
-    "code_interpreter",
-    "shell",
-    "local_shell",
-    "apply_patch",
-    "programmatic_tool_calling",
-    "tool_search",
 )
 
 

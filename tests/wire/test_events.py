@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire import response as rs
+from tests.wire.samples import FOREIGN_EVENTS
 
 SDK = TypeAdapter[Any](ResponseStreamEvent)
 
@@ -26,6 +27,7 @@ FOREIGN = {
     "response.steer.accepted": "WebSocket only",
     "response.steer.pending": "WebSocket only",
     "response.steer.failed": "WebSocket only",
+    **dict.fromkeys(FOREIGN_EVENTS, "of an item that the SDK does not know"),
 }
 
 _ERROR = ev.ErrorBody(type="server_error", code="server_error", message="m")

@@ -11,10 +11,10 @@ from pydantic import BaseModel
 
 from antiphon.wire.pagination import DeletedObject, InputTokensCount, Page
 from antiphon.wire.parsing.requests import read_items
-from tests.wire.samples import OUTPUTS
+from tests.wire.samples import FOREIGN, OUTPUTS
 
 PAGE = Page(
-    data=read_items(list(OUTPUTS.values()), "data"),
+    data=read_items([raw for tag, raw in OUTPUTS.items() if tag not in FOREIGN], "data"),
     first_id="msg_1",
     last_id="po_1",
     has_more=True,

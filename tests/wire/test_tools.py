@@ -12,12 +12,13 @@ from pydantic import TypeAdapter
 
 from antiphon.wire import tools as tl
 from antiphon.wire.parsing.tools import read_tool_choice, read_tools
-from tests.wire.samples import CHOICES, TOOLS, Json, bare, noisy, nulled
+from tests.wire.samples import CHOICES, FOREIGN, TOOLS, Json, bare, noisy, nulled
 
 SDK = TypeAdapter[Any](Tool)
 SDK_CHOICE = TypeAdapter[Any](Response.model_fields["tool_choice"].annotation)
 
 every_tool = pytest.mark.parametrize("raw", TOOLS.values(), ids=TOOLS)
+known_tool = pytest.mark.parametrize("raw", [TOOLS[name] for name in TOOLS if name not in FOREIGN])
 every_choice = pytest.mark.parametrize("raw", CHOICES, ids=json.dumps)
 
 
@@ -32,7 +33,6 @@ def encode(value: Any) -> Any:
 
 def test_every_tool_has_a_sample() -> None:
     assert set(TOOLS) == {str(cls.__struct_config__.tag) for cls in tl.Tool.__args__}
-    assert len(TOOLS) == 18
 
 
 @pytest.mark.requirement("D-56")
@@ -41,7 +41,7 @@ def test_tool_keeps_every_field(raw: Json) -> None:
     assert encode(decoded(raw)) == raw
 
 
-@every_tool
+@known_tool
 def test_tool_is_parsed_by_the_sdk(raw: Json) -> None:
     assert SDK.validate_json(msgspec.json.encode(decoded(raw)), strict=True).type == raw["type"]
 

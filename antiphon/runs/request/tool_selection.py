@@ -4,6 +4,7 @@ tools may be called."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import get_args
 
 from msgspec import UNSET, Struct
 
@@ -21,6 +22,7 @@ from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import IgnoredTool
 
 __all__ = [
+    "SERVER_TOOLS",
     "ServerTool",
     "ToolSelection",
     "discovered_tools",
@@ -76,7 +78,7 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
     def upstream_types(self) -> frozenset[str]:
         """The types of the tools that the model's upstream runs."""
         hosted = (tool for tool in self.visible_tools if not isinstance(tool, _FUNCTIONS))
-        return frozenset(map(_type, hosted))
+        return frozenset(tool.type for tool in hosted)
 
 
 def select_tools(
@@ -111,7 +113,7 @@ def select_tools(
     upstream = upstream - providers.keys()
     for_model = callable_by_model(request.tools)
     visible = tuple(
-        tool for tool in request.tools if isinstance(tool, _FUNCTIONS) or _type(tool) in upstream
+        tool for tool in request.tools if isinstance(tool, _FUNCTIONS) or tool.type in upstream
     )
     if _PROGRAMS not in upstream:  # otherwise the upstream distinguishes the callers itself
         visible = callable_by_model(visible)
@@ -193,36 +195,31 @@ def tool_types(request: CreateResponse) -> tuple[str, ...]:
     """Return the types of the request's tools in order. If several types name the same tool, such
     as ``web_search_preview`` and ``web_search``, the type that ``TOOL_TYPE_SPELLINGS`` lists first
     is returned."""
-    types = map(_type, request.tools)
+    types = (tool.type for tool in request.tools)
     return tuple(TOOL_TYPE_SPELLINGS.get(type, (type,))[0] for type in types)
 
 
 # --- selecting -----------------------------------------------------------------------------------
 
 
-def _type(tool: tl.Tool) -> str:
-    return str(tool.__struct_config__.tag)
-
-
-#: Tool type → the type whose provider shows whether the server can run the tool. ``shell`` commands
-#: in containers need the code interpreter. The provider of ``shell`` also exists for commands that
-#: run at the client.
-_RUNNERS: Mapping[tl.HostedTool, str] = {
-    "web_search": "web_search",
-    "file_search": "file_search",
-    "code_interpreter": "code_interpreter",
-    "shell": "code_interpreter",
-    "mcp": "mcp",
-    "image_generation": "image_generation",
-    "programmatic_tool_calling": "programmatic_tool_calling",
-}
+#: The tools whose provider does not show whether the server can run them → the tool whose provider
+#: does. ``shell`` commands in containers need the code interpreter. The provider of ``shell`` also
+#: exists for commands that run at the client.
+_RUNNERS: Mapping[str, str] = {"shell": "code_interpreter"}
+#: Tools that run on this server, in the order in which they are listed.
+SERVER_TOOLS: tuple[tl.HostedTool, ...] = tuple(
+    name
+    for name in get_args(tl.HostedTool)
+    if name in _RUNNERS or name not in {*CLIENT_TOOLS, _TOOL_SEARCH}
+)
 
 
 def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
     """Return every type of tool that Antiphon can run, and whether this server can run it now."""
     reasons = _unavailable_reasons(providers)
-    missing = {each: "It is off." for each in _RUNNERS.values() if each not in providers}
-    problems = ((type, {**missing, **reasons}.get(each)) for type, each in _RUNNERS.items())
+    runners = {name: _RUNNERS.get(name, name) for name in SERVER_TOOLS}
+    missing = {each: "It is off." for each in runners.values() if each not in providers}
+    problems = ((type, {**missing, **reasons}.get(each)) for type, each in runners.items())
     return tuple(
         ToolEntry(type=type, available=reason is None, reason=reason) for type, reason in problems
     )
@@ -235,7 +232,7 @@ def _named_providers(
     they are available would take longer than all other work on a request."""
     if isinstance(request.tool_choice, tl.ToolChoiceObject):  # may name tools that are not declared
         return providers
-    names = {_type(tool) for tool in request.tools}
+    names = {tool.type for tool in request.tools}
     return {name: each for name, each in providers.items() if name in names}
 
 
@@ -255,7 +252,7 @@ def _ignored_tools(
     known = (*_FUNCTIONS, tl.ToolSearch)
     ignored: dict[str, IgnoredTool] = {}
     for index, tool in enumerate(tools):
-        name = _type(tool)
+        name = tool.type
         if isinstance(tool, known) or name in available:
             continue
         reason = reasons.get(name, _UNKNOWN)
@@ -273,10 +270,10 @@ def _server_tools(
     tools: Sequence[tl.Tool], providers: Mapping[str, ToolProvider]
 ) -> Iterator[ServerTool]:
     for index, tool in enumerate(tools):
-        if (provider := providers.get(_type(tool))) is not None:
+        if (provider := providers.get(tool.type)) is not None:
             path = f"tools[{index}]"
             provider.check(tool, path)
-            yield ServerTool(_type(tool), tool, provider, path)
+            yield ServerTool(tool.type, tool, provider, path)
 
 
 def _search_functions(tools: tuple[tl.Tool, ...]) -> tuple[ToolFunction, ...]:
@@ -362,7 +359,7 @@ def _declared_names(choice: tl.ToolChoiceObject, tools: Iterable[tl.Tool]) -> li
     return [
         (inner.name, namespace)
         for inner, namespace in _flatten(tools)
-        if choice.type == _type(inner)
+        if choice.type == inner.type
         and choice.name == inner.name
         and choice.namespace in (UNSET, namespace)
     ]

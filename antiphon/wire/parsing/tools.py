@@ -177,8 +177,8 @@ def _chooses(choice: tl.ToolChoiceObject, tool: tl.Tool) -> bool:
             is_in_namespace = choice.namespace in (UNSET, tool.name)
             return is_in_namespace and any(_chooses(choice, inner) for inner in tool.tools)
         case tl.Function(name=name) | tl.Custom(name=name):
-            return choice.name == name and choice.type == tool.__struct_config__.tag
+            return choice.name == name and choice.type == tool.type
         case tl.Mcp(server_label=label):
             return choice.type == "mcp" and choice.server_label == label
-    tag = str(tool.__struct_config__.tag)
+    tag = tool.type
     return tag in TOOL_TYPE_SPELLINGS.get(choice.type, (choice.type,))
