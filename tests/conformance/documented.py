@@ -40,23 +40,50 @@ def record_query(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-class DocumentedClient:
-    """Calls operations by their ids. ``read``: the query parameters that handlers read."""
+#: Objects that all tenants of a server share.
+_SHARED = ("/v1/models", "/v1/prompts", "/antiphon/keys", "/antiphon/tenants")
 
-    def __init__(self, client: httpx.AsyncClient, document: Json, read: set[str]) -> None:
+
+class DocumentedClient:
+    """Calls operations by their ids.
+
+    - ``read``: the query parameters that handlers read.
+    - ``stranger``: a client of another tenant. It calls each operation on an object first, and must
+      be told that there is no such object.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        document: Json,
+        read: set[str],
+        stranger: httpx.AsyncClient | None = None,
+    ) -> None:
         self._client = client
         self._document = document
         self._read = read
+        self._stranger = stranger
         self._operations: dict[str, tuple[str, str, Json]] = {
             operation["operationId"]: (method, path, operation)
             for path, methods in document["paths"].items()
             for method, operation in methods.items()
         }
         self.called: set[str] = set()
+        #: Ids of the operations that the stranger has called.
+        self.refused: set[str] = set()
 
     @property
     def operation_ids(self) -> set[str]:
         return set(self._operations)
+
+    @property
+    def on_objects(self) -> set[str]:
+        """The ids of the operations on objects that belong to a tenant."""
+        return {
+            id
+            for id, (_, path, _) in self._operations.items()
+            if "{" in path and not path.startswith(_SHARED)
+        }
 
     def using(self, client: httpx.AsyncClient) -> DocumentedClient:
         """Return a client of another server that counts its calls here."""
@@ -74,6 +101,10 @@ class DocumentedClient:
         names = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"]
         path = template.format(**dict(zip(names, args, strict=True)))
         self._check_request(operation, request)
+        if self._stranger is not None and status == 200 and args and not path.startswith(_SHARED):
+            answer = await self._stranger.request(method, path, **request)
+            assert answer.status_code == 404, (id, answer.text)
+            self.refused.add(id)
         self._read.clear()
         answer = await self._client.request(method, path, **request)
         assert answer.status_code == status, (id, answer.text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from antiphon.backends.reranking import RerankBackend
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.resources.prompts import Prompts
+from antiphon.store.base import Store
 from antiphon.support.logs import open_log
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.reranker import WordReranker
@@ -51,13 +53,11 @@ async def call(server: Server, document: Json, monkeypatch: pytest.MonkeyPatch) 
 async def test_every_operation_answers_as_documented(
     call: DocumentedClient, serve: Serve, server: Server
 ) -> None:
-    await call_responses(call)
-    await call_conversations(call)
-    await call_files(call)
-    await call_vector_stores(call)
-    await call_containers(call)
-    await call_skills(call)
+    await call_objects(call)
+    await call_prompts(call)
     await call_server(call)
+    for module in modules_with_calls():
+        await module.documented_calls(call)
     keyed = Process(server).client
     keyed.headers["authorization"] = "Bearer root"
     await call_organization(call.using(keyed))
@@ -66,6 +66,49 @@ async def test_every_operation_answers_as_documented(
     reranking = call.using(serve(RerankBackend("tiny", WordReranker())).client)
     await reranking("rerank", json={"model": "tiny", "query": "a", "documents": ["a", "b"]})
     assert call.operation_ids == call.called
+
+
+def modules_with_calls() -> list[Any]:
+    """Return the modules with conformance tests that have a function ``documented_calls``, which
+    calls operations of the endpoint that they test."""
+    paths = sorted(Path(__file__).parent.glob("test_*.py"))
+    names = [path.stem for path in paths if "\nasync def documented_calls(" in path.read_text()]
+    return [import_module(f"tests.conformance.{name}") for name in names]
+
+
+@pytest.mark.requirement("API-TENANTS-ROUTES")
+async def test_no_operation_shows_objects_of_another_tenant(
+    serve: Serve, document: Json, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = code_interpreter_options(containers())
+    server = serve(engine(lambda prompt: "Hello there!"), on=store, **options)
+    key = AuthKey(name="a", tenant="theirs", sha256=hashlib.sha256(b"secret").hexdigest())
+    app = create_app(
+        server.service,
+        AuthConfig(keys=(key,)),
+        ids=lambda prefix: prefix,
+        log=open_log(io.StringIO()),
+    )
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app),
+        base_url="http://localhost",
+        headers={"authorization": "Bearer secret"},
+    ) as stranger:
+        call = DocumentedClient(server.client, document, record_query(monkeypatch), stranger)
+        await call_objects(call)
+        for module in modules_with_calls():
+            await module.documented_calls(call)
+    assert call.refused == call.on_objects
+
+
+async def call_objects(call: DocumentedClient) -> None:
+    """Call what creates, reads and changes objects of a tenant."""
+    await call_responses(call)
+    await call_conversations(call)
+    await call_files(call)
+    await call_vector_stores(call)
+    await call_containers(call)
+    await call_skills(call)
 
 
 async def call_responses(call: DocumentedClient) -> None:
@@ -187,6 +230,9 @@ async def call_skills(call: DocumentedClient) -> None:
     await call("getSkillVersionContent", id, "2")
     await call("deleteSkillVersion", id, "2")
     await call("deleteSkill", id)
+
+
+async def call_prompts(call: DocumentedClient) -> None:
     prompt = await call("createPrompt", json={"template": {"instructions": "Hi, {{name}}."}})
     await call("listPrompts")
     await call("getPrompt", prompt["id"], params={"version": "1"})

@@ -1,4 +1,5 @@
-"""Objects of one tenant do not exist for another, on every route."""
+"""Objects of one tenant do not exist for the requests of another. ``test_openapi`` tries all
+operations on objects."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ import asyncio
 import hashlib
 import io
 import itertools
-from typing import Any
 
 import httpx
 import pytest
@@ -18,23 +18,7 @@ from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.base import Store
 from antiphon.support.logs import open_log
 from tests.conformance.asgi_clients import WebSocketClient
-from tests.conformance.test_skills import manifest
 from tests.runs.scripted_service import OneModel
-
-#: Shared by all tenants of a server.
-SHARED = ("/v1/models", "/v1/prompts", "/antiphon/keys", "/antiphon/tenants")
-BODIES: dict[str, Any] = {
-    "/v1/conversations/{conversation_id}": {"metadata": {}},
-    "/v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "x"}]},
-    "/v1/vector_stores/{vector_store_id}": {"name": "x"},
-    "/v1/vector_stores/{vector_store_id}/search": {"query": "x"},
-    "/v1/vector_stores/{vector_store_id}/files": {"file_id": "file_1"},
-    "/v1/vector_stores/{vector_store_id}/files/{file_id}": {"attributes": {}},
-    "/v1/vector_stores/{vector_store_id}/file_batches": {"file_ids": ["file_1"]},
-    "/v1/uploads/{upload_id}/complete": {"part_ids": ["part_1"]},
-    "/v1/containers/{container_id}/files": {"file_id": "file_1"},
-    "/v1/skills/{skill_id}": {"default_version": "1"},
-}
 
 
 class TwoTenantServer:
@@ -65,7 +49,6 @@ class TwoTenantServer:
         self.app = create_app(
             self.service, AuthConfig(keys=keys), ids=ids, log=open_log(io.StringIO())
         )
-        self.routes: list[Any] = self.app._app._app._app.routes  # type: ignore[attr-defined]
 
     def client(self, name: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(
@@ -76,7 +59,7 @@ class TwoTenantServer:
 
 
 @pytest.mark.requirement("API-TENANTS-ROUTES")
-async def test_no_route_shows_objects_of_another_tenant(store: Store) -> None:
+async def test_no_request_refers_to_objects_of_another_tenant(store: Store) -> None:
     served = TwoTenantServer(store)
     async with asyncio.timeout(60), served.client("mine") as mine, served.client("theirs") as thief:
         talk = (await mine.post("/v1/conversations", json={})).json()["id"]
@@ -84,39 +67,8 @@ async def test_no_route_shows_objects_of_another_tenant(store: Store) -> None:
         plain = (await mine.post("/v1/responses", json=body)).json()
         queued = (await mine.post("/v1/responses", json={**body, "background": True})).json()
         added = {"items": [{"role": "user", "content": "x"}]}
-        form = {"files": {"file": ("a.txt", b"x")}, "data": {"purpose": "user_data"}}
-        file = (await mine.post("/v1/files", **form)).json()["id"]
-        shelf = (await mine.post("/v1/vector_stores", json={})).json()["id"]
-        upload_body = {"bytes": 1, "filename": "a", "mime_type": "text/plain", "purpose": "vision"}
-        upload = (await mine.post("/v1/uploads", json=upload_body)).json()["id"]
-        folder = [("files[]", ("SKILL.md", manifest()))]
-        skill = (await mine.post("/v1/skills", files=folder)).json()["id"]
-        listed = {"file_ids": [file]}
-        batch = (await mine.post(f"/v1/vector_stores/{shelf}/file_batches", json=listed)).json()
         page = (await mine.post(f"/v1/conversations/{talk}/items", json=added)).json()
         item = page["data"][0]["id"]
-        tried = 0
-        for route in served.routes:
-            if "{" not in route.path or route.path.startswith(SHARED):
-                continue
-            for response in (plain["id"], queued["id"]):
-                path = route.path.format(
-                    response_id=response,
-                    conversation_id=talk,
-                    item_id=item,
-                    file_id=file,
-                    upload_id=upload,
-                    vector_store_id=shelf,
-                    batch_id=batch["id"],
-                    container_id="cntr_1",
-                    skill_id=skill,
-                    version="1",
-                )
-                for method in route.methods - {"HEAD"}:
-                    answer = await thief.request(method, path, json=BODIES.get(route.path))
-                    assert answer.status_code == 404, (method, path, answer.text)
-                    tried += 1
-        assert tried >= 22
         for field, status in (
             ({"previous_response_id": plain["id"]}, 400),
             ({"conversation": talk}, 404),

@@ -112,6 +112,16 @@ class FakeModel:
         self.backend = ScriptedBackend()
 
 
+class Unused:
+    """A part of the service that handlers get and no test of this folder uses."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(f"FakeService.{self._name} is used: {name}")
+
+
 class FakeService:
     """Records its calls. ``script`` shapes the runs; ``refusal`` is raised instead."""
 
@@ -129,13 +139,12 @@ class FakeService:
         self.prompts = Prompts()
         self.files = Files(MemoryStore(), clock=lambda: 1000.0, ids=counted())
         self.skills = Skills(MemoryStore(), clock=lambda: 1000.0, ids=counted())
-        self.uploads: Any = None
-        self.vector_stores: Any = None
-        self.containers: Any = None
         self.rates = MemoryStore().rates
-        self.tenants: Any = None
         self.audit = AuditTrail(MemoryStore().audit, clock=lambda: 1000.0, ids=counted())
         self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())
+
+    def __getattr__(self, name: str) -> Unused:
+        return Unused(name)
 
     def models(self) -> tuple[FakeModel, ...]:
         return (
