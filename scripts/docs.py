@@ -5,6 +5,7 @@ A test fails if a file is out of date."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from antiphon.config.keys import ApiKey
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
 from antiphon.config.options import Option, options
+from antiphon.config.reload import RELOADED_SETTINGS
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.dialects.formats.reasoning_formats import REASONING
@@ -57,6 +59,14 @@ sha256 = "…"  # antiphon key new --tenant team-a
 """
 
 
+_RELOAD_HEAD = """\
+## Settings that a reload applies
+
+A running server applies these settings [without a
+restart](operations.md#change-settings-without-a-restart). All others need a restart.
+
+"""
+
 _TABLES: tuple[tuple[str, type[Struct]], ...] = (
     ("`[models.NAME]`", Model),
     ("`[mcp_servers.NAME]`", McpServer),
@@ -73,6 +83,8 @@ def settings_page() -> str:
     for group in groups:
         members = [option for option in found if option.group == group]
         sections.append(f"## {group}\n\n{_table(members, flags=True)}")
+    reloaded = ", ".join(f"`{name}`" for name in sorted(RELOADED_SETTINGS))
+    sections.append(f"{_RELOAD_HEAD}{textwrap.fill(reloaded + '.', 100)}\n")
     for heading, cls in _TABLES:
         sections.append(f"## {heading}\n\n{_description(cls)}\n\n{_table(options(cls).values())}")
     return "\n".join(sections)
