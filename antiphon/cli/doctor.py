@@ -59,7 +59,7 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     "vllm": ("vllm", "vllm"),
     **dict.fromkeys(
         ("chat_completions", "completions", "embeddings", "rerank", "responses"),
-        ("aiohttp", "upstream"),
+        ("aiohappyeyeballs", "upstream"),
     ),
 }
 #: Engines whose model files are downloaded if they are missing.

@@ -1,4 +1,4 @@
-"""HTTP connections to one server, over aiohttp.
+"""HTTP connections to one server, and their pool.
 
 Redirects are not followed, cookies are not stored, and responses are not decompressed. Every
 failure is raised as an ``OSError``. A failed request is sent again only in one case: it was sent
@@ -7,21 +7,14 @@ over an idle connection that the server had just closed.
 
 from __future__ import annotations
 
+import asyncio
 import re
-import socket
-from collections.abc import Mapping
-from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
-from weakref import WeakSet
 
-from msgspec import Struct
-
-from antiphon.errors import SetupError
-from antiphon.support.installation import needs_extra
-
-if TYPE_CHECKING:
-    import aiohttp
+from .dialing import Dialer, Target, proxy_headers, split_url
+from .exchange import Connection, Exchange
 
 __all__ = ["HttpClient", "HttpResponse"]
 
@@ -30,28 +23,24 @@ _IDLE_S = 30.0
 #: Maximum number of times that one request is sent again because the server had closed the
 #: connection.
 _MAX_REPLACED = 3
+#: Maximum number of URLs whose parts are kept.
+_MAX_TARGETS = 256
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
-
-class _Connection(Struct):
-    """The state of the connection that a request uses. ``is_new``: the connection was opened for
-    this request."""
-
-    is_new: bool = False
-
-
-#: The connection of the request that the current task sends.
-_connection: ContextVar[_Connection] = ContextVar("upstream_connection")
+#: Connections to servers with the same scheme, address and TLS name can replace each other.
+_Key = tuple[str, str, int, str | None]
 
 
 class HttpResponse:
-    """A response whose body is read while it arrives. The names in ``headers`` are not
-    case-sensitive."""
+    """A response whose body is read while it arrives. The names in ``headers`` are in lower
+    case."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
-        self.headers: Mapping[str, str] = response.headers
+    __slots__ = ("_connection", "_exchange", "headers", "status")
+
+    def __init__(self, connection: Connection, exchange: Exchange) -> None:
+        self._connection, self._exchange = connection, exchange
+        self.status = exchange.status
+        self.headers: Mapping[str, str] = exchange.headers
 
     @property
     def media_type(self) -> str:
@@ -61,7 +50,7 @@ class HttpResponse:
     @property
     def is_read(self) -> bool:
         """Whether the whole body has been read."""
-        return self._response.content.at_eof()
+        return self._exchange.is_read
 
     async def read(self) -> bytes:
         """Wait until at least one byte of the body has arrived, and return all bytes that have
@@ -70,14 +59,11 @@ class HttpResponse:
         Raises ``OSError`` if the connection breaks, and ``TimeoutError`` if no data arrives for too
         long.
         """
-        try:
-            return await self._response.content.readany()
-        except Exception as error:
-            raise _failure(error) from None
+        return await self._exchange.read()
 
     def close(self) -> None:
         """Stop reading the response. If the body is incomplete, the connection is closed."""
-        self._response.close()
+        self._connection.release(self._exchange)
 
 
 class HttpClient:
@@ -85,24 +71,20 @@ class HttpClient:
 
     ``headers``: headers that are sent with every request. ``connect_s``: maximum time to open a
     connection, in seconds. ``silence_s``: maximum time to wait for the next data from the server,
-    in seconds. Raises ``SetupError`` if aiohttp is not installed, and ``ValueError`` for a header
+    in seconds. Raises ``SetupError`` if the extra is not installed, and ``ValueError`` for a header
     with a control character.
     """
 
     def __init__(self, headers: Mapping[str, str], *, connect_s: float, silence_s: float) -> None:
-        try:
-            import aiohttp  # noqa: F401
-        except ImportError:
-            raise SetupError(
-                needs_extra("The HTTP client for upstreams is not installed", "upstream")
-            ) from None
-        if any(_CONTROL.search(f"{name}: {value}") for name, value in headers.items()):
-            raise ValueError("a header has a control character in it")
-        self._headers = headers
-        self._times = (connect_s, silence_s)
-        self._session: aiohttp.ClientSession | None = None
-        #: Responses that may not have been read to their end.
-        self._answers: WeakSet[HttpResponse] = WeakSet()
+        self._dialer = Dialer(connect_s)
+        self._headers = _checked(headers)
+        self._silence_s = silence_s
+        self._targets: dict[str, Target] = {}
+        #: Idle connections with the times of their last use, oldest first.
+        self._idle: dict[_Key, list[tuple[Connection, float]]] = {}
+        self._connections: set[Connection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     async def request(
         self,
@@ -120,90 +102,148 @@ class HttpClient:
         address. Raises ``OSError``, and ``TimeoutError`` if connecting or waiting for data takes
         too long.
         """
-        session = self._open()
-        name = None
-        if host is not None:
-            headers = {**(headers or {}), "host": host}
-            name = urlsplit(f"//{host}").hostname if url.startswith("https:") else None
-        for attempt in range(_MAX_REPLACED + 1):
-            connection = _Connection()
-            _connection.set(connection)
-            try:
-                response = await session.request(
-                    method,
-                    url,
-                    data=body or None,
-                    headers=headers,
-                    allow_redirects=False,
-                    server_hostname=name,
-                )
+        target = self._target(url)
+        name = urlsplit(f"//{host}").hostname if host and target.scheme == "https" else None
+        request = self._encode(method, target, body, headers, host or target.authority)
+        key = (target.scheme, target.host, target.port, name)
+        for _ in range(_MAX_REPLACED):
+            connection = self._take_idle(key)
+            if connection is None:
                 break
-            except Exception as error:
+            exchange = connection.send(request, self._silence_s)
+            try:
+                return await _response(connection, exchange)
+            except ConnectionError:
                 # Servers close idle connections, many of them after 5 seconds. A request may be
                 # sent at the same moment.
-                is_stale = not connection.is_new and _is_disconnect(error)
-                if not is_stale or attempt == _MAX_REPLACED:
-                    raise _failure(error) from None
-        answer = HttpResponse(response)
-        self._answers.add(answer)
-        return answer
+                if exchange.has_data or self._is_closed:
+                    raise
+        connection = await self._open(key, target, name)
+        return await _response(connection, connection.send(request, self._silence_s))
 
     async def close(self) -> None:
-        """Close all connections. After this, reading a response fails."""
-        for answer in tuple(self._answers):  # aiohttp would let their readers wait
-            answer.close()
-        if self._session is not None:
-            await self._session.close()
+        """Close all connections, and wait until they are closed. After this, reading a response
+        fails."""
+        self._is_closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in tuple(self._connections):
+            connection.fail(ConnectionError("the connections are closed"))
+        while self._connections:  # an aborted transport is closed by the event loop's next round
+            await asyncio.sleep(0)
 
-    def _open(self) -> aiohttp.ClientSession:
-        """Return aiohttp's session. It is created at the first request, in the event loop that uses
-        it. Raises ``ConnectionError`` if the client is closed."""
-        import aiohttp
+    # --- requests --------------------------------------------------------------------------------
 
-        if self._session is not None and self._session.closed:
+    def _target(self, url: str) -> Target:
+        target = self._targets.get(url)
+        if target is None:
+            try:
+                target = split_url(url)
+            except ValueError as error:
+                raise ConnectionError(str(error)) from None
+            if len(self._targets) >= _MAX_TARGETS:
+                self._targets.clear()
+            self._targets[url] = target
+        return target
+
+    def _encode(
+        self,
+        method: str,
+        target: Target,
+        body: bytes,
+        headers: Mapping[str, str] | None,
+        host: str,
+    ) -> bytes:
+        """Return the request as it is sent."""
+        sent = {"host": host, **self._headers, **(_checked(headers) if headers else {})}
+        if target.credentials is not None:
+            encoded = b64encode(target.credentials.encode()).decode()
+            sent.setdefault("authorization", f"Basic {encoded}")
+        path = target.path
+        if target.is_forwarded and target.proxy is not None:
+            path = f"http://{target.authority}{path}"
+            sent.update(proxy_headers(target.proxy))
+        if body or method == "POST":
+            sent["content-length"] = str(len(body))
+        lines = "".join([f"{name}: {value}\r\n" for name, value in sent.items()])
+        return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+    # --- connections -----------------------------------------------------------------------------
+
+    async def _open(self, key: _Key, target: Target, name: str | None) -> Connection:
+        """Open a connection. Raises ``OSError``, also if the client is closed meanwhile."""
+        if self._is_closed:
             raise ConnectionError("the connections are closed")
-        if self._session is None:
-            connect_s, silence_s = self._times
-            self._session = aiohttp.ClientSession(
-                headers=self._headers,
-                connector=aiohttp.TCPConnector(
-                    limit=0, keepalive_timeout=_IDLE_S, socket_factory=_open_socket
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=connect_s, sock_read=silence_s
-                ),
-                auto_decompress=False,
-            )
-        return self._session
+        connection = Connection(
+            asyncio.get_running_loop().time,
+            lambda free: self._put_idle(key, free),
+            self._connections.discard,
+        )
+        self._connections.add(connection)
+        try:
+            await self._dialer.open(target, connection, name)
+            if not connection.is_open:
+                raise ConnectionError("the connections are closed")
+        except BaseException:
+            connection.fail(ConnectionError("the connection was not established"))
+            self._connections.discard(connection)
+            raise
+        return connection
+
+    def _put_idle(self, key: _Key, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle.setdefault(key, []).append((connection, loop.time()))
+        if self._sweep is None:
+            self._sweep = loop.call_later(_IDLE_S, self._close_idle)
+
+    def _take_idle(self, key: _Key) -> Connection | None:
+        """Return the connection that was used last. The others become old and are closed."""
+        connections = self._idle.get(key, [])
+        while connections:
+            connection, _ = connections.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    def _close_idle(self) -> None:
+        """Close the connections that are idle for too long."""
+        loop = asyncio.get_running_loop()
+        self._sweep, now = None, loop.time()
+        times: list[float] = []
+        for key, connections in tuple(self._idle.items()):
+            old = [each for each, since in connections if now - since >= _IDLE_S]
+            for connection in old:
+                connection.fail(ConnectionError("the connection was idle"))
+            kept = [each for each in connections[len(old) :] if each[0].is_open]
+            if kept:
+                self._idle[key] = kept
+                times.append(kept[0][1])
+            else:
+                del self._idle[key]
+        if times:
+            self._sweep = loop.call_later(min(times) + _IDLE_S - now, self._close_idle)
 
 
-def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Open a socket as aiohttp does, and record that the current request uses a new connection.
-
-    aiohttp's tracing could report new connections as well. It is not used because it would add a
-    callback to every step of a request.
-    """
-    if (connection := _connection.get(None)) is not None:
-        connection.is_new = True
-    family, kind, protocol, *_ = address
-    return socket.socket(family, kind, protocol)
-
-
-def _is_disconnect(error: Exception) -> bool:
-    """Return whether the error means that an established connection broke before the response
-    arrived."""
-    import aiohttp
-
-    return isinstance(
-        error, aiohttp.ServerDisconnectedError | ConnectionError | aiohttp.ClientOSError
-    ) and not isinstance(error, aiohttp.ClientConnectorError)
+async def _response(connection: Connection, exchange: Exchange) -> HttpResponse:
+    """Wait for the headers of the response, and return the response. If the caller is cancelled,
+    the connection is closed."""
+    try:
+        await exchange.wait_for_head()
+    except BaseException:
+        connection.release(exchange)
+        raise
+    connection.hand_out(exchange)
+    return HttpResponse(connection, exchange)
 
 
-def _failure(error: Exception) -> Exception:
-    """Convert an error of aiohttp to an ``OSError``. Other errors are returned unchanged."""
-    import aiohttp
+def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers with names in lower case. Raises ``ValueError`` for a control
+    character."""
+    if any(map(_CONTROL.search, _parts(headers))):
+        raise ValueError("a header has a control character in it")
+    return {name.lower(): value for name, value in headers.items()}
 
-    if isinstance(error, OSError) or not isinstance(error, aiohttp.ClientError):
-        return error
-    return ConnectionError(str(error))
+
+def _parts(headers: Mapping[str, str]) -> Iterable[str]:
+    yield from headers
+    yield from headers.values()
