@@ -46,7 +46,9 @@ def list_capabilities(
         ),
         _package("images of all formats", "PIL", "Pillow is not installed", "images"),
         _package("gpt-oss", "openai_harmony", "Its prompt format is not installed", "harmony"),
-        _package("other servers as models", "aiohttp", "The client is not installed", "upstream"),
+        _package(
+            "other servers as models", "aiohappyeyeballs", "The client is not installed", "upstream"
+        ),
     )
 
 

@@ -23,7 +23,7 @@ from antiphon.support.installation import needs_extra
 
 from .exchange import Connection
 
-__all__ = ["Dialer", "Target", "split_url"]
+__all__ = ["Connector", "Target", "proxy_headers", "split_url"]
 
 _PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 #: Seconds after which the next address of a host is tried as well (RFC 8305).
@@ -93,7 +93,7 @@ def _credentials(parts: SplitResult) -> str | None:
     return f"{unquote(parts.username)}:{unquote(parts.password or '')}"
 
 
-class Dialer:
+class Connector:
     """Opens connections. ``connect_s``: time limit in seconds for a connection, with its TLS
     handshake. Raises ``SetupError`` if aiohappyeyeballs is not installed."""
 

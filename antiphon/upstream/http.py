@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from .dialing import Dialer, Target, proxy_headers, split_url
+from .dialing import Connector, Target, proxy_headers, split_url
 from .exchange import Connection, Exchange
 
 __all__ = ["HttpClient", "HttpResponse"]
@@ -76,7 +76,7 @@ class HttpClient:
     """
 
     def __init__(self, headers: Mapping[str, str], *, connect_s: float, silence_s: float) -> None:
-        self._dialer = Dialer(connect_s)
+        self._connector = Connector(connect_s)
         self._headers = _checked(headers)
         self._silence_s = silence_s
         self._targets: dict[str, Target] = {}
@@ -181,7 +181,7 @@ class HttpClient:
         )
         self._connections.add(connection)
         try:
-            await self._dialer.open(target, connection, name)
+            await self._connector.open(target, connection, name)
             if not connection.is_open:
                 raise ConnectionError("the connections are closed")
         except BaseException:
