@@ -31,7 +31,8 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     ``max_tokens``: the maximum number of tokens to sample. ``stop_ids``: token ids that end the
     continuation. The engine yields such an id as the last id. It does not yield the text of a
     ``stop`` string. ``constraint``: the grammar that the engine enforces. ``is_matched``: whether
-    the caller itself matches the continuation to a grammar.
+    the caller itself matches the continuation to a grammar. ``session_key``: identifies the
+    conversation, as the key of ``session`` does. An engine in this server needs no ``session``.
 
     An engine may have extra samplers, such as a penalty for repeated text. It uses them only if the
     output may be any text: ``is_matched`` is False, and there is no constraint or the constraint
@@ -42,6 +43,7 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     stop_ids: tuple[int, ...] = ()
     constraint: Constraint | None = None
     is_matched: bool = False
+    session_key: str | None = None
 
 
 class LoadOptions(Struct, frozen=True, kw_only=True):
@@ -62,6 +64,8 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
       name on that server.
     - ``separate_caches``: whether requests will have different values of ``Sampling.cache_scope``.
       If so, the engine uses no cache that it cannot divide among these scopes.
+    - ``prompt_cache_mb``: MiB of main memory for the states of prompts that are kept although
+      other prompts run. The default depends on the memory of the machine.
     - ``engine_options``: options of this engine, under the engine's own names. They override the
       other fields.
     - ``progress``: callback for the loading progress. Its arguments are a name for what is loaded,
@@ -76,6 +80,7 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     projector: Path | None = None
     adapters: Mapping[str, str] = {}
     separate_caches: bool = False
+    prompt_cache_mb: int | None = None
     engine_options: Mapping[str, Any] = {}
     progress: Callable[[str, int, int | None], None] | None = None
 

@@ -7,6 +7,7 @@ So loading or freeing a model, and a crash of llama.cpp, affect no other work of
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
@@ -26,11 +27,14 @@ from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard
 from antiphon.support.installation import needs_extra
 
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
+from .kept_states import KeptStates, StateGroup, default_cache_mb
 from .options import parse_engine_options
 from .partial_tokens import PartialTokens
 from .process import LlamaProcess
 from .server_program import ServerSetup
 from .slots import Slot, Slots
+from .state_copier import LlamaStateCopier, lora_scales
+from .state_files import StateFiles
 from .stream import LlamaStream
 from .tokenizer import LlamaTokenizer, require_llama
 
@@ -60,7 +64,6 @@ async def load(
     options: LoadOptions = DEFAULT_LOAD_OPTIONS,
     *,
     batch: int = 256,
-    prompt_cache_mib: int = 512,
 ) -> LlamaEngine:
     """Load the GGUF file at ``path``.
 
@@ -75,14 +78,11 @@ async def load(
     loads as many layers as fit. Layers run on a GPU only if the installed build of llama.cpp's
     Python binding supports the GPU. ``options.adapters``: name of a LoRA adapter → its GGUF file.
     All adapters are loaded; a generation uses the adapter that it names.
-    ``options.engine_options``: see ``parse_engine_options``.
+    ``options.engine_options``: see ``parse_engine_options``. ``options.prompt_cache_mb``: see
+    ``KeptStates``.
 
     ``batch``: number of prompt tokens that are computed in one pass of the model. A GPU runs faster
     with a larger value, but other generations and an abort wait until the pass ends.
-
-    ``prompt_cache_mib``: size, in MiB, of a cache in main memory. When a conversation overwrites
-    the state of another conversation in a slot, the old state is copied to this cache. The cache is
-    not used with ``options.separate_caches`` or with adapters.
 
     Raises ``SetupError`` if llama.cpp's Python binding is not installed, if a file is missing or
     unusable, or if an option is unknown.
@@ -97,17 +97,17 @@ async def load(
             await asyncio.to_thread(read_gguf, Path(file).expanduser())
     wanted = options.context_size or DEFAULT_CONTEXT
     context = min(wanted, int(head.architecture_value("context_length") or wanted))
-    setup = _server_setup(path, options, context, batch)
-    if options.adapters or options.separate_caches:
-        # llama.cpp finds saved states by their ids only. But the same ids have another state under
-        # an adapter, and a tenant must not find the state of another tenant.
-        prompt_cache_mib = 0
-    setup = replace(
-        setup,
-        fields={**setup.fields, "cache_ram_mib": prompt_cache_mib},
-        speculation=speculation,
-    )
-    process = LlamaProcess(setup)
+    setup = replace(_server_setup(path, options, context, batch), speculation=speculation)
+    cache_mb = options.prompt_cache_mb
+    cache_mb = default_cache_mb() if cache_mb is None else cache_mb
+    if draft_model is not None:
+        # Copies of states lack the state of the draft model, so llama.cpp's own cache is used. It
+        # finds saved states by their ids only. But the same ids have another state under an
+        # adapter, and a tenant must not find the state of another tenant.
+        is_shared = not (options.adapters or options.separate_caches)
+        setup = replace(setup, fields={**setup.fields, "cache_ram_mib": cache_mb * is_shared})
+    files = StateFiles()
+    process = LlamaProcess(replace(setup, states=files.prefix))
     # The process loads the model while this process reads the vocabulary.
     starting = asyncio.create_task(process.start())
     try:
@@ -120,6 +120,7 @@ async def load(
         starting.cancel()
         await asyncio.wait([starting])
         await process.close()
+        files.close()
         raise
     return LlamaEngine(
         process,
@@ -127,8 +128,10 @@ async def load(
         gguf_card(options.name or path.stem, context, head, tokenizer),
         options.parallel,
         tuple(options.adapters),
+        files=files,
+        states=None if draft_model is not None else KeptStates(cache_mb << 20),
         detokenizer=detokenizer,
-        separates_caches=not prompt_cache_mib,
+        separates_caches=draft_model is None or not setup.fields["cache_ram_mib"],
         samplers=engine_options.samplers,
         # llama.cpp reports no log-probabilities for proposed tokens that it accepted.
         max_logprobs=MAX_LOGPROBS if speculation is None else None,
@@ -143,6 +146,8 @@ def _server_setup(path: Path, options: LoadOptions, context: int, batch: int) ->
         "n_batch": batch,
         "n_ubatch": batch,
         "n_gpu_layers": options.gpu_layers,
+        # llama.cpp's own cache of states, which ``KeptStates`` replaces.
+        "cache_ram_mib": 0,
     }
     if not options.gpu_layers:
         # On CPUs, ggml's plain attention is twice as fast as its fused attention for long contexts.
@@ -178,6 +183,7 @@ class LlamaEngine:
 
     ``parallel``: number of llama.cpp's slots. ``adapters``: names of the LoRA adapters, in the
     order in which they were loaded. llama.cpp identifies an adapter by its index in this order.
+    ``files``, ``states``: where states are kept; ``states`` is None if none are kept.
     ``detokenizer``: for a model that accepts images. ``samplers``: options of llama.cpp's own
     samplers, for requests whose answer need not have a particular format.
     """
@@ -190,8 +196,10 @@ class LlamaEngine:
         parallel: int,
         adapters: Sequence[str] = (),
         *,
+        files: StateFiles,
+        states: KeptStates | None,
         detokenizer: PromptDetokenizer | None = None,
-        separates_caches: bool = False,
+        separates_caches: bool = True,
         samplers: Mapping[str, float] = {},
         max_logprobs: int | None = MAX_LOGPROBS,
     ) -> None:
@@ -203,7 +211,10 @@ class LlamaEngine:
         self.tokenizer = tokenizer
         self._partial_tokens = PartialTokens(tokenizer)
         self.card = card
-        self._slots = Slots(parallel)
+        self._files = files
+        self._states = states
+        copier = None if states is None else LlamaStateCopier(process, files, self._adapters)
+        self._slots = Slots(parallel, states, copier)
         self._running: dict[LlamaStream, asyncio.Task[None]] = {}
         self._closed = False
         self.capabilities = Capabilities(
@@ -221,12 +232,15 @@ class LlamaEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         self._check(prompt, sampling)
         await self._start_process()
+        marks = _prompt_marks(prompt)
+        group = StateGroup(sampling.prefix_salt, sampling.adapter)
         slot = await self._slots.acquire(
-            self._slot_contents(prompt, sampling), sampling.prefix_salt, tenant=sampling.tenant
+            marks, group, tenant=sampling.tenant, session=sampling.session_key
         )
         stream = LlamaStream(self.tokenizer, self._partial_tokens, sampling)
         running = asyncio.create_task(self._run(stream, prompt, sampling, slot))
         self._running[stream] = running
+        running.add_done_callback(partial(self._on_done, stream, prompt, slot))
         try:
             async for chunk in stream:
                 yield chunk
@@ -235,7 +249,7 @@ class LlamaEngine:
             running.cancel()
             # The conversation's next turn often follows at once, before the task has ended.
             if stream in self._running:
-                self._slots.expect_release(slot, self._computed_ids(prompt, sampling, stream))
+                self._slots.expect_release(slot, (*marks, *stream.sampled))
 
     async def _start_process(self) -> None:
         """Start llama.cpp if its process has ended. Raises ``BackendError`` if it cannot start."""
@@ -254,8 +268,8 @@ class LlamaEngine:
     async def _run(
         self, stream: LlamaStream, prompt: Prompt, sampling: Sampling, slot: Slot
     ) -> None:
-        """Run a generation, and release its slot at the end. If this task is cancelled, the
-        connection is closed, and llama.cpp stops after at most one more token."""
+        """Run a generation. If this task is cancelled, the connection is closed, and llama.cpp
+        stops after at most one more token."""
         client = self._process.client
         try:
             request = partial(self._request, prompt, sampling, slot)
@@ -269,26 +283,15 @@ class LlamaEngine:
             stream.end(failure)
         except Exception as error:
             stream.end(error)
-        finally:
-            stream.end()
-            del self._running[stream]
-            ids = self._computed_ids(prompt, sampling, stream)
-            self._slots.release(slot, ids, is_started=stream.started)
 
-    def _computed_ids(
-        self, prompt: Prompt, sampling: Sampling, stream: LlamaStream
-    ) -> tuple[int, ...]:
-        """Return the ids by which ``Slots`` recognizes the state that the generation leaves."""
-        return (*self._slot_contents(prompt, sampling), *stream.sampled)
-
-    def _slot_contents(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
-        """Return the ids by which ``Slots`` recognizes the state of this prompt in a slot. They are
-        the token ids of the prompt. If the prompt uses an adapter, a negative number that stands
-        for the adapter precedes the token ids. So a prompt never continues a state that was
-        computed with another adapter."""
-        if sampling.adapter is None:
-            return prompt.ids
-        return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)
+    def _on_done(
+        self, stream: LlamaStream, prompt: Prompt, slot: Slot, running: asyncio.Task[None]
+    ) -> None:
+        """Release the slot of a generation that has ended."""
+        stream.end()
+        del self._running[stream]
+        ids = (*_prompt_marks(prompt), *stream.sampled)
+        self._slots.release(slot, ids, is_started=stream.started)
 
     def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> bytes:
         request = _request(prompt, sampling, slot)
@@ -298,10 +301,7 @@ class LlamaEngine:
             request |= self._samplers
         if prompt.images and self._detokenizer is not None:
             request["prompt"] = self._detokenizer.request_prompt(prompt)
-        request["lora"] = [
-            {"id": number, "scale": float(name == sampling.adapter)}
-            for number, name in enumerate(self._adapters)
-        ]
+        request["lora"] = lora_scales(self._adapters, sampling.adapter)
         return msgspec.json.encode(request)
 
     async def image_tokens(self, image: EncodedImage) -> int:
@@ -341,6 +341,23 @@ class LlamaEngine:
         if running:
             await asyncio.wait(running)
         await self._process.close()
+        if self._states is not None:
+            self._states.close()
+        self._files.close()
+
+
+def _prompt_marks(prompt: Prompt) -> tuple[int, ...]:
+    """Return the ids by which ``Slots`` recognizes the state of a prompt: its token ids, and for
+    each image a negative number that depends on the image."""
+    if not prompt.images:
+        return prompt.ids
+    marks: list[int] = []
+    start = 0
+    for image in prompt.images:
+        digest = hashlib.sha256(image.content).digest()
+        marks += (*prompt.ids[start : image.position], -1 - int.from_bytes(digest[:7], "big"))
+        start = image.position
+    return (*marks, *prompt.ids[start:])
 
 
 def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:

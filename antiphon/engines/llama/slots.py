@@ -1,133 +1,288 @@
 """Assign generations to llama.cpp's slots. A slot runs one generation at a time and keeps the state
 (KV cache) of the last generation.
 
-The next turn of a conversation gets the slot that has the conversation's state. Generations wait
-for a free slot here and not in llama.cpp, because here waiting can be cancelled.
+A prompt continues the state with which it shares the longest prefix: the state in a slot, or a kept
+state. If another conversation may still need the state in the slot, the state is kept first.
+Generations wait for a free slot here and not in llama.cpp, because here waiting can be cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from itertools import chain
-from typing import NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
 from antiphon.inference.tokens import common_prefix_length
 from antiphon.support.fair_limiter import FairLimiter
 
-__all__ = ["Slot", "Slots"]
+from .kept_states import NO_GROUP, KeptState, KeptStates, StateGroup
+from .state_files import StateFile
 
-#: A prompt continues a slot if it shares at least this fraction of the slot's ids, or at least this
-#: number of ids. Fewer shared ids are not worth the state that the slot would lose: they are cheap
-#: to compute again.
-CONTINUATION_RATIO, MIN_SHARED = 0.9, 64
+__all__ = ["Slot", "Slots", "StateCopier"]
+
+#: A prompt continues a state if it shares at least this number of ids with it, or at least this
+#: fraction of the state's ids. Fewer shared ids are cheap to compute again. For the same reason, a
+#: state is not kept for fewer ids.
+MIN_SHARED, CONTINUATION_RATIO = 64, 0.9
+
+#: Copying a token of a state costs this fraction of computing it (measured on a CPU: 1/140 of the
+#: processor time). So a state is copied if its copy costs less than what would be lost.
+COPY_COST = 128
+
+_T = TypeVar("_T")
 
 
-#: Marks a slot whose state belongs to an unknown scope. It equals no scope.
-_FOREIGN = object()
+class StateCopier(Protocol):
+    """Copies states between llama.cpp's slots and files."""
+
+    async def save(self, slot: int) -> StateFile | None:
+        """Copy the state of an idle slot to a new file. Returns None if this fails."""
+
+    async def restore(
+        self, slot: int, file: StateFile, adapter: str | None, changes_adapter: bool
+    ) -> bool:
+        """Copy a file to an idle slot. ``adapter``: the LoRA adapter of the state.
+        ``changes_adapter``: whether the slot may last have used another adapter. Returns False if
+        this fails."""
 
 
 class Slot(Struct, frozen=True):
     """A slot that one generation holds.
 
     ``number``: the slot's number in llama.cpp. ``is_reusable``: whether the generation may reuse
-    the state in the slot. This is allowed only if the state is from the same scope (see ``Slots``).
-    ``tenant``: the tenant of the generation.
+    the state in the slot. This is allowed only if the state is of the same group. ``tenant``: the
+    tenant of the generation.
     """
 
     number: int
     is_reusable: bool
+    group: StateGroup = NO_GROUP
     tenant: str = ""
+    session: str | None = None
+
+
+class _Contents(NamedTuple):
+    """The state in a slot. ``group``: None if it is unknown, so that nobody may use the state."""
+
+    group: StateGroup | None
+    ids: Sequence[int] = ()
+    session: str | None = None
 
 
 class _Ending(NamedTuple):
-    """A slot that will be free soon. ``ids``: the ids computed in it."""
+    """A slot that will be free soon, and what it will contain."""
 
-    ids: Sequence[int]
+    contents: _Contents
     released: asyncio.Event
 
 
 class Slots:
-    """The slots of one llama.cpp server. Each slot remembers the ids of its last generation.
+    """The slots of one llama.cpp server. ``states``, ``copier``: the kept states, and what copies
+    them; None to keep none.
 
-    A prompt gets the free slot with which it shares the longest prefix. If the prefix is shorter
-    than ``MIN_SHARED`` ids, and shorter than the share ``CONTINUATION_RATIO`` of the slot's ids,
-    the prompt gets the slot that has been idle longest. So a common BOS token does not overwrite a
-    conversation.
+    A prompt gets the slot, or the kept state, with which it shares the longest prefix. A kept state
+    is copied to the slot that has been idle longest. If a prompt continues only a part of a slot's
+    state, the state is kept first, or the prompt continues in a copy in an empty slot.
 
     A prompt can arrive while the generation that it continues is still ending. If the engine has
     announced this with ``expect_release``, the prompt waits for that slot.
-
-    A scope is a group of requests that may share cached states, such as the requests of one tenant.
-    A prompt never continues the ids of a slot whose last generation had another scope.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(
+        self, count: int, states: KeptStates | None = None, copier: StateCopier | None = None
+    ) -> None:
         self._free = FairLimiter(count)
-        #: Free slot → ids computed in it; idle longest first.
-        self._idle: dict[int, Sequence[int]] = dict.fromkeys(range(count), ())
+        self._states = states or KeptStates(0)
+        self._copier = copier
+        #: The free slots; idle longest first.
+        self._idle: dict[int, None] = dict.fromkeys(range(count))
+        self._contents = [_Contents(NO_GROUP) for _ in range(count)]
+        #: Slot → the adapter that it last used; None if it is unknown.
+        self._adapters: list[str | None] = [""] * count
         self._ending: dict[int, _Ending] = {}
-        #: Slot → scope of its last generation.
-        self._scopes: dict[int, object] = {}
+        #: Held while a slot is chosen and prepared: its state is copied meanwhile.
+        self._preparing = asyncio.Lock()
 
     async def acquire(
-        self, prompt: Sequence[int], scope: str | None = None, *, tenant: str = ""
+        self,
+        prompt: Sequence[int],
+        group: StateGroup = NO_GROUP,
+        *,
+        tenant: str = "",
+        session: str | None = None,
     ) -> Slot:
-        """Wait for a slot for ``prompt`` and return the slot. The caller must pass it to
+        """Wait for a slot for ``prompt``, prepare it and return it. The caller must pass it to
         ``release``.
 
-        ``scope``: the scope of the request (see ``Slots``). Waiting tenants take turns. The prompts
-        of one tenant are served in order.
+        ``group``: only states of this group are used. ``session``: the conversation of the prompt.
+        Waiting tenants take turns. The prompts of one tenant are served in order.
         """
         await self._free.acquire(tenant)
         try:
-            while (ending := self._ending.get(number := self._choose(prompt, scope))) is not None:
+            while (ending := self._find_ending(prompt, group)) is not None:
                 await ending.released.wait()
-        except asyncio.CancelledError:
+            async with self._preparing:
+                number = await self._prepare(prompt, group)
+                del self._idle[number]
+        except BaseException:
             self._free.release(tenant)
             raise
-        del self._idle[number]
-        is_reusable = self._scopes.get(number, scope) == scope
-        self._scopes[number] = scope
-        return Slot(number, is_reusable, tenant)
+        return Slot(number, self._contents[number].group == group, group, tenant, session)
 
     def expect_release(self, slot: Slot, ids: Sequence[int]) -> None:
         """Announce that the slot's generation is ending and that ``release`` follows soon. ``ids``:
         the ids computed in the slot."""
-        self._ending[slot.number] = _Ending(ids, asyncio.Event())
+        self._ending[slot.number] = _Ending(_Contents(slot.group, ids), asyncio.Event())
 
     def release(self, slot: Slot, ids: Sequence[int], *, is_started: bool = True) -> None:
         """Free the slot.
 
         ``ids``: the ids computed in the slot. ``is_started``: whether the generation has replaced
-        the slot's earlier state.
-
-        If the generation has not started, the slot still contains the earlier state. If this state
-        is from another scope (see ``Slots``), later generations must not reuse it, so the slot
-        forgets its ids.
+        the slot's earlier state. If not, the slot still contains the earlier state, as far as is
+        known. If this state is of another group, nobody uses it any more.
         """
-        if not (is_started or slot.is_reusable):
-            self._scopes[slot.number] = _FOREIGN
-            ids = ()
-        self._idle[slot.number] = ids
+        if is_started:
+            self._contents[slot.number] = _Contents(slot.group, ids, slot.session)
+        elif not slot.is_reusable:
+            self._contents[slot.number] = _Contents(None)
+        self._adapters[slot.number] = _adapter_name(slot.group) if is_started else None
+        self._idle[slot.number] = None
         if (ending := self._ending.pop(slot.number, None)) is not None:
             ending.released.set()
         self._free.release(slot.tenant)
 
+    async def keep(self, slot: Slot) -> KeptState | None:
+        """Keep the state of a released slot, if the slot is still free. Returns the kept state, if
+        there is a new one."""
+        async with self._preparing:
+            contents = self._contents[slot.number]
+            if slot.number not in self._idle or contents.group != slot.group:
+                return None
+            return await self._keep(slot.number)
+
     def forget(self) -> None:
         """Forget the states in all slots, because llama.cpp has been started again."""
-        self._idle = dict.fromkeys(self._idle, ())
+        self._contents = [_Contents(NO_GROUP) for _ in self._contents]
+        self._adapters = [""] * len(self._contents)
 
-    def _choose(self, prompt: Sequence[int], scope: str | None) -> int:
-        """Return the best slot for the prompt. It is idle, or its generation is ending."""
-        best, longest = next(iter(self._idle)), 0
-        ending = ((slot, each.ids) for slot, each in self._ending.items())
-        for slot, ids in chain(self._idle.items(), ending):
-            if self._scopes.get(slot, scope) != scope:
-                continue
-            common = common_prefix_length(ids, prompt)
-            if common > longest and common >= min(MIN_SHARED, CONTINUATION_RATIO * len(ids)):
-                best, longest = slot, common
+    def forget_session(self, session: str) -> None:
+        """Let nobody use the states that a conversation has left in idle slots."""
+        for number in self._idle:
+            if self._contents[number].session == session:
+                self._contents[number] = _Contents(None)
+
+    # --- choosing --------------------------------------------------------------------------------
+
+    def _find_ending(self, prompt: Sequence[int], group: StateGroup) -> _Ending | None:
+        """Return the generation that is ending and that the prompt continues better than any free
+        slot."""
+        best = None
+        longest = self._best_idle(prompt, group)[1]
+        for ending in self._ending.values():
+            shared = _shared(ending.contents, prompt, group)
+            if shared > longest:
+                best, longest = ending, shared
         return best
+
+    def _best_idle(self, prompt: Sequence[int], group: StateGroup) -> tuple[int | None, int]:
+        """Return the idle slot that shares the longest prefix with the prompt, and the length of
+        the prefix; None and 0 if no slot shares enough."""
+        best, longest = None, 0
+        for number in self._idle:
+            shared = _shared(self._contents[number], prompt, group)
+            if shared > longest:
+                best, longest = number, shared
+        return best, longest
+
+    async def _prepare(self, prompt: Sequence[int], group: StateGroup) -> int:
+        """Choose an idle slot for the prompt, and copy states as needed."""
+        number, in_slot = self._best_idle(prompt, group)
+        state, in_state = self._states.find(prompt, group)
+        if max(in_slot, in_state) < MIN_SHARED and number is None:
+            self._states.misses += 1
+            return await self._vacate(self._least_useful(group))
+        self._states.hits += 1
+        if state is not None and in_state > in_slot:
+            return await self._restore(state, self._least_useful(group))
+        assert number is not None
+        return await self._fork(number, in_slot)
+
+    def _least_useful(self, group: StateGroup) -> int:
+        """Return the idle slot to overwrite: an empty one, or else the one that has been idle
+        longest. Among empty slots, one that last used the same adapter is preferred."""
+        empty = [number for number in self._idle if not self._contents[number].ids]
+        same = [each for each in empty if self._adapters[each] == _adapter_name(group)]
+        return next(iter((*same, *empty, *self._idle)))
+
+    async def _vacate(self, number: int) -> int:
+        """Keep the state of a slot that will be overwritten. Return the slot's number."""
+        await self._keep(number)
+        return number
+
+    async def _fork(self, number: int, shared: int) -> int:
+        """Return a slot whose state has the first ``shared`` ids of a slot. It is this slot itself
+        if the rest of its state is not worth a copy or is kept. Otherwise the slot is copied."""
+        contents = self._contents[number]
+        if (len(contents.ids) - shared) * COPY_COST <= len(contents.ids):
+            return number
+        state = await self._keep(number)
+        target = self._least_useful(contents.group or NO_GROUP)
+        if state is None or self._contents[target].ids:
+            return number
+        return await self._restore(state, target)
+
+    async def _restore(self, state: KeptState, number: int) -> int:
+        """Copy a kept state to a slot, whose own state is kept first. Return the slot's number. If
+        the state cannot be restored, it is deleted, and the slot is empty."""
+        self._states.use(state)
+        await self._keep(number, sparing=state)
+        group, changes = state.group, self._adapters[number] != _adapter_name(state.group)
+        self._contents[number] = _Contents(None)
+        assert self._copier is not None
+        restoring = self._copier.restore(number, state.file, group.adapter, changes)
+        if await _uncancelled(restoring):
+            self._contents[number] = _Contents(group, state.ids, state.session)
+            self._adapters[number] = _adapter_name(group)
+        else:
+            self._states.remove(state)
+        return number
+
+    async def _keep(self, number: int, sparing: KeptState | None = None) -> KeptState | None:
+        """Keep the state of an idle slot, unless it is short, is kept already, or does not fit.
+        Returns the state if it is kept now. ``sparing``: a state that must not be evicted."""
+        group, ids, session = self._contents[number]
+        states, copier = self._states, self._copier
+        if group is None or copier is None or len(ids) < MIN_SHARED or not states.fits(ids):
+            return None
+        if states.covers(ids, group):
+            return None
+        file = await _uncancelled(copier.save(number))
+        if file is None:
+            return None
+        state = KeptState(group, ids, file, file.size, session)
+        return state if states.add(state, sparing) else None
+
+
+def _adapter_name(group: StateGroup) -> str:
+    return group.adapter or ""
+
+
+async def _uncancelled(copying: Coroutine[Any, Any, _T]) -> _T:
+    """Await a copy. If this task is cancelled, the copy ends first, because nobody may use the slot
+    meanwhile."""
+    task = asyncio.ensure_future(copying)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _shared(contents: _Contents, prompt: Sequence[int], group: StateGroup) -> int:
+    """Return how many ids a prompt shares with a state of a slot; 0 if they are too few."""
+    if contents.group != group:
+        return 0
+    common = common_prefix_length(contents.ids, prompt)
+    return common if common >= min(MIN_SHARED, CONTINUATION_RATIO * len(contents.ids)) else 0

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from antiphon.engines.llama.slots import MIN_SHARED, Slot, Slots
+from antiphon.engines.llama.kept_states import StateGroup
+from antiphon.engines.llama.slots import MIN_SHARED, Slots
 
 
 async def test_conversation_returns_to_its_slot() -> None:
@@ -87,23 +88,23 @@ async def test_waits_its_turn_and_can_stop_waiting() -> None:
 
 async def test_slot_of_another_scope_is_not_reused() -> None:
     slots, ids = Slots(2), tuple(range(20))
-    mine = await slots.acquire(ids, "a")
+    mine = await slots.acquire(ids, StateGroup("a"))
     slots.release(mine, ids)
-    other = await slots.acquire((*ids, 1), "b")
+    other = await slots.acquire((*ids, 1), StateGroup("b"))
     assert other.number != mine.number
     slots.release(other, (*ids, 1))
-    again = await slots.acquire((*ids, 2), "a")
-    assert again == Slot(mine.number, is_reusable=True)
-    foreign = await slots.acquire((*ids, 3), "c")
+    again = await slots.acquire((*ids, 2), StateGroup("a"))
+    assert (again.number, again.is_reusable) == (mine.number, True)
+    foreign = await slots.acquire((*ids, 3), StateGroup("c"))
     assert not foreign.is_reusable
 
 
 async def test_generation_that_never_started_leaves_a_foreign_slot() -> None:
     slots, ids = Slots(1), (1, 2, 3)
-    slots.release(await slots.acquire(ids, "a"), ids)
-    stopped = await slots.acquire(ids, "b")
+    slots.release(await slots.acquire(ids, StateGroup("a")), ids)
+    stopped = await slots.acquire(ids, StateGroup("b"))
     slots.release(stopped, ids, is_started=False)
-    assert not (await slots.acquire(ids, "b")).is_reusable
+    assert not (await slots.acquire(ids, StateGroup("b"))).is_reusable
 
 
 async def test_waiting_tenants_are_served_in_turn() -> None:

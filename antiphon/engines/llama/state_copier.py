@@ -1,0 +1,63 @@
+"""Copy states between llama.cpp's slots and files, by calls to llama.cpp's server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from .process import LlamaProcess
+from .state_files import StateFile, StateFiles
+
+__all__ = ["LlamaStateCopier", "lora_scales"]
+
+_log = structlog.get_logger(__name__)
+
+
+class LlamaStateCopier:
+    """``StateCopier`` of one llama.cpp process. ``adapters``: the names of the LoRA adapters."""
+
+    def __init__(self, process: LlamaProcess, files: StateFiles, adapters: Sequence[str]) -> None:
+        self._process = process
+        self._files = files
+        self._adapters = adapters
+
+    async def save(self, slot: int) -> StateFile | None:
+        file = self._files.create()
+        if await self._post(f"/slots/{slot}?action=save", {"filename": file.name}):
+            return file
+        file.close()
+        return None
+
+    async def restore(
+        self, slot: int, file: StateFile, adapter: str | None, changes_adapter: bool
+    ) -> bool:
+        if changes_adapter and self._adapters:
+            # llama.cpp empties a slot whose adapter changes. So let it change before.
+            request = {
+                "prompt": [0],
+                "max_tokens": 1,
+                "id_slot": slot,
+                "cache_prompt": False,
+                "lora": lora_scales(self._adapters, adapter),
+            }
+            if not await self._post("/completion", request):
+                return False
+        return await self._post(f"/slots/{slot}?action=restore", {"filename": file.name})
+
+    async def _post(self, target: str, body: Any) -> bool:
+        try:
+            answer = await self._process.client.post(target, body)
+        except (OSError, ValueError) as error:
+            answer = {"error": {"message": str(error)}}
+        if "error" in answer:
+            _log.warning("llama.cpp cannot copy a state", reason=answer["error"].get("message"))
+            return False
+        return True
+
+
+def lora_scales(adapters: Sequence[str], used: str | None) -> list[dict[str, Any]]:
+    """Return llama.cpp's field ``lora``: the scale of each adapter, so that only ``used`` has an
+    effect."""
+    return [{"id": n, "scale": float(name == used)} for n, name in enumerate(adapters)]
