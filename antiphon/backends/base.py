@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from antiphon.dialects.base import ReasoningRetention
+from antiphon.engines.base import PrefixCacheCounts
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.stream.deltas import Delta
@@ -140,13 +141,14 @@ class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``value``: ``loaded``, ``loading``, ``unloading``, ``unloaded``, or ``failed`` after a failed
     load. While the model loads, ``stage`` names the current part of the work, ``bytes`` is the
     number of bytes loaded so far, and ``total_bytes`` is the total number of bytes, or None if it
-    is unknown.
+    is unknown. ``prefix_cache``: what the cache of a loaded model holds; only operators see it.
     """
 
     value: str
     stage: str = ""
     bytes: int = 0
     total_bytes: int | None = None
+    prefix_cache: PrefixCacheCounts | None = None
 
 
 class Backend(Protocol):

@@ -183,7 +183,10 @@ class OnDemandBackend(BackendWrapper):
     @property
     def status(self) -> Status:
         """The state of the model, with the progress while it loads."""
-        return self._status
+        backend = None if self._current is None else self._current.backend
+        if backend is None or self._status.value != "loaded":
+            return self._status
+        return replace(self._status, prefix_cache=backend.status.prefix_cache)
 
     @property
     def users(self) -> int:

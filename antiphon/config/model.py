@@ -100,6 +100,14 @@ class Model(Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 4
+    prompt_cache_mb: Annotated[
+        _Limit | None,
+        declare(
+            "Main memory in MiB in which `llama` keeps the states of prompts that other prompts "
+            "have displaced (see engines.md). 0: none. Unset: a quarter of the memory that is free "
+            "when the model is loaded, divided by the number of models with this engine."
+        ),
+    ] = None
     gpu_layers: Annotated[
         int,
         declare(

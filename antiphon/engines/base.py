@@ -17,10 +17,12 @@ from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard
 
 __all__ = [
     "DEFAULT_LOAD_OPTIONS",
+    "CachingEngine",
     "Capabilities",
     "Engine",
     "ImageMeasurer",
     "LoadOptions",
+    "PrefixCacheCounts",
     "Sampling",
 ]
 
@@ -153,6 +155,31 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Stop all generations and free the model."""
+
+
+class PrefixCacheCounts(Struct, frozen=True, kw_only=True):
+    """What an engine's cache of prefixes holds and has done.
+
+    ``states``: the kept states, of ``bytes`` bytes together. ``limit_bytes``: the budget. ``hits``:
+    prompts that continued the state of an earlier one. ``misses``: other prompts. ``evictions``:
+    states that were deleted because of the budget.
+    """
+
+    states: int = 0
+    bytes: int = 0
+    limit_bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+
+
+@runtime_checkable
+class CachingEngine(Protocol):
+    """An engine whose cache of prefixes can be observed."""
+
+    @property
+    def prefix_cache(self) -> PrefixCacheCounts | None:
+        """What the cache holds and has done; None if it cannot be told."""
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -117,7 +118,12 @@ def create_app(
     metrics.observe_queue(admission)
     rates = RateLimits(service.rates, owner=secrets.token_hex(8), timer=clock)
     metrics.observe_models(
-        lambda: {model.name: model.status.value == "loaded" for model in service.models()}
+        lambda: {model.name: model.status.value == "loaded" for model in service.models()},
+        lambda: {
+            model.name: asdict(cache)
+            for model in service.models()
+            if (cache := model.status.prefix_cache) is not None
+        },
     )
     deps = EndpointDependencies(
         service=service,

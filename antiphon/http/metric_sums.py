@@ -9,11 +9,25 @@ from msgspec import Struct
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["MetricSnapshot", "SummedMetrics", "sum_metrics", "take_snapshot"]
+__all__ = ["PROMPT_CACHE", "MetricSnapshot", "SummedMetrics", "sum_metrics", "take_snapshot"]
 
-#: Metrics that are combined by their maximum instead of their sum: whether a model is loaded, and
-#: the lag of the slowest reader.
-_LARGEST = ("antiphon_model_loaded", "antiphon_event_log_follower_lag_batches")
+#: What an engine reports about its cache of prompts → the help text of its metric. They are gauges,
+#: because they begin again when the model is loaded again.
+PROMPT_CACHE = {
+    "states": "States of prompts that the model's engine keeps.",
+    "bytes": "Bytes of the states of prompts that the model's engine keeps.",
+    "limit_bytes": "Largest number of bytes of the states that the model's engine keeps.",
+    "hits": "Prompts that continued the state of an earlier prompt, since the model was loaded.",
+    "misses": "Prompts that continued no earlier state, since the model was loaded.",
+    "evictions": "States that were deleted because of the limit, since the model was loaded.",
+}
+#: Metrics that are combined by their maximum instead of their sum: whether a model is loaded, the
+#: lag of the slowest reader, and the cache of a model that all processes use.
+_LARGEST = (
+    "antiphon_model_loaded",
+    "antiphon_event_log_follower_lag_batches",
+    *(f"antiphon_prompt_cache_{name}" for name in PROMPT_CACHE),
+)
 _GAUGE = "gauge"
 
 #: Name, labels and value.

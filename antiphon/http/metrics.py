@@ -23,7 +23,7 @@ from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response, Usage
 
 from .metric_names import MetricNames, OtherNames
-from .metric_sums import MetricSnapshot, SummedMetrics, take_snapshot
+from .metric_sums import PROMPT_CACHE, MetricSnapshot, SummedMetrics, take_snapshot
 
 __all__ = ["Metrics", "RunTiming"]
 
@@ -301,6 +301,11 @@ class Metrics:
         self._store.followers.set_function(lambda: len(self._followers))
         self._store.lag.set_function(self._follower_lag)
         self._models: Callable[[], Mapping[str, bool]] = dict
+        self._caches: Callable[[], Mapping[str, Mapping[str, int]]] = dict
+        self._prompt_cache = {
+            name: Gauge(f"antiphon_prompt_cache_{name}", text, ("model",), registry=registry)
+            for name, text in PROMPT_CACHE.items()
+        }
         if names != "antiphon":
             collectors = [
                 self._queue.running,
@@ -327,10 +332,14 @@ class Metrics:
             lambda: admission.waiting - sum(map(admission.waiting_of, known))
         )
 
-    def observe_models(self, models: Callable[[], Mapping[str, bool]]) -> None:
-        """Export a gauge for each model that ``models`` returns. The gauge shows whether the model
-        is loaded."""
-        self._models = models
+    def observe_models(
+        self,
+        models: Callable[[], Mapping[str, bool]],
+        caches: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
+    ) -> None:
+        """Export gauges for each model. ``models``: returns whether each model is loaded.
+        ``caches``: returns the values of ``PROMPT_CACHE`` of each model that reports them."""
+        self._models, self._caches = models, caches
 
     def observe_wait(self, seconds: float) -> None:
         """Record how long an admitted request waited in the queue."""
@@ -454,6 +463,9 @@ class Metrics:
         """Return the metrics of this process."""
         for model, is_loaded in self._models().items():
             self._loaded.labels(model).set(is_loaded)
+        for model, values in self._caches().items():
+            for name, gauge in self._prompt_cache.items():
+                gauge.labels(model).set(values[name])
         return take_snapshot(self.registry)
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:

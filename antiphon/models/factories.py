@@ -40,14 +40,20 @@ Factory = Callable[[str, Model, Settings, ProgressCallback | None], Awaitable[Ba
 async def _llama(
     name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
-    """Build a backend that runs llama.cpp in this process."""
+    """Build a backend that runs llama.cpp in a child process."""
     from antiphon.engines.llama.engine import load
+    from antiphon.engines.llama.kept_states import default_cache_mb
 
     path = await fetch_gguf(model.source, settings.cache_dir, progress)
+    cache_mb = model.prompt_cache_mb
+    if cache_mb is None:
+        sharing = [each for each in settings.models.values() if each.engine in ("llama", "auto")]
+        cache_mb = default_cache_mb() // max(1, len(sharing))
     samplers = DEFAULT_SAMPLERS if model.source == DEFAULT else {}
     options = replace(
         _load_options(name, model, settings),
         projector=_projector(model),
+        prompt_cache_mb=cache_mb,
         engine_options={**samplers, **model.engine_options},
     )
     return await local_backend(await load(path, options), name, model, settings)
@@ -249,6 +255,7 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
         parallel=model.parallel,
         gpu_layers=model.gpu_layers,
         adapters=model.adapters,
+        prompt_cache_mb=model.prompt_cache_mb,
         separate_caches=not settings.shares_prefix_cache,
         engine_options=model.engine_options,
     )

@@ -17,6 +17,7 @@ from antiphon.wire.admin.managed_models import (
     ManagedModel,
     ManagedModelList,
     ModelMemory,
+    PromptCache,
     PullCompleted,
     PullEvent,
     PullFailed,
@@ -136,16 +137,18 @@ class ModelManager:
         model, settings = configured.model, self._settings
         files = await asyncio.to_thread(local_files, model, settings)
         memory = await estimate_memory(model, settings) if configured.on_demand else 0
+        status = configured.backend.status
         return ManagedModel(
             id=configured.name,
             aliases=(*model.aliases, *model.adapters),
             engine=model.engine,
             source=model.source if has_files(model) else None,
-            status=convert(configured.backend.status, ModelStatus, from_attributes=True),
+            status=convert(status, ModelStatus, from_attributes=True),
             can_unload=configured.on_demand is not None,
             size_bytes=sum(file.stat().st_size for file in files) or None,
             memory_bytes=memory or None,
             context_size=configured.backend.context_size,
+            prompt_cache=convert(status.prefix_cache, PromptCache | None, from_attributes=True),
             running_requests=configured.on_demand.users if configured.on_demand else 0,
         )
 

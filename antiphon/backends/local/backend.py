@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, BackendCapabilities, Reply
+from antiphon.backends.base import Backend, BackendCapabilities, Reply, Status
 from antiphon.backends.truncation import shorten_conversation
 from antiphon.backends.validation.answer_format import answer_format, enforced_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
@@ -24,7 +24,7 @@ from antiphon.backends.validation.retry import ValidationPlan, validate_reply
 from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
-from antiphon.engines.base import Engine, ImageMeasurer, Sampling
+from antiphon.engines.base import CachingEngine, Engine, ImageMeasurer, Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.matched_generation import MatchedGeneration
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
@@ -67,6 +67,11 @@ class LocalBackend(Backend):
     @property
     def context_size(self) -> int:
         return self._engine.card.context_size
+
+    @property
+    def status(self) -> Status:
+        cache = self._engine.prefix_cache if isinstance(self._engine, CachingEngine) else None
+        return Status(value="loaded", prefix_cache=cache)
 
     @property
     def recommended_options(self) -> Mapping[str, Any]:

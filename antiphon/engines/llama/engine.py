@@ -17,7 +17,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
+from antiphon.engines.base import (
+    DEFAULT_LOAD_OPTIONS,
+    Capabilities,
+    LoadOptions,
+    PrefixCacheCounts,
+    Sampling,
+)
 from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.request_checks import check_request, images_unsupported_error
 from antiphon.engines.gguf.model_card import gguf_card
@@ -332,6 +338,11 @@ class LlamaEngine:
         if sampling.adapter is not None and sampling.adapter not in self._adapters:
             raise InvalidRequest(f"There is no adapter {sampling.adapter!r}.", param="model")
         check_image_positions(prompt)
+
+    @property
+    def prefix_cache(self) -> PrefixCacheCounts | None:
+        """What the kept states are. See ``CachingEngine``."""
+        return None if self._states is None else self._states.counts
 
     async def close(self) -> None:
         self._closed = True

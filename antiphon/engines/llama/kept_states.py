@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from antiphon.engines.base import PrefixCacheCounts
 from antiphon.inference.tokens import common_prefix_length
 from antiphon.support.memory import available_bytes
 
 from .state_files import StateFile
 
-__all__ = ["NO_GROUP", "KeptState", "KeptStates", "StateCounts", "StateGroup", "default_cache_mb"]
+__all__ = ["NO_GROUP", "KeptState", "KeptStates", "StateGroup", "default_cache_mb"]
 
 #: A state that covers all but this number of another state's ids makes that state superfluous. The
 #: last sampled token of a slot is not computed, for example.
@@ -50,18 +51,6 @@ class KeptState(Struct, eq=False):
     used: int = 0
 
 
-class StateCounts(Struct, frozen=True, kw_only=True):
-    """What a cache of states holds and has done. ``hits``: prompts that continued a state, of a
-    slot or a kept one. ``misses``: other prompts. ``limit_bytes``: the budget."""
-
-    states: int = 0
-    bytes: int = 0
-    limit_bytes: int = 0
-    hits: int = 0
-    misses: int = 0
-    evictions: int = 0
-
-
 class KeptStates:
     """An index of the kept states. ``max_bytes``: the budget.
 
@@ -84,9 +73,9 @@ class KeptStates:
         return itertools.chain.from_iterable(self._groups.values())
 
     @property
-    def counts(self) -> StateCounts:
+    def counts(self) -> PrefixCacheCounts:
         """What the cache holds and has done."""
-        return StateCounts(
+        return PrefixCacheCounts(
             states=sum(map(len, self._groups.values())),
             bytes=self._bytes,
             limit_bytes=self.max_bytes,

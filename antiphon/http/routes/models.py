@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import UNSET, UnsetType
-from msgspec.structs import asdict
+from msgspec import UNSET, UnsetType, convert
 from starlette.requests import Request
 
 from antiphon.compat.messages.types import MessagesModel, MessagesModelPage
@@ -99,7 +98,7 @@ def _entry(name: str, model: CatalogModel) -> ModelEntry:
     return ModelEntry(
         id=name,
         created=model.created,
-        status=ModelStatus(**asdict(model.status)),
+        status=convert(model.status, ModelStatus, from_attributes=True),
         input_modalities=_input_modalities(model),
     )
 

@@ -13,6 +13,7 @@ __all__ = [
     "ManagedModel",
     "ManagedModelList",
     "ModelMemory",
+    "PromptCache",
     "PullCompleted",
     "PullEvent",
     "PullFailed",
@@ -31,6 +32,8 @@ class ManagedModel(Struct, frozen=True, kw_only=True):
     - ``size_bytes``: size of these files on this machine; null for a model without files, and
       before the files are downloaded.
     - ``memory_bytes``: estimated memory of the model when it is loaded; null if unknown.
+    - ``prompt_cache``: the states of prompts that the model's engine keeps; null if the model is
+      not loaded or its engine does not tell.
     - ``running_requests``: number of requests that use the model or wait for it; always 0 for a
       model on another server.
     """
@@ -45,7 +48,26 @@ class ManagedModel(Struct, frozen=True, kw_only=True):
     size_bytes: int | None
     memory_bytes: int | None
     context_size: int | None
+    prompt_cache: PromptCache | None
     running_requests: int
+
+
+class PromptCache(Struct, frozen=True, kw_only=True):
+    """The states of prompts that an engine keeps, so that prompts that begin in the same way need
+    not be computed again.
+
+    - ``states``, ``bytes``: how many there are, and their size. ``limit_bytes``: the limit of the
+      size (setting ``prompt_cache_mb``).
+    - ``hits``, ``misses``: prompts that continued an earlier state, and other prompts.
+    - ``evictions``: states that were deleted because of the limit.
+    """
+
+    states: int
+    bytes: int
+    limit_bytes: int
+    hits: int
+    misses: int
+    evictions: int
 
 
 class ModelMemory(Struct, frozen=True, kw_only=True):

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.kept_states import NO_GROUP, KeptState, KeptStates, StateGroup
 from antiphon.engines.llama.slots import MIN_SHARED, Slot, Slots
 from antiphon.engines.llama.state_files import StateFile, StateFiles
 from antiphon.inference.tokens import Prompt, common_prefix_length
+from antiphon.models.catalog import load as load_catalog
 from antiphon.testing.engine_check import TIMEOUT_S, collect
 from tests.tiny_models.tiny_tools import GGUF
 
@@ -255,3 +259,23 @@ async def test_restored_state_continues_with_the_same_tokens(smollm2_path: Path)
         assert restored.cached_tokens >= len(head) + len(first.ids) - 2
     finally:
         await engine.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_operators_see_the_cache_of_a_model(tmp_path: Path) -> None:
+    model = Model(source=str(GGUF), context_size=512, threads=1, prompt_cache_mb=8)
+    served = await load_catalog(Settings(models={"tiny": model}, cache_dir=tmp_path))
+    try:
+        async with served.configured_models[0].on_demand.use() as backend:  # type: ignore[union-attr]
+            assert isinstance(backend, LocalBackend) and isinstance(backend.engine, LlamaEngine)
+            for _ in range(3):
+                await ask(backend.engine, range(300, 400))
+        assert served.manager is not None
+        (shown,) = (await served.manager.list()).data
+        assert shown.prompt_cache is not None
+        assert (shown.prompt_cache.hits, shown.prompt_cache.misses) == (2, 1)
+        assert shown.prompt_cache.limit_bytes == 8 * MIB
+        assert served.all()[0].status.prefix_cache is not None
+    finally:
+        await served.close()

@@ -59,6 +59,7 @@ async def test_list_shows_states_sizes_and_memory(client: Any) -> None:
         "size_bytes": None,
         "memory_bytes": 3 * 2**20,
         "context_size": talk["context_size"],
+        "prompt_cache": None,
         "running_requests": 0,
     }
     assert (later["status"], later["memory_bytes"]) == ({"value": "unloaded"}, None)
