@@ -153,6 +153,14 @@ class _QueueSeries:
         )
 
 
+def _prompt_cache_gauges(registry: CollectorRegistry) -> Mapping[str, Gauge]:
+    """Return the gauges of ``PROMPT_CACHE``, by its names."""
+    return {
+        name: Gauge(f"antiphon_prompt_cache_{name}", text, ("model",), registry=registry)
+        for name, text in PROMPT_CACHE.items()
+    }
+
+
 class _TenantSeries:
     """The metrics that have a tenant label. They count requests and tokens."""
 
@@ -302,10 +310,7 @@ class Metrics:
         self._store.lag.set_function(self._follower_lag)
         self._models: Callable[[], Mapping[str, bool]] = dict
         self._caches: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-        self._prompt_cache = {
-            name: Gauge(f"antiphon_prompt_cache_{name}", text, ("model",), registry=registry)
-            for name, text in PROMPT_CACHE.items()
-        }
+        self._prompt_cache = _prompt_cache_gauges(registry)
         if names != "antiphon":
             collectors = [
                 self._queue.running,
