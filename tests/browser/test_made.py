@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import struct
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.attachments.samples import png
 from tests.browser.conftest import Visitor, model, visiting
 from tests.browser.test_playground import sent_body
 from tests.conformance.test_tool_search import tool_call
@@ -22,11 +24,20 @@ from tests.tools.image_generation.api import serve_images_api_in_thread
 CODE = """with open("/mnt/data/table.csv", "w") as file:
     file.writelines(f"{n},{n * n}\\n" for n in range(4))
 """
+#: Writes a picture of 8 x 6 pixels.
+CHART = f"""import base64
+open("/mnt/data/chart.png", "wb").write(base64.b64decode({base64.b64encode(png(8, 6))!r}))
+"""
 TABLE = "0,0\n1,1\n2,4\n3,9\n"
 SCENES = {
     "the powers": [
         tool_call("python", {"input": CODE}),
         "They are in [the table](sandbox:/mnt/data/table.csv).",
+    ],
+    "a crash": [tool_call("python", {"input": "numbers = []\nnumbers[3]"}), "It failed."],
+    "a chart": [
+        tool_call("python", {"input": CHART}),
+        "Here: [chart](sandbox:/mnt/data/chart.png).",
     ],
     "a red field": [
         tool_call("image_generation", {"prompt": "red", "size": "1024x1024"}),
@@ -102,3 +113,21 @@ def test_files_of_a_container_are_downloaded(visitor: Visitor, server: Server) -
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete auto").first.click()
     page.get_by_role("heading", name="No containers").wait_for()
+
+
+def test_crashed_code_looks_crashed(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.get_by_role("switch", name="Code interpreter").check()
+    turn = visitor.answered("Show me a crash")
+    card = turn.get_by_role("button", name="Code failed")
+    assert "IndexError: list index out of range" in card.inner_text()
+    assert "failed" in card.locator("..").get_attribute("class")
+
+
+def test_chart_of_code_is_shown(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.get_by_role("switch", name="Code interpreter").check()
+    turn = visitor.answered("Show me a chart")
+    picture = turn.get_by_role("button", name="chart.png, enlarge").locator("img")
+    picture.wait_for()
+    page.wait_for_function("document.querySelector('.turn .picture img').naturalWidth === 8")

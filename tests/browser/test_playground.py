@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.attachments.samples import pdf, png
-from tests.browser.conftest import Visitor, visiting
-from tests.e2e.server import Server
+from tests.browser.conftest import Visitor, model, visiting
+from tests.browser.test_responses import create
+from tests.e2e.server import Server, serving
 from tests.tools.mcp.process import Toys
 
 #: Packages of Node for the snippets.
@@ -137,6 +138,37 @@ def test_stream_goes_on_after_the_connection_was_lost(visitor: Visitor) -> None:
     assert any("starting_after" in url for url in visitor.urls)
 
 
+def test_run_that_a_restarted_server_completes_is_followed_by_itself(
+    browser: Any, tmp_path: Path
+) -> None:
+    """Without a click: the page looks for the server until it is there again."""
+    with serving(tmp_path, "lease_s = 1", model=model()) as server:
+        with visiting(browser, server.root) as visitor:
+            page = visitor.open()
+            turn = visitor.ask("Tell me a long story")
+            turn.get_by_text("Once upon a time").wait_for()
+            server.kill()
+            turn.get_by_text("The connection was lost. Trying again").wait_for()
+            port = {"ANTIPHON_PORT": server.root.rpartition(":")[2]}
+            with serving(tmp_path, "lease_s = 1", model=model(), environment=port):
+                turn.get_by_text("That was the whole story.").wait_for()
+                turn.get_by_role("button", name="Retry").wait_for()
+                assert turn.get_by_text("Trying again").count() == 0
+                page.close()
+
+
+def test_speed_after_a_reload_is_the_speed_of_the_model(visitor: Visitor) -> None:
+    """Not that of the stored events, which come at once."""
+    page = visitor.open()
+    turn = visitor.ask("Tell me a long story")
+    turn.get_by_text("Once upon a time").wait_for()
+    page.reload()
+    turn = page.get_by_role("article", name="Turn")
+    rate = turn.locator(".figures div", has_text="tokens/s").locator("dd")
+    rate.wait_for()
+    assert 1 < float(rate.inner_text()) < 1_000
+
+
 def stopped(visitor: Visitor) -> Any:
     """Ask for a long story and stop it after its beginning."""
     turn = visitor.ask("Tell me a long story")
@@ -215,6 +247,68 @@ def test_other_conversation_begins_while_an_answer_is_written(visitor: Visitor) 
     recent = page.get_by_label("Recent conversations")
     recent.get_by_role("button", name="Tell me a long story of two chats").click()
     page.get_by_role("article").get_by_text("That was the whole story.").wait_for()
+
+
+def test_retries_are_one_conversation_and_programs_are_apart(
+    visitor: Visitor, server: Server
+) -> None:
+    page = visitor.open()
+    create(server, input="A program with a lotus")
+    visitor.answered("Hi from a lotus")
+    for versions in ("2 / 2", "3 / 3"):
+        page.get_by_role("button", name="Retry").click()
+        page.get_by_text(versions).wait_for()
+        page.get_by_role("button", name="Retry").wait_for()
+    recent = page.get_by_label("Recent conversations")
+    page.reload()
+    today = recent.get_by_role("list", name="Today")
+    today.get_by_role("button", name="Hi from a lotus").wait_for()
+    assert today.get_by_role("button", name="Hi from a lotus").count() == 1
+    programs = recent.get_by_role("list", name="From programs")
+    assert programs.get_by_role("button", name="A program with a lotus").count() == 1
+
+
+def test_file_search_takes_the_only_store_or_asks(visitor: Visitor, server: Server) -> None:
+    page = visitor.open()
+    page.route("**/v1/vector_stores?*", lambda route: route.fulfill(json={"data": []}))
+    page.get_by_role("switch", name="File search").check()
+    visitor.ask("What do my files say?")
+    page.get_by_text("File search needs a vector store.").wait_for()
+    assert page.get_by_role("article").count() == 0
+    page.unroute("**/v1/vector_stores?*")
+    store = {"id": "vs_1", "name": "Library", "status": "completed"}
+    page.route("**/v1/vector_stores?*", lambda route: route.fulfill(json={"data": [store]}))
+    page.get_by_role("switch", name="File search").uncheck()
+    page.get_by_role("switch", name="File search").check()
+    page.get_by_role("checkbox", name="Library").wait_for()
+    assert page.get_by_role("checkbox", name="Library").is_checked()
+    page.get_by_role("button", name="Code", exact=True).click()
+    page.get_by_role("dialog").get_by_text("vs_1").wait_for()
+
+
+def test_what_a_new_chat_takes_over_is_visible(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.get_by_role("button", name="Output").click()
+    page.get_by_label("Format").select_option("json_object")
+    page.get_by_role("switch", name="Code interpreter").check()
+    page.get_by_role("button", name="JSON · Code interpreter").wait_for()
+    page.get_by_role("button", name="Ask without tools and output format").click()
+    page.get_by_role("button", name="JSON · Code interpreter").wait_for(state="detached")
+    assert page.get_by_label("Format").input_value() == "text"
+    assert not page.get_by_role("switch", name="Code interpreter").is_checked()
+
+
+@pytest.mark.parametrize(("button", "field"), [("MCP server", "Label"), ("Function", "Name")])
+def test_dialogs_begin_in_their_first_field(visitor: Visitor, button: str, field: str) -> None:
+    page = visitor.open()
+    page.get_by_role("button", name=button, exact=True).click()
+    page.wait_for_function("document.activeElement.matches('dialog input')")
+    page.keyboard.type("weather")
+    assert page.get_by_role("dialog").get_by_label(field).first.input_value() == "weather"
+
+
+def test_unknown_address_says_so(visitor: Visitor) -> None:
+    visitor.open("vector-stores").get_by_role("heading", name="There is no such view").wait_for()
 
 
 def test_cut_answer_is_continued(visitor: Visitor, server: Server) -> None:
@@ -343,7 +437,7 @@ def test_conversation_is_renamed(visitor: Visitor) -> None:
     page.get_by_role("heading", name="Flowers of spring").wait_for()
     visitor.answered("And a rose?")
     page.get_by_role("button", name="New chat").click()
-    page.get_by_role("heading", name="Playground").wait_for()
+    page.get_by_role("heading", name="New chat").wait_for()
     page.reload()
     recent = page.get_by_label("Recent conversations")
     recent.get_by_role("button", name="Flowers of spring").click()
@@ -503,6 +597,7 @@ def test_structured_output_follows_the_schema_of_the_form(visitor: Visitor, serv
     page.get_by_label("Name of the field").last.fill("country")
     page.get_by_label("Name of the field").last.press("Tab")
     turn = visitor.answered("Name a city as JSON")
+    turn.locator("pre .hljs-attr").nth(1).wait_for()
     assert turn.locator("pre .hljs-attr").count() == 2
     body = sent_body(visitor, server)
     assert body["text"]["format"]["schema"] == {

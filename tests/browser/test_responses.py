@@ -82,7 +82,7 @@ def test_response_shows_its_tree(visitor: Visitor, conversation: list[str]) -> N
     page.get_by_role("link", name="Beside the second").click()
     page.get_by_role("heading", name=beside).wait_for()
     page.get_by_role("button", name="Show 2 earlier items").click()
-    page.get_by_text("An orchid of the first turn").wait_for()
+    page.get_by_role("tabpanel").get_by_text("An orchid of the first turn").wait_for()
     page.get_by_role("link", name="The response before this one").click()
     page.get_by_role("heading", name=first).wait_for()
 
@@ -142,7 +142,7 @@ def test_conversation_goes_on_in_the_playground(
 ) -> None:
     page = visitor.open(f"responses/{conversation[1]}")
     page.get_by_role("button", name="Open in the playground").click()
-    page.get_by_text("An orchid of the first turn").wait_for()
+    page.get_by_role("heading", name="An orchid of the first turn").wait_for()
     assert page.get_by_role("article").count() == 2
     visitor.answered("And a third turn")
     assert page.get_by_role("article").count() == 3

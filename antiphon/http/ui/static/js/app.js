@@ -1,7 +1,7 @@
 // The shell: navigation, theme, the question for a key, and which view is shown.
 import { access, setKey } from "./api.js";
 import { html, inBrowser, render, useEffect, useEscape, useRef, useState, useStore } from "./lib.js";
-import { Field, Icon, IconButton } from "./parts.js";
+import { Empty, Field, Icon, IconButton } from "./parts.js";
 import { Recent } from "./recent.js";
 import { Playground } from "./playground/view.js";
 import { Containers } from "./views/containers.js";
@@ -23,6 +23,11 @@ const VIEWS = [
   { path: "usage", name: "Usage", icon: "chart", view: Usage },
   { path: "settings", name: "Settings", icon: "gear", view: ServerSettings },
 ];
+
+const UNKNOWN = {
+  path: "", name: "Not found", view: () => html`<div class="view"><div class="view-body">
+    <${Empty} icon="search" title="There is no such view"><p>Choose one in the menu.</p></${Empty}></div></div>`,
+};
 
 const theme = inBrowser("theme");
 
@@ -50,7 +55,7 @@ function App() {
   const [path, ...rest] = useRoute();
   const [menu, setMenu] = useState(false);
   const { needed, key } = useStore(access);
-  const view = VIEWS.find((each) => each.path === path) ?? VIEWS[0];
+  const view = VIEWS.find((each) => each.path === path) ?? (path ? UNKNOWN : VIEWS[0]);
   const main = useRef(null);
   useEscape(menu, () => setMenu(false));
   useEffect(() => {
@@ -62,7 +67,7 @@ function App() {
     <${IconButton} icon="menu" className="menu-button" label="Menu" aria-expanded=${menu} onClick=${() => setMenu(!menu)} />
     <${Sidebar} active=${view.path} open=${menu} hasKey=${Boolean(key)} onClose=${() => setMenu(false)} />
     <main id="main" ref=${main} tabindex="-1">
-      ${needed ? html`<${KeyForm} wrong=${Boolean(key)} />` : html`<${view.view} key=${view.path + key} rest=${rest} />`}
+      ${needed ? html`<${KeyForm} wrong=${key} />` : html`<${view.view} key=${view.path + key} rest=${rest} />`}
     </main>
   </div>`;
 }
@@ -91,7 +96,7 @@ function Sidebar({ active, open, hasKey, onClose }) {
 
 /** Asks for the API key. It is kept in this tab only. */
 function KeyForm({ wrong }) {
-  const [value, setValue] = useState("");
+  const [value, setValue] = useState(wrong);
   const submit = (event) => {
     event.preventDefault();
     setKey(value.trim());

@@ -1,6 +1,6 @@
 // How each kind of item is shown, in the playground and in a stored response.
 import { call, download } from "./api.js";
-import { Fragment, html, useState } from "./lib.js";
+import { Fragment, html, useEffect, useState } from "./lib.js";
 import { Code, Json, Markdown, useSeconds } from "./markdown.js";
 import { Dialog, Icon, Spinner, duration } from "./parts.js";
 
@@ -8,12 +8,13 @@ const RUNNING = new Set(["in_progress", "searching", "interpreting", "generating
 
 const isActive = (item, live) => live && RUNNING.has(item.status);
 
-/** A card whose content opens by click. It is open while the item is in progress. */
-function Card({ icon, title, detail, item, live, open = false, children }) {
+/** A card whose content opens by click. It is open while the item is in progress. `isCrashed`: its call was
+ * run, but what it ran failed. */
+function Card({ icon, title, detail, item, live, open = false, isCrashed = false, children }) {
   const [choice, setChoice] = useState(null);
   const active = isActive(item, live);
   const shown = choice ?? (open || active);
-  const failed = item.status === "failed" || item.error;
+  const failed = item.status === "failed" || item.error || isCrashed;
   return html`<div class="card ${failed ? "failed" : ""}" data-item=${item.type}>
     <button type="button" class="card-title" aria-expanded=${shown} onClick=${() => setChoice(!shown)}>
       <${Icon} name=${icon} />
@@ -104,16 +105,32 @@ function FileSource({ annotation, label }) {
   const path = inContainer
     ? `/v1/containers/${annotation.container_id}/files/${annotation.file_id}/content`
     : `/v1/files/${annotation.file_id}/content`;
+  const isPicture = inContainer && /\.(png|jpe?g|gif|webp)$/i.test(name);
   const open = async () => {
     if (inContainer || !annotation.index && !/\.(txt|md|csv|json|py|js|html?|xml|ya?ml|toml|log)$/i.test(name)) {
       return download(path, name).catch((error) => setText(error.message));
     }
     return call("GET", path).then((reply) => reply.text()).then(setText, (error) => setText(error.message));
   };
-  return html`<button type="button" class="source" onClick=${open}>
+  return html`${isPicture && html`<${ContainerPicture} path=${path} name=${name} />`}
+    <button type="button" class="source" onClick=${open}>
       ${label}<${Icon} name=${inContainer ? "download" : "file"} />${name}</button>
     ${text !== null && html`<${Dialog} title=${name} wide onClose=${() => setText(null)}>
       <pre class="code plain-text" tabindex="0">${text}</pre></${Dialog}>`}`;
+}
+
+/** A picture that code made in a container, such as a chart. It vanishes with the container. */
+function ContainerPicture({ path, name }) {
+  const [src, setSrc] = useState(null);
+  useEffect(() => {
+    let made = null;
+    call("GET", path).then((reply) => reply.blob()).then((blob) => {
+      made = URL.createObjectURL(blob);
+      setSrc(made);
+    }, () => {});
+    return () => made && URL.revokeObjectURL(made);
+  }, [path]);
+  return src && html`<${Picture} src=${src} label=${name} />`;
 }
 
 function ReasoningItem({ item, live, times }) {
@@ -227,9 +244,14 @@ export function SearchResult({ result }) {
   </div>`;
 }
 
+/** The last line of a Python traceback. */
+const EXCEPTION = /^Traceback \(most recent call last\):[^]*\n(\w[\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Iteration)\b[^\n]*)\s*$/m;
+
 function CodeItem({ item, live }) {
   const outputs = item.outputs ?? [];
-  return html`<${Card} icon="code" title=${isActive(item, live) ? "Running code" : "Ran code"} detail=${shorten((item.code ?? "").trim().split("\n")[0], 60)} item=${item} live=${live}>
+  const exception = outputs.map((output) => EXCEPTION.exec(output.logs ?? "")?.[1]).find(Boolean);
+  const title = isActive(item, live) ? "Running code" : exception ? "Code failed" : "Ran code";
+  return html`<${Card} icon="code" title=${title} isCrashed=${Boolean(exception)} detail=${shorten(exception ?? (item.code ?? "").trim().split("\n")[0], 60)} item=${item} live=${live}>
     <${Code} text=${item.code ?? ""} language="python" label="Code" />
     ${outputs.map((output, index) => output.type === "image" && /^data:/.test(output.url)
       ? html`<${Picture} key=${index} src=${output.url} label="Image made by the code" />`

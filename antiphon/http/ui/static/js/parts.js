@@ -59,11 +59,12 @@ export function CopyButton({ text, label = "Copy", className = "quiet small" }) 
     onClick=${() => copyText(typeof text === "function" ? text() : text, button.current)}>${label}</button>`;
 }
 
-/** A dialog of the browser: it keeps the focus inside and closes on Escape. */
+/** A dialog of the browser: it keeps the focus inside and closes on Escape. Its first field gets the focus. */
 export function Dialog({ title, onClose, children, wide = false }) {
   const dialog = useRef(null);
   useEffect(() => {
     dialog.current.showModal();
+    dialog.current.querySelector("form :is(input, textarea, select):not([hidden])")?.focus();
   }, []);
   return html`<dialog ref=${dialog} class=${wide ? "wide" : ""} aria-label=${title} onClose=${onClose}
     onClick=${(event) => event.target === dialog.current && dialog.current.close()}>

@@ -2,7 +2,8 @@
 import { onForget } from "../api.js";
 import { createStore, html, useEffect, useLayoutEffect, useRef, useState, useStore } from "../lib.js";
 import { bytes, Icon, IconButton } from "../parts.js";
-import { isRunning, send, stop } from "./session.js";
+import { choicesOf, cleared, withoutStore } from "./request.js";
+import { isRunning, send, setSettings, stop } from "./session.js";
 
 const MAX_BYTES = 32 * 1000 * 1000;
 
@@ -32,14 +33,16 @@ async function toPart({ file, asImages }) {
   return { type: "input_file", filename: file.name, file_data: typed, ...(asImages ? { detail: "high" } : {}) };
 }
 
-export function Composer({ turn, models, model, onModel, children }) {
+export function Composer({ turn, models, settings, onSettings }) {
   const { text, files } = useStore(draft);
   const [trouble, setTrouble] = useState("");
   const [over, setOver] = useState(false);
   const area = useRef(null);
   const picker = useRef(null);
   const running = isRunning(turn);
+  const { model } = settings;
   const readsTextOnly = models.find(({ name }) => name === model)?.readsTextOnly;
+  const choices = choicesOf(settings);
 
   useLayoutEffect(() => {
     area.current.style.height = "auto";
@@ -61,6 +64,12 @@ export function Composer({ turn, models, model, onModel, children }) {
     draft.update((old) => ({ files: old.files.map((each, at) => (at === index ? { ...each, ...values } : each)) }));
   const submit = async () => {
     if (running || (!text.trim() && !files.length)) return;
+    if (withoutStore(settings)) {
+      setTrouble("File search needs a vector store. Choose one in the request settings, or switch the tool off.");
+      onSettings();
+      return;
+    }
+    setTrouble("");
     try {
       const parts = await Promise.all(files.map(toPart));
       send([...parts, ...(text.trim() ? [{ type: "input_text", text: text.trim() }] : [])]);
@@ -106,10 +115,8 @@ export function Composer({ turn, models, model, onModel, children }) {
           add(event.currentTarget.files);
           event.currentTarget.value = "";
         }} />
-        <select class="model-select" aria-label="Model" value=${model} onChange=${(event) => onModel(event.currentTarget.value)}>
-          ${models.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}
-        </select>
-        ${children}
+        ${choices.length > 0 && html`<button type="button" class="quiet small" title="Open the request settings" onClick=${onSettings}>${choices.join(" · ")}</button>
+          <${IconButton} icon="close" label="Ask without tools and output format" onClick=${() => setSettings(cleared(settings))} />`}
         <span class="grow"></span>
         ${running
           ? html`<button type="button" class="send stop" aria-label="Stop" title="Stop" onClick=${() => stop(turn)}><${Icon} name="stop" /></button>`

@@ -102,13 +102,17 @@ function Tools({ settings }) {
 function VectorStores({ chosen }) {
   const [stores, setStores] = useState(null);
   useEffect(() => {
-    get("/v1/vector_stores?limit=100").then((page) => setStores(page.data), () => setStores([]));
+    get("/v1/vector_stores?limit=100").then(({ data }) => {
+      setStores(data);
+      if (data.length === 1 && !chosen.length) setSettings({ vectorStores: [data[0].id] });
+    }, () => setStores([]));
   }, []);
   if (stores === null) return null;
   if (!stores.length) return html`<p class="hint indented">There is no vector store yet. <a href="#/stores">Make one</a>.</p>`;
   const toggle = (id, on) =>
     setSettings({ vectorStores: on ? [...chosen, id] : chosen.filter((each) => each !== id) });
   return html`<fieldset class="indented"><legend>Vector stores</legend>
+    ${!chosen.length && html`<p class="trouble" role="status">Choose at least one to search in.</p>`}
     ${stores.map((store) => html`<label class="check" key=${store.id}><input type="checkbox" checked=${chosen.includes(store.id)}
       onChange=${(event) => toggle(store.id, event.currentTarget.checked)} /><span>${store.name || store.id}</span></label>`)}
   </fieldset>`;

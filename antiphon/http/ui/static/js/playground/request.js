@@ -68,6 +68,23 @@ export function buildRequest(settings, input, previousResponseId) {
   return JSON.parse(JSON.stringify(body)); // leaves out what is undefined
 }
 
+/** What else than text a request asks for, in short: its output format and its tools. */
+export function choicesOf(settings) {
+  const hosted = HOSTED.filter(({ type }) => settings.hosted[type]).map(({ label }) => label);
+  const others = [...settings.servers, ...settings.functions].filter((tool) => tool.on).map((tool) => tool.label ?? tool.name);
+  const tools = [...hosted, ...others];
+  return [...(settings.format === "text" ? [] : ["JSON"]), ...(tools.length > 3 ? [`${tools.length} tools`] : tools)];
+}
+
+/** The change that makes a plain question of the settings: all tools are switched off. */
+export const cleared = ({ servers, functions }) => ({
+  format: DEFAULTS.format, hosted: {}, toolChoice: "",
+  servers: servers.map((tool) => ({ ...tool, on: false })), functions: functions.map((tool) => ({ ...tool, on: false })),
+});
+
+/** Whether files should be searched, but no vector store is chosen. */
+export const withoutStore = (settings) => Boolean(settings.hosted.file_search) && !settings.vectorStores.length;
+
 /** The settings that would send a stored response's request again. Authorizations are not stored. */
 export function settingsOf(response, settings) {
   const tools = response.tools ?? [];

@@ -5,21 +5,24 @@ import { fold, isTerminal } from "../fold.js";
 import { createStore, inSession, newId } from "../lib.js";
 import { answerItems, isAnswered, splitTurns } from "./archive.js";
 import { editedOutput, leftOpen } from "./edited.js";
-import { nameOf, setName } from "./names.js";
+import { addToChat, chatOf, nameOf, setName } from "./names.js";
 import { buildRequest, DEFAULTS, settingsOf } from "./request.js";
 
 const saved = inSession("playground");
-const RETRIES = 5;
+/** How long a lost run is looked for: a server may load a large model after its restart. */
+const RECONNECT_MS = 10 * 60 * 1000;
+const LONGEST_PAUSE_MS = 5000;
 
 /**
  * `turns`: by id, in order of creation. `leaf`: the last turn of the visible branch. `name`: what the
- * user calls the conversation, or empty.
+ * user calls the conversation, or empty. `chat`: the id of the conversation in this browser.
  * A turn: `parent`, `input` (items), `body` (the request), `status` (running, done, error),
- * `response`, `ignored` (tools), `error`, `times` in milliseconds, `answers` to pending calls. A turn with
+ * `response`, `ignored` (tools), `error`, `times` in milliseconds, `answers` to pending calls; `isLost` while
+ * the connection to a run is lost, and of a turn that was given up: the server may have its answer. A turn with
  * a response but no `responseId` is not stored by the server; `origin` says where it is from, `inputOf`
  * which stored response has the same input.
  */
-export const session = createStore({ turns: {}, leaf: null, name: "", settings: DEFAULTS, ...saved.read({}) });
+export const session = createStore({ turns: {}, leaf: null, name: "", chat: newId(), settings: DEFAULTS, ...saved.read({}) });
 
 export const setSettings = (change) => {
   session.update((state) => ({ settings: { ...state.settings, ...change } }));
@@ -57,10 +60,10 @@ export const isRunning = (turn) => turn?.status === "running";
 
 /** sessionStorage holds a few megabytes: what does not fit is loaded from the server again. */
 function save() {
-  const { turns, leaf, name, settings } = session.get();
-  if (saved.write({ turns, leaf, name, settings })) return;
+  const { turns, leaf, name, chat, settings } = session.get();
+  if (saved.write({ turns, leaf, name, chat, settings })) return;
   const small = Object.entries(turns).map(([id, turn]) => [id, withoutContents(turn)]);
-  saved.write({ turns: Object.fromEntries(small), leaf, name, settings });
+  saved.write({ turns: Object.fromEntries(small), leaf, name, chat, settings });
 }
 
 /** A turn without what the server has. What only this page knows stays. */
@@ -90,7 +93,8 @@ export function restore() {
     if (turn.isShort && (turn.responseId ?? turn.inputOf)) loadInput(turn).catch(() => {});
     if (isRunning(turn)) {
       if (turn.responseId) {
-        changeTurn(turn.id, { response: null });
+        // Its events come again, faster than the model wrote them.
+        changeTurn(turn.id, { response: null, times: { sent: turn.times.sent, areReplayed: true } });
         follow(turn.id);
       } else if (turn.body) {
         start(turn.id);
@@ -111,7 +115,8 @@ export function restore() {
 function changeTurn(id, change, { keep = true } = {}) {
   if (!turnOf(id)) return;
   session.update(({ turns }) => ({ turns: { ...turns, [id]: { ...turns[id], ...change } } }));
-  const { name } = session.get();
+  const { name, chat } = session.get();
+  if (change.responseId && keep) addToChat([change.responseId], chat);
   if (name && change.responseId && keep) setName([change.responseId], name);
   if (keep) save();
 }
@@ -173,7 +178,7 @@ export function editAnswer(turn, texts) {
 
 /** Begin a new conversation. A run goes on, and is found in the list of conversations. */
 export const clear = () => {
-  session.update({ turns: {}, leaf: null, name: "" });
+  session.update({ turns: {}, leaf: null, name: "", chat: newId() });
   save();
 };
 
@@ -238,10 +243,19 @@ function fail(id, error) {
   changeTurn(id, { status: "error", error: message, param: error.param, code: error.code });
 }
 
+/** Look again for a run that was given up. */
+export function reconnect(turn) {
+  changeTurn(turn.id, { status: "running", error: undefined });
+  follow(turn.id);
+}
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
 /** Read a run's events from the first one that is not yet known, again if the connection is lost. */
 async function follow(id) {
   const { responseId } = turnOf(id);
-  for (let attempt = 0; attempt < RETRIES && isRunning(turnOf(id)); attempt += 1) {
+  const end = Date.now() + RECONNECT_MS;
+  for (let wait = 500; Date.now() < end && isRunning(turnOf(id)); wait = Math.min(2 * wait, LONGEST_PAUSE_MS)) {
     try {
       const after = turnOf(id).response ? turnOf(id).sequence : undefined;
       const path = `/v1/responses/${responseId}${query({ stream: true, starting_after: after })}`;
@@ -252,9 +266,10 @@ async function follow(id) {
       const response = await get(`/v1/responses/${responseId}`);
       if (!["queued", "in_progress"].includes(response.status)) return finish(id, response);
     } catch (error) {
-      if (error.status) return fail(id, error);
+      if (error.status && error.status < 500) return fail(id, error);
+      changeTurn(id, { isLost: true });
     }
-    await new Promise((resolve) => setTimeout(resolve, 500 * 2 ** attempt));
+    await pause(wait);
   }
   if (isRunning(turnOf(id))) fail(id, new Error("The connection was lost."));
 }
@@ -275,6 +290,7 @@ async function read(id, stream) {
       response = fold(response, event);
       sequence = event.sequence_number;
       times = timed(times, event);
+      if (turnOf(id).isLost) changeTurn(id, { isLost: false, times: times = { ...times, areReplayed: true } });
       if (event.response?.id && event.response.id !== responseId) {
         responseId = event.response.id;
         changeTurn(id, { responseId });
@@ -303,7 +319,22 @@ function timed(times, event) {
 }
 
 function finish(id, response) {
-  changeTurn(id, { response, status: "done", responseId: response.id ?? turnOf(id).responseId });
+  changeTurn(id, { response, status: "done", isLost: false, responseId: response.id ?? turnOf(id).responseId });
+  if (turnOf(id)?.times.areReplayed) measureAgain(id).catch(() => {});
+}
+
+/** Take the times of a turn whose events were read again from the server, which knows when it wrote them. */
+async function measureAgain(id) {
+  const { responseId, response, times } = turnOf(id);
+  const { created_at, completed_at, items } = await get(`/antiphon/responses/${responseId}/timeline`);
+  if (created_at == null || completed_at == null) return;
+  const ms = (seconds) => (seconds == null ? undefined : seconds * 1000);
+  const known = response.output.map((_, index) => ({
+    begun: ms(items[index]?.started_at), ended: ms(items[index]?.written_at ?? items[index]?.completed_at),
+  }));
+  changeTurn(id, { times: {
+    ...times, sent: ms(created_at), first: known[0]?.begun, last: known.at(-1)?.ended, items: { ...known }, areReplayed: false,
+  } });
 }
 
 // --- calls that wait for the user ------------------------------------------------------------------
@@ -374,7 +405,7 @@ function show(list, change) {
     turns[id] = { ...turn, id, parent: leaf };
     leaf = id;
   }
-  session.update({ turns, leaf, ...change });
+  session.update({ turns, leaf, chat: newId(), ...change });
   save();
   restore();
 }
@@ -382,7 +413,7 @@ function show(list, change) {
 /** Show a stored response and what led to it, to go on from there. */
 export async function openResponse(id) {
   const turns = await loadTurns(id);
-  show(turns, { name: nameOf(id), settings: settingsOf(turns.at(-1).response, session.get().settings) });
+  show(turns, { name: nameOf(id), chat: chatOf(id) ?? newId(), settings: settingsOf(turns.at(-1).response, session.get().settings) });
 }
 
 /** Show a conversation of a file. The server stores it with the next message. */

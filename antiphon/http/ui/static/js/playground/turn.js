@@ -7,7 +7,7 @@ import { Code, Json } from "../markdown.js";
 import { isAnswered } from "./archive.js";
 import { focusComposer } from "./composer.js";
 import { messageText } from "./edited.js";
-import { answer, continueAnswer, edit, editAnswer, isRunning, pendingCalls, retry, showBranch, siblings } from "./session.js";
+import { answer, continueAnswer, edit, editAnswer, isRunning, pendingCalls, reconnect, retry, showBranch, siblings } from "./session.js";
 import { LANGUAGES, snippet } from "./snippets.js";
 
 export function Turn({ turn, last, state }) {
@@ -23,7 +23,7 @@ export function Turn({ turn, last, state }) {
       ${output.map((item, index) => html`<${Item} key=${item.id || index} item=${item} live=${live} format=${format} times=${turn.times.items?.[index]}>
         ${pending.has(item.id) && html`<${Answer} turn=${turn} item=${item} />`}
       </${Item}>`)}
-      ${live && !output.length && html`<p class="waiting"><span class="dots" aria-hidden="true"><i></i><i></i><i></i></span>
+      ${live && (turn.isLost || !output.length) && html`<p class="waiting" role=${turn.isLost ? "status" : undefined}><span class="dots" aria-hidden="true"><i></i><i></i><i></i></span>
         <span>${waitingFor(turn)}</span></p>`}
       ${turn.origin && html`<div class="event">${ORIGINS[turn.origin]}
         ${last && turn.origin === "edited" && html`<${ContinueButton} turn=${turn} />`}</div>`}
@@ -40,7 +40,7 @@ const ORIGINS = {
   input: "Sent by the client, not written here.",
 };
 
-const waitingFor = (turn) =>
+const waitingFor = (turn) => turn.isLost ? "The connection was lost. Trying again" :
   ({ queued: "Queued", in_progress: "Reading the prompt" })[turn.response?.status] ?? "Sending";
 
 // --- what was sent -----------------------------------------------------------------------------
@@ -186,7 +186,8 @@ function Troubles({ turn, last }) {
   return html`
     ${ignored.map((tool) => html`<${Notice} kind="warning" key=${tool.type}>The model did not see the tool
       ${" "}<code>${tool.type}</code>. ${tool.reason ?? "This server does not run it."}</${Notice}>`)}
-    ${error && html`<${Notice} kind="error">${error}${turn.param && html` <code>${turn.param}</code>`}</${Notice}>`}
+    ${error && html`<${Notice} kind="error">${error}${turn.param && html` <code>${turn.param}</code>`}
+      ${turn.status === "error" && turn.isLost && html` <button type="button" class="small" onClick=${() => reconnect(turn)}>Reconnect</button>`}</${Notice}>`}
     ${response?.status === "incomplete" && html`<${Notice} kind="warning">
       ${INCOMPLETE[response.incomplete_details?.reason] ?? "The answer is incomplete."}
       ${last && canContinue(response) && html` <${ContinueButton} turn=${turn} />`}</${Notice}>`}

@@ -15,9 +15,9 @@ const isOverlay = () => matchMedia("(max-width: 1000px)").matches;
 let restored = false;
 
 const EXAMPLES = [
-  "Explain in three sentences how a rainbow forms.",
-  "Write a Python function that reverses a linked list.",
-  "Make a table of four European rivers and their lengths.",
+  "Rewrite this politely: Send me the report now!",
+  "Is this review positive or negative? “The room was clean and the staff were kind.”",
+  "Make a list of the people in this text: Anna met Ben and Carla at the station.",
 ];
 
 export function Playground() {
@@ -55,7 +55,11 @@ export function Playground() {
   return html`<div class="playground ${open ? "with-panel" : ""}">
     <div class="conversation">
       <header class="view-bar">
-        <h1 title=${state.name || undefined}>${state.name || "Playground"}</h1>
+        <h1 title=${titleOf(state, turns)}>${titleOf(state, turns)}</h1>
+        <select class="model-select" aria-label="Model" value=${state.settings.model}
+          onChange=${(event) => setSettings({ model: event.currentTarget.value })}>
+          ${models.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}
+        </select>
         <span class="grow"></span>
         ${turns.length > 0 && html`
           <${IconButton} icon="edit" label="Rename the conversation" onClick=${() => setNaming(true)} />
@@ -72,13 +76,21 @@ export function Playground() {
           : html`<${Welcome} model=${state.settings.model} />`}
       </${Scroller}>
       <${Announcer} turn=${turn} />
-      <${Composer} turn=${turn} models=${models} model=${state.settings.model} onModel=${(model) => setSettings({ model })} />
+      <${Composer} turn=${turn} models=${models} settings=${state.settings} onSettings=${() => toggle(true)} />
     </div>
     ${open && html`<${Panel} settings=${state.settings} onClose=${() => toggle(false)} />`}
     ${naming && html`<${NameDialog} name=${state.name} onClose=${() => setNaming(false)} />`}
     ${files && html`<${FilesDialog} turns=${turns} name=${state.name} onClose=${() => setFiles(false)} />`}
     ${code && html`<${CodeDialog} body=${turn?.body ?? nextRequest(EXAMPLES[0])} onClose=${() => setCode(false)} />`}
   </div>`;
+}
+
+/** The name of a conversation, or its first question. */
+function titleOf({ name }, turns) {
+  const question = turns.flatMap((turn) => turn.input).find((item) => item.role === "user");
+  const text = typeof question?.content === "string" ? question.content
+    : question?.content.find((part) => part.text)?.text;
+  return name || text || "New chat";
 }
 
 function NameDialog({ name, onClose }) {

@@ -301,9 +301,13 @@ function Prompt({ id, active }) {
     <${Code} text=${loaded.value.text} language="plain" label="Prompt and output" />`;
 }
 
-const ECHOED = ["instructions", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p", "max_output_tokens", "max_tool_calls", "truncation", "text", "reasoning", "store", "background", "metadata", "prompt_cache_key"];
+const ECHOED = ["model", "instructions", "previous_response_id", "conversation", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p", "max_output_tokens", "max_tool_calls", "truncation", "text", "reasoning", "store", "background", "metadata", "prompt_cache_key"];
 
+/** The fields of the request, with its own input: what the responses before it had is not repeated. */
 function RequestFields({ response }) {
+  const input = useLoaded(() => inputItems(response.id), [response.id]);
+  if (input.loading) return html`<${Spinner} />`;
   const fields = Object.fromEntries(ECHOED.filter((name) => response[name] != null).map((name) => [name, response[name]]));
-  return html`<${Json} value=${fields} label="Request" />`;
+  return html`${input.error && html`<${Notice} kind="error">${input.error.message}</${Notice}>`}
+    <${Json} value=${{ ...fields, input: ownInput(input.value ?? []) }} label="Request" />`;
 }
