@@ -666,6 +666,7 @@ NOT_SCANNERS = {
     "runs/tool_loop/toolsets.py": "a free name",
     "inference/tokens.py": "a binary search",
     "upstream/routers.py": _CACHE,
+    "support/fair_limiter.py": "the queue of a tenant",
     "support/loop_watchdog.py": "watches until it is stopped",
     "tools/mcp/results.py": "the causes of an error",
     "tools/mcp/sessions.py": _CACHE,

@@ -18,9 +18,9 @@ import structlog
 from msgspec import Struct
 
 from antiphon.limits.quotas import Quotas, TenantQuotas
-from antiphon.store.common import locks
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
+from antiphon.testing.memory_store import locks
 from antiphon.wire import items as it
 from antiphon.wire.events import EVENTS, Event
 
