@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from antiphon.inference.encoded_items import EncodedItems
 from antiphon.inference.sampling import SamplingOptions
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput
@@ -67,6 +68,7 @@ class Conversation(Struct, frozen=True):
     None if they are unknown. ``past_count``: number of items from earlier requests. The items after
     them are the ``input`` of this request. ``past_tokens``: number of tokens that the model counted
     for the past items together with the same instructions and tools; None if it is unknown.
+    ``encoded``: what backends have made of the past items in earlier turns.
     """
 
     items: tuple[Item, ...]
@@ -74,6 +76,7 @@ class Conversation(Struct, frozen=True):
     stored_tokens: PromptTokens | None = None
     past_count: int = 0
     past_tokens: int | None = None
+    encoded: EncodedItems | None = None
 
 
 #: Name and namespace of a function or custom tool, as the wire has them.

@@ -15,7 +15,7 @@ from antiphon.runs.background.restore import RestoredRun
 from antiphon.runs.execution.recorder import ReasoningFields, Recorder
 from antiphon.runs.execution.run import Run, RunSpec
 from antiphon.runs.execution.supervisor import Supervisor
-from antiphon.runs.history.context import chain_items
+from antiphon.runs.history.chain_cache import chain_items
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.stream.writer import ResponseWriter

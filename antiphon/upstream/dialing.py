@@ -188,7 +188,7 @@ async def _open_tunnel(
     place = f"{target.host}:{target.port}" if ":" not in target.host else target.authority
     lines = [f"CONNECT {place} HTTP/1.1", f"host: {place}"]
     lines += [f"{key}: {value}" for key, value in headers.items()]
-    exchange = connection.send("\r\n".join((*lines, "\r\n")).encode(), silence_s)
+    exchange = connection.send("\r\n".join((*lines, "\r\n")).encode(), b"", silence_s)
     await exchange.wait_for_head()
     if exchange.status != 200:
         raise ConnectionError(f"the proxy answers with status {exchange.status}")

@@ -19,6 +19,8 @@ __all__ = ["Connection", "Exchange"]
 _MAX_BUFFERED_BYTES = 2**18
 #: Limit for bytes that are not part of the body: the headers, and the frames between two chunks.
 _MAX_HEAD_BYTES = 2**16
+#: A larger body is not copied to join it with the head of the request.
+_MAX_JOINED_BYTES = 2**14
 _SWITCHING_PROTOCOLS = 101
 
 
@@ -246,12 +248,15 @@ class Connection(asyncio.Protocol):
         self._failure: Exception | None = None
         self._is_paused = self._is_handed_out = False
 
-    def send(self, request: bytes, silence_s: float) -> Exchange:
+    def send(self, head: bytes, body: bytes, silence_s: float) -> Exchange:
         """Send a request. The connection must be free."""
         assert self._exchange is None and self._transport is not None
         self._is_handed_out = False
         self._exchange = exchange = Exchange(self, silence_s, self._clock)
-        self._transport.write(request)
+        if len(body) <= _MAX_JOINED_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
         return exchange
 
     def hand_out(self, exchange: Exchange) -> None:

@@ -104,13 +104,13 @@ class HttpClient:
         """
         target = self._target(url)
         name = urlsplit(f"//{host}").hostname if host and target.scheme == "https" else None
-        request = self._encode(method, target, body, headers, host or target.authority)
+        head = self._encode_head(method, target, body, headers, host or target.authority)
         key = (target.scheme, target.host, target.port, name)
         for _ in range(_MAX_REPLACED):
             connection = self._take_idle(key)
             if connection is None:
                 break
-            exchange = connection.send(request, self._silence_s)
+            exchange = connection.send(head, body, self._silence_s)
             try:
                 return await _response(connection, exchange)
             except ConnectionError:
@@ -119,7 +119,7 @@ class HttpClient:
                 if exchange.has_data or self._is_closed:
                     raise
         connection = await self._open(key, target, name)
-        return await _response(connection, connection.send(request, self._silence_s))
+        return await _response(connection, connection.send(head, body, self._silence_s))
 
     async def close(self) -> None:
         """Close all connections, and wait until they are closed. After this, reading a response
@@ -146,7 +146,7 @@ class HttpClient:
             self._targets[url] = target
         return target
 
-    def _encode(
+    def _encode_head(
         self,
         method: str,
         target: Target,
@@ -154,7 +154,7 @@ class HttpClient:
         headers: Mapping[str, str] | None,
         host: str,
     ) -> bytes:
-        """Return the request as it is sent."""
+        """Return the request line and the headers."""
         sent = {"host": host, **self._headers, **(_checked(headers) if headers else {})}
         if target.credentials is not None:
             encoded = b64encode(target.credentials.encode()).decode()
@@ -166,7 +166,7 @@ class HttpClient:
         if body or method == "POST":
             sent["content-length"] = str(len(body))
         lines = "".join([f"{name}: {value}\r\n" for name, value in sent.items()])
-        return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+        return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode()
 
     # --- connections -----------------------------------------------------------------------------
 

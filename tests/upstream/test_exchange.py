@@ -89,7 +89,7 @@ class _Link:
         self.free += 1
 
     def send(self) -> Exchange:
-        return self.connection.send(b"GET / HTTP/1.1\r\n\r\n", 60)
+        return self.connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", 60)
 
     def receive(self, *pieces: bytes) -> None:
         for piece in pieces:

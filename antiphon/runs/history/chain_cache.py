@@ -12,20 +12,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.inference.conversation import PromptTokens
+from antiphon.inference.encoded_items import EncodedItems
 from antiphon.store.base import Store
 from antiphon.store.records import StoredResponse
+from antiphon.wire.items import Item
 
 from .aging_cache import AgingCache
 
-__all__ = ["Chain", "ChainCache", "LoadedChain", "chain_bytes", "stored_tokens"]
+__all__ = ["Chain", "ChainCache", "LoadedChain", "chain_bytes", "chain_items", "stored_tokens"]
 
 _encode = msgspec.json.Encoder().encode
 
 #: Responses that continue each other, oldest first.
 Chain = tuple[StoredResponse, ...]
 
-#: Limit of the cache, in bytes of JSON. The objects take two to three times as much memory.
-_MAX_BYTES = 32 * 2**20
+#: Limit of the cache, in bytes of JSON: of the responses, and of their items as backends send them.
+#: The objects of the responses take two to three times as much memory.
+_MAX_BYTES = 64 * 2**20
 #: Seconds after which a chain that was not continued is dropped, because it may be deleted.
 _MAX_AGE_S = 600.0
 #: The token ids of a chain are cached from this number on. Fewer ids are rebuilt in less than a
@@ -38,11 +41,12 @@ _ID_BYTES = 16
 class LoadedChain(Struct, frozen=True):
     """A chain of responses, oldest first. Each response continues the response before it.
     ``tokens``: the token ids of the last prompt and its output; None if some of them are unknown.
-    ``bytes``: size of the responses as JSON."""
+    ``bytes``: size of the responses as JSON. ``encoded``: the encoded forms of their items."""
 
     responses: Chain = ()
     tokens: PromptTokens | None = None
     bytes: int = 0
+    encoded: EncodedItems | None = None
 
 
 class ChainCache:
@@ -68,14 +72,14 @@ class ChainCache:
             return None
         parent = stored.response.previous_response_id
         if parent is None:
-            chain = LoadedChain((stored,), stored_tokens((stored,)), chain_bytes((stored,)))
+            chain = _load_chain((stored,))
         elif (entry := self._cache.remove((tenant, parent))) is not None:
             chain = _extend_chain(entry.value, stored)
         else:
             responses = await self._store.load_chain(tenant, response_id)
             if responses is None:
                 return None
-            chain = LoadedChain(responses, stored_tokens(responses), chain_bytes(responses))
+            chain = _load_chain(responses)
         if stored.response.status in ("completed", "incomplete"):
             self._add((tenant, response_id), chain)
         return chain
@@ -85,14 +89,28 @@ class ChainCache:
         there are at least ``_MIN_IDS`` of them, because fewer ids are rebuilt quickly."""
         ids = () if chain.tokens is None else chain.tokens.ids
         if len(ids) >= _MIN_IDS:
-            self._cache.add(key, chain, chain.bytes + _ID_BYTES * len(ids))
+            self._cache.add(key, chain, 2 * chain.bytes + _ID_BYTES * len(ids))
         else:
-            self._cache.add(key, replace(chain, tokens=None), chain.bytes)
+            self._cache.add(key, replace(chain, tokens=None), 2 * chain.bytes)
+
+
+def chain_items(chain: Iterable[StoredResponse]) -> tuple[Item, ...]:
+    """Return all input and output items of a chain, oldest first."""
+    return tuple(item for stored in chain for item in (*stored.input, *stored.response.output))
 
 
 def chain_bytes(chain: Iterable[StoredResponse]) -> int:
     """Return the size of responses as JSON, in bytes."""
     return sum(len(_encode(stored)) for stored in chain)
+
+
+def _load_chain(responses: Chain) -> LoadedChain:
+    return LoadedChain(
+        responses,
+        stored_tokens(responses),
+        chain_bytes(responses),
+        EncodedItems(chain_items(responses)),
+    )
 
 
 def _extend_chain(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
@@ -106,7 +124,9 @@ def _extend_chain(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
     else:
         ids = before.ids[: added.base] + tuple(array("I", added.ids))
         tokens = PromptTokens(ids=ids, fingerprint=added.fingerprint)
-    return LoadedChain(responses, tokens, chain.bytes + chain_bytes((stored,)))
+    if chain.encoded is not None:
+        chain.encoded.extend(chain_items((stored,)))
+    return LoadedChain(responses, tokens, chain.bytes + chain_bytes((stored,)), chain.encoded)
 
 
 def stored_tokens(chain: Chain) -> PromptTokens | None:

@@ -7,20 +7,21 @@ instructions, tools or settings from the chain, because these belong to one requ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from operator import countOf
 
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Conversation, PromptTokens
+from antiphon.inference.encoded_items import EncodedItems
 from antiphon.resources.input_items import check_call_outputs, resolve_items
 from antiphon.store.base import Store
 from antiphon.store.records import StoredResponse
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
-from .chain_cache import ChainCache, LoadedChain, stored_tokens
+from .chain_cache import ChainCache, LoadedChain, chain_items, stored_tokens
 from .recent_items import PastItems, load_past_items
 from .session_chains import SessionChains
 from .visible_history import VisibleHistory
@@ -28,7 +29,6 @@ from .visible_history import VisibleHistory
 __all__ = [
     "BuildVisibleHistory",
     "ConversationContext",
-    "chain_items",
     "load_context",
 ]
 
@@ -52,8 +52,9 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
     prompt_items: tuple[it.Item, ...] = ()
     #: Whether some older items were not loaded, because the conversation is too long.
     is_partial: bool = False
-    #: See ``Conversation.past_tokens``.
+    #: See ``Conversation``.
     past_tokens: int | None = None
+    encoded: EncodedItems | None = None
 
     @property
     def items(self) -> tuple[it.Item, ...]:
@@ -75,6 +76,7 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
             stored_tokens=self.prompt_tokens or self.client_tokens,
             past_count=len(items) - len(self.input) + triggers,
             past_tokens=self.past_tokens,
+            encoded=self.encoded,
         )
 
 
@@ -136,6 +138,7 @@ async def load_context(
         prompt_tokens=None if is_compacted else chain.tokens,
         client_tokens=client_tokens,
         chain=chain.responses,
+        encoded=chain.encoded,
         prompt_items=prompt_items,
         is_partial=loaded.is_partial,
     )
@@ -164,8 +167,3 @@ def _previous_not_found(response_id: str) -> InvalidRequest:
         param="previous_response_id",
         code="previous_response_not_found",
     )
-
-
-def chain_items(chain: Iterable[StoredResponse]) -> tuple[it.Item, ...]:
-    """Return all input and output items of a chain, oldest first."""
-    return tuple(item for stored in chain for item in (*stored.input, *stored.response.output))

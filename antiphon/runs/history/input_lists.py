@@ -8,8 +8,7 @@ from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 
 from .aging_cache import AgingCache
-from .chain_cache import chain_bytes
-from .context import chain_items
+from .chain_cache import chain_bytes, chain_items
 
 __all__ = ["InputLists"]
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from antiphon.inference.conversation import PromptTokens
-from antiphon.runs.history.chain_cache import ChainCache, stored_tokens
+from antiphon.runs.history.chain_cache import ChainCache, chain_items, stored_tokens
 from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.store_check import make_response
+from antiphon.wire.items import Item
 
 
 class CountingStore(MemoryStore):
@@ -99,7 +100,7 @@ async def test_token_ids_of_a_continued_chain_are_extended() -> None:
             assert all(one is other for one, other in pairs)
         before = chain.tokens
     [entry] = chains._cache._entries.values()
-    assert before is not None and entry.bytes == entry.value.bytes + 16 * len(before.ids)
+    assert before is not None and entry.bytes == 2 * entry.value.bytes + 16 * len(before.ids)
 
 
 async def test_token_ids_of_another_vocabulary_are_not_extended() -> None:
@@ -144,3 +145,22 @@ def test_cached_chains_equal_those_of_the_store(
                 assert await _responses(chains, name) == await store.load_chain("t", name)
 
     asyncio.run(play())
+
+
+async def test_encoded_items_are_kept_from_turn_to_turn() -> None:
+    store = MemoryStore()
+    chains = ChainCache(store)
+    calls = 0
+
+    def encode(item: Item) -> int:
+        nonlocal calls
+        calls += 1
+        return calls
+
+    for n in range(10):
+        await store.save("t", make_response(str(n), str(n - 1) if n else None))
+        chain = await chains.get("t", f"resp_{n}")
+        assert chain is not None and chain.encoded is not None
+        items = chain_items(chain.responses)
+        assert [chain.encoded.get(item, encode) for item in items] == [*range(1, len(items) + 1)]
+    assert calls == len(items)

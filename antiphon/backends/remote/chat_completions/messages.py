@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from msgspec import UNSET, to_builtins
+import msgspec
+from msgspec import UNSET, Raw, Struct, to_builtins
 from msgspec.structs import replace
 
 from antiphon.dialects.json_stream import dump
@@ -25,12 +26,17 @@ from antiphon.dialects.messages import build_messages
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Conversation
+from antiphon.inference.encoded_items import EncodedItems
 from antiphon.wire import items as it
 
 __all__ = ["build_chat_messages"]
 
 Message = dict[str, Any]
 
+_encode = msgspec.json.Encoder().encode
+
+#: Shorter texts are encoded as fast as they are looked up.
+_MIN_KEPT_CHARS = 256
 _CONTINUED = "[The rest of this result follows in the next message.]"
 
 
@@ -49,7 +55,7 @@ def build_chat_messages(
     the upstream. Encrypted reasoning is sent only to the upstream that it came from. Raises
     ``InvalidRequest``, with the path of the part, for a part that cannot be sent.
     """
-    writer = _Writer(reasoning_fields, has_developer_role, origin)
+    writer = _Writer(reasoning_fields, has_developer_role, origin, conversation.encoded)
     items = [
         writer.replace_parts(item, index - conversation.past_count)
         for index, item in enumerate(conversation.items)
@@ -60,15 +66,29 @@ def build_chat_messages(
     return writer.restore_parts(rendered)
 
 
+class _EncodedText(Struct, frozen=True):
+    """A text and its JSON."""
+
+    text: str
+    json: Raw
+
+
 class _Writer:
     def __init__(
-        self, reasoning_fields: Sequence[str], has_developer_role: bool, origin: str
+        self,
+        reasoning_fields: Sequence[str],
+        has_developer_role: bool,
+        origin: str,
+        kept: EncodedItems | None,
     ) -> None:
         self._reasoning_fields = reasoning_fields
         self._has_developer_role = has_developer_role
         self._origin = origin
         self._parts_by_number: list[Any] = []
         self._deferred_parts: list[Any] = []
+        self._kept = kept
+        #: Long texts of earlier turns and their encoded forms, by the identity of the text.
+        self._encoded_texts: dict[int, _EncodedText] = {}
 
     @cached_property
     def _secret(self) -> str:
@@ -81,6 +101,9 @@ class _Writer:
 
     def replace_parts(self, item: it.Item, index: int) -> it.Item:
         path = f"input[{index}]" if index >= 0 else "previous_response_id"
+        if self._kept is not None and index < 0:
+            for each in self._kept.get(item, _encode_texts):
+                self._encoded_texts[id(each.text)] = each
         if isinstance(item, it.Message):
             return replace(item, content=self._parts(item.content, f"{path}.content"))
         if isinstance(item, it.Reasoning):
@@ -162,10 +185,10 @@ class _Writer:
         if role == "assistant":
             self._add_answer(message, written)
         elif role == "tool":
-            text = self._text(content, _CONTINUED)
+            text = self._encoded(self._text(content, _CONTINUED))
             written.append({"role": role, "tool_call_id": message["tool_call_id"], "content": text})
         elif role == "user":
-            written.append({"role": role, "content": self._split(content)})
+            written.append({"role": role, "content": self._encoded(self._split(content))})
         elif role == "system" and written and all(each["role"] == "system" for each in written):
             # many templates accept only one system message
             written[-1]["content"] += f"\n\n{self._text(content)}"
@@ -193,6 +216,12 @@ class _Writer:
         if details:
             answer["reasoning_details"] = details
         written.append(answer)
+
+    def _encoded(self, content: str | list[Message]) -> Any:
+        """Return the encoded form of a text that is the text of an item of an earlier turn. Return
+        other contents unchanged."""
+        encoded = self._encoded_texts.get(id(content))
+        return content if encoded is None else encoded.json
 
     def _split(self, text: str) -> str | list[Message]:
         """Replace the marks in a text by the parts for which they stand, such as images.
@@ -231,6 +260,18 @@ class _Writer:
         self._deferred_parts += [part for part in parts if part["type"] != "text"]
         texts = [part["text"] for part in parts if part["type"] == "text"]
         return "\n".join([*texts, note] if note else texts)
+
+
+def _encode_texts(item: it.Item) -> tuple[_EncodedText, ...]:
+    """Return the encoded forms of the long texts of an item."""
+    value = item.content if isinstance(item, it.Message) else getattr(item, "output", None)
+    parts = value if isinstance(value, tuple) else (value,)
+    texts = (each if isinstance(each, str) else getattr(each, "text", None) for each in parts)
+    return tuple(
+        _EncodedText(text, Raw(_encode(text)))
+        for text in texts
+        if isinstance(text, str) and len(text) >= _MIN_KEPT_CHARS
+    )
 
 
 def _call(call: Message) -> Message:

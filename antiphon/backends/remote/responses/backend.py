@@ -36,6 +36,7 @@ from antiphon.inference.conversation import (
     caller_program_id,
     open_programs,
 )
+from antiphon.inference.encoded_items import EncodedItems
 from antiphon.stream.kinds import KINDS
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
@@ -141,17 +142,18 @@ class ResponsesBackend(RemoteBackend):
 
     def _items(
         self, conversation: Conversation, prompt_tools: PromptTools
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[dict[str, Any] | msgspec.Raw]:
         items, hosted = conversation.items, self.capabilities.hosted_tools
+        kept = conversation.encoded or EncodedItems()
         for item in items if _PROGRAMS in hosted else _without_programs(items):
             if isinstance(item, it.Reasoning):
                 yield from _reasoning(item, self.flavour, self.upstream.root)
             elif _needs_its_tool(item) and item.tool_type not in hosted:
                 yield from map(_to_json, _as_function_call(item, prompt_tools))
-            elif self.flavour.native_tools:
-                yield _to_json(_without_passage_files(item))
+            elif self.flavour.native_tools or (sent := _as_function(item, prompt_tools)) is item:
+                yield kept.get(item, _encode_item)
             else:
-                yield _to_json(_as_function(item, prompt_tools))
+                yield _to_json(sent)
 
     def stream_parser(
         self,
@@ -310,10 +312,12 @@ def _needs_its_tool(item: it.Item) -> bool:
     return kind.contains_result and not kind.returned_with_id
 
 
-def _without_passage_files(item: it.Item) -> it.Item:
-    """Return the item without ``passage_files``. This field is Antiphon's extension of the API, and
-    an upstream that searches files may reject it."""
-    return replace(item, passage_files=UNSET) if isinstance(item, it.FileSearchCall) else item
+def _encode_item(item: it.Item) -> msgspec.Raw:
+    """Return an item as it is sent. ``passage_files`` is left out: this field is Antiphon's
+    extension of the API, and an upstream that searches files may reject it."""
+    if isinstance(item, it.FileSearchCall):
+        item = replace(item, passage_files=UNSET)
+    return msgspec.Raw(_encode(_to_json(item)))
 
 
 def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item, it.Item]:

@@ -1,0 +1,44 @@
+"""The encoded forms of the items of a chain, for backends that send the whole conversation again in
+each turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from antiphon.wire.items import Item
+
+__all__ = ["EncodedItems"]
+
+_T = TypeVar("_T")
+
+
+class EncodedItems:
+    """What backends have made of the items of one chain. It lives as long as the cached chain.
+
+    Items are identified as objects: a lookup by value would cost as much as encoding the item.
+    ``items``: the items of the chain. Nothing is kept for other items, such as the copies that
+    contain the contents of attachments.
+    """
+
+    __slots__ = ("_encoded", "_items")
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self._items: dict[int, Item] = {}
+        self._encoded: dict[tuple[int, Callable[[Any], object]], Any] = {}
+        self.extend(items)
+
+    def extend(self, items: Iterable[Item]) -> None:
+        """Add the items of another turn."""
+        self._items |= {id(item): item for item in items}
+
+    def get(self, item: Item, encode: Callable[[Item], _T]) -> _T:
+        """Return ``encode(item)``, which is called once for each item of the chain. ``encode``: a
+        function or a method of a backend, whose result depends only on the item."""
+        if self._items.get(id(item)) is not item:
+            return encode(item)
+        key = (id(item), encode)
+        if key not in self._encoded:
+            self._encoded[key] = encode(item)
+        encoded: _T = self._encoded[key]
+        return encoded

@@ -1,0 +1,109 @@
+"""The items of earlier turns are encoded once for a chain, and the upstream gets the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from antiphon.backends.remote.chat_completions import servers as chat_servers
+from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
+from antiphon.backends.remote.responses import servers as responses_servers
+from antiphon.backends.remote.responses.backend import ResponsesBackend
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.encoded_items import EncodedItems
+from antiphon.upstream.client import Upstream
+from antiphon.wire import items as it
+from antiphon.wire.tools import Function
+
+_LONG = 'A "long" text, 日本語. ' * 20
+_TOOL = Function(name="look", parameters={"type": "object"}, strict=False)
+
+
+def _message(role: str, *texts: str) -> it.Message:
+    part = it.OutputText if role == "assistant" else it.InputText
+    content = tuple(part(text=text) for text in texts)
+    return it.Message(id="msg_1", role=role, content=content)
+
+
+PAST: tuple[it.Item, ...] = (
+    _message("system", _LONG),
+    _message("user", _LONG),
+    _message("user", _LONG, "and another part"),
+    it.Message(
+        id="msg_2",
+        role="user",
+        content=(it.InputText(text=_LONG), it.InputImage(image_url="data:image/png;base64,AA==")),
+    ),
+    it.Reasoning(id="rs_1", summary=(), content=(it.ReasoningText(text=_LONG),)),
+    _message("assistant", _LONG),
+    it.FunctionCall(id="fc_1", call_id="call_1", name="look", arguments=json.dumps({"a": _LONG})),
+    it.FunctionCallOutput(call_id="call_1", output=_LONG),
+    it.FunctionCall(id="fc_2", call_id="call_2", name="look", arguments="{}", namespace="n"),
+    it.FunctionCallOutput(call_id="call_2", output=(it.InputText(text=_LONG),)),
+    it.CustomToolCall(id="ctc_1", call_id="call_3", name="patch", input=_LONG),
+    it.CustomToolCallOutput(call_id="call_3", output=_LONG),
+)
+INPUT = (_message("user", _LONG),)
+
+
+def _backends() -> Sequence[ChatCompletionsBackend | ResponsesBackend]:
+    upstream = Upstream("http://127.0.0.1:1")
+    return (
+        ChatCompletionsBackend(upstream, "m", chat_servers.FLAVOURS["vllm"]),
+        ResponsesBackend(upstream, "m", responses_servers.FLAVOURS["vllm"]),
+        ResponsesBackend(upstream, "m", responses_servers.FLAVOURS["antiphon"]),
+    )
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_upstream_gets_the_same_request(number: int) -> None:
+    backend = _backends()[number]
+    options = Options(tools=(_TOOL,))
+    plain = Conversation(items=(*PAST, *INPUT), past_count=len(PAST), instructions="Be brief.")
+    kept = Conversation(
+        items=plain.items,
+        past_count=plain.past_count,
+        instructions=plain.instructions,
+        encoded=EncodedItems(PAST),
+    )
+    tools = backend.visible_tools(plain, options)
+    expected = backend.encode_request(plain, options, tools)
+    for _ in range(2):
+        assert backend.encode_request(kept, options, tools) == expected
+    await backend.close()
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_models_of_one_chain_do_not_share_encoded_items(number: int) -> None:
+    encoded = EncodedItems(PAST)
+    kept = Conversation(items=(*PAST, *INPUT), past_count=len(PAST), encoded=encoded)
+    plain = Conversation(items=kept.items, past_count=kept.past_count)
+    for backend in _backends()[number:]:
+        tools = backend.visible_tools(plain, Options())
+        expected = backend.encode_request(plain, Options(), tools)
+        assert backend.encode_request(kept, Options(), tools) == expected
+        await backend.close()
+
+
+def test_items_of_the_chain_are_encoded_once() -> None:
+    calls: list[it.Item] = []
+
+    def encode(item: it.Item) -> int:
+        calls.append(item)
+        return len(calls)
+
+    encoded = EncodedItems(PAST[:2])
+    assert [encoded.get(item, encode) for item in PAST[:2]] == [1, 2]
+    assert [encoded.get(item, encode) for item in PAST[:2]] == [1, 2]
+    encoded.extend(PAST[2:3])
+    assert [encoded.get(PAST[2], encode) for _ in range(2)] == [3, 3]
+
+
+def test_other_items_are_not_kept() -> None:
+    """Their identity may be that of a later object."""
+    encoded = EncodedItems(PAST)
+    copy = _message("user", _LONG)
+    assert encoded.get(copy, lambda item: 1) == 1
+    assert encoded.get(copy, lambda item: 2) == 2
