@@ -1,23 +1,41 @@
-"""Steps of the recipes in docs/change.md that no other test notices: entries in tables, contract
-tests and pages. Each constant here lists the entries that may be missing in one table. If a test
-fails, add the missing entry to the table, or to the constant if the table does not need it."""
+"""The recipes in docs/change.md: how many files they touch, and steps that no other test notices,
+such as entries in tables, contract tests and pages. Each constant here lists the entries that may
+be missing in one table. If a test fails, add the missing entry to the table, or to the constant if
+the table does not need it."""
 
 from __future__ import annotations
 
+import io
 import re
 import tomllib
 from pathlib import Path
+from typing import Any, Literal
 
+import msgspec
 import pytest
+from msgspec import UNSET, UnsetType
+from rich.console import Console
 
 from antiphon.bootstrap.containers import BUILT_IN_SANDBOXES
 from antiphon.bootstrap.tool_factories import IMAGE_GENERATORS
 from antiphon.cli.doctor import _ENGINES as DOCTOR_ENGINES
+from antiphon.cli.transcript import AnswerPrinter
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
+from antiphon.dialects.messages import build_messages
+from antiphon.dialects.tools import PromptTools
+from antiphon.inference.conversation import Conversation
 from antiphon.models.embedding_factories import EMBEDDERS
 from antiphon.models.factories import _UNSUPPORTED_OPTIONS, ENGINES
 from antiphon.models.files import _FETCHERS
+from antiphon.stream.kinds import KINDS, ItemKind
+from antiphon.stream.prompt_forms import CallForm, ResultForm
+from antiphon.stream.writer import ResponseWriter
+from antiphon.wire import events as ev
+from antiphon.wire import items as it
+from antiphon.wire.parsing.items import _ITEMS as parsed_items
+from antiphon.wire.response import Response
+from tests.backends.remote.responses.test_backend import request_body
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -38,6 +56,74 @@ DEVELOPMENT_EXTRAS = {"dev"}
 
 def read_all(paths: list[Path]) -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+# --- the number of files -------------------------------------------------------------------------
+
+
+def files_of_recipe(title: str) -> set[str]:
+    """Return the files and folders that the numbered steps of a recipe name."""
+    page = (DOCS / "change.md").read_text(encoding="utf-8")
+    (steps,) = re.findall(
+        rf"^## {title}.*?\n(1\. .*?)\n\n(?:If needed|To rename|## )", page, re.M | re.S
+    )
+    return set(re.findall(r"`((?:antiphon|docs|tests)/[\w./-]+)`", steps))
+
+
+@pytest.mark.parametrize(
+    ("title", "limit"),
+    [
+        ("Add a model family", 2),
+        ("Add a server-side tool", 8),
+        ("Add an item kind", 8),
+        ("Add an endpoint", 7),
+        ("Add a setting", 6),
+    ],
+)
+def test_recipe_touches_few_files(title: str, limit: int) -> None:
+    assert 2 <= len(files_of_recipe(title)) <= limit
+
+
+# --- item kinds ----------------------------------------------------------------------------------
+
+
+class Weather(it.ItemBase, frozen=True, kw_only=True, tag="weather_call"):
+    """A call of a hosted tool that Antiphon does not have."""
+
+    place: str
+    report: str | None = None
+    status: Literal["in_progress", "completed"] = "completed"
+    caller: it.Caller | UnsetType = UNSET
+
+
+async def test_item_kind_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ItemKind(
+        prefix="wea",
+        runs_here=True,
+        call=CallForm(name="weather", fields={"place": "place"}),
+        result=ResultForm(field="report"),
+    )
+    monkeypatch.setitem(KINDS, Weather, row)  # type: ignore[arg-type]
+    monkeypatch.setitem(parsed_items, "weather_call", Weather)  # type: ignore[arg-type]
+    item: Any = Weather(id="wea_1", place="Oslo", report="Rain.")
+
+    call, result = build_messages([item], PromptTools())
+    assert call["tool_calls"][0]["function"] == {"name": "weather", "arguments": {"place": "Oslo"}}
+    assert result["content"] == "Rain."
+
+    file = io.StringIO()
+    printer = AnswerPrinter(Console(file=file, markup=False), "http://server")
+    printer.print({"type": "response.output_item.done", "item": msgspec.to_builtins(item)})
+    assert file.getvalue() == '[weather] {"place": "Oslo"}\n  Rain.\n'
+
+    sent = (await request_body(conversation=Conversation(items=(item,))))["input"]
+    assert [each["type"] for each in sent] == ["function_call", "function_call_output"]
+
+    writer = ResponseWriter(Response(id="r", created_at=1, model="m"), ids=lambda prefix: prefix)
+    writer.open(Weather(place="Oslo")).close()  # type: ignore[arg-type]
+    done = writer.take()[-1]
+    assert isinstance(done, ev.OutputItemDone) and done.item.id == "wea"
+    assert done.item.tool_type == "weather" and done.item.status == "completed"
 
 
 # --- engines and embedders -----------------------------------------------------------------------
