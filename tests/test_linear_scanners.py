@@ -39,6 +39,7 @@ from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_
 from antiphon.dialects.harmony.header import bare_text, read_header
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder
 from antiphon.dialects.parser.argument_values import PropertyTypes, to_json_text
+from antiphon.dialects.parser.json_repair import JsonRepair
 from antiphon.dialects.tools import collect_tools
 from antiphon.engines.base import Chunk
 from antiphon.engines.common.stop_strings import StopStrings
@@ -254,6 +255,13 @@ def _read_json_span(text: str) -> None:
         tool_input.read(piece)
 
 
+def _repair_json(text: str) -> None:
+    repair = JsonRepair({"properties": {"n": {"type": "integer"}}})
+    for piece in _pieces(text):
+        repair.read(piece)
+    repair.finish()
+
+
 def _read_stops(text: str) -> None:
     matcher = StopStrings(("aaaab", "ab"))
     for char in text:
@@ -375,6 +383,36 @@ SCANNERS = (
         units=("{", '"', "\\", "a", " ", "\\u12", "[", "\\ud800"),
         start='{"a": ',
         covers=("dialects/json_stream.py",),
+    ),
+    Scanner(
+        name="repair of JSON",
+        work=_repair_json,
+        units=(
+            "{",
+            "[",
+            "(",
+            '"',
+            "'",
+            "\\",
+            "a",
+            " ",
+            ",",
+            ":",
+            "a:",
+            "a:1,",
+            '"a" ',
+            "}",
+            "]",
+            "1",
+        ),
+        start='{"a": ',
+        covers=("dialects/parser/json_repair.py",),
+    ),
+    Scanner(
+        name="repair of JSON with a schema",
+        work=_repair_json,
+        units=('{"n":', '"1', "\\ud800", ', "n": "2"', "[1", " "),
+        start='{"n": ',
     ),
     Scanner(
         name="value of an argument",

@@ -21,8 +21,10 @@ __all__ = [
     "load",
 ]
 
-_STRING_RUN = re.compile(r'[^"\\]*')
-_PLAIN_RUN = re.compile(r'[^"{}\[\]]+')
+_STRING_RUNS: Mapping[str, re.Pattern[str]] = {
+    quote: re.compile(rf"[^{quote}\\]*") for quote in "\"'"
+}
+_PLAIN_RUN = re.compile(r"""[^"'{}\[\]]+""")
 _SCALAR_RUN = re.compile(r"[^\s,}\]]*")
 #: The character after a backslash → the character that the escape stands for, in JSON.
 ESCAPES: Mapping[str, str] = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {
@@ -62,12 +64,23 @@ def escape_string(text: str) -> str:
 
 class JsonSpan:
     """Finds where one JSON value ends in a text that arrives in pieces. White space may precede the
-    value."""
+    value. Strings may stand in single quotes, as in Python."""
 
-    __slots__ = ("_depth", "_escaped", "_scalar", "_started", "complete", "in_string")
+    __slots__ = (
+        "_depth",
+        "_escaped",
+        "_last",
+        "_quote",
+        "_scalar",
+        "_started",
+        "complete",
+        "in_string",
+    )
 
     def __init__(self) -> None:
         self._depth = 0
+        self._quote = '"'
+        self._last = ""  # the last character outside of strings that is not white space
         self._started = self._scalar = self._escaped = False
         #: Whether the text so far ends inside a string, where markup is plain text.
         self.in_string = False
@@ -84,13 +97,13 @@ class JsonSpan:
         if self._escaped:
             self._escaped = False
             return at + 1
-        at = _match_end(_STRING_RUN, text, at)
+        at = _match_end(_STRING_RUNS[self._quote], text, at)
         if at == len(text):
             return at
         if text[at] == "\\":
             self._escaped = True
         else:
-            self.in_string = False
+            self.in_string, self._last = False, self._quote
             self.complete = self._depth == 0
         return at + 1
 
@@ -105,15 +118,21 @@ class JsonSpan:
             at = _match_end(_SCALAR_RUN, text, at)
             self.complete = at < len(text)
             return at
-        if char == '"':
-            self.in_string = True
+        if char == '"' or (char == "'" and self._last in "{[(,:="):
+            self.in_string, self._quote = True, char
+        elif char == "'":
+            self._last = char
         elif char in "{[":
             self._depth += 1
+            self._last = char
         elif char in "}]":
             self._depth -= 1
+            self._last = char
             self.complete = self._depth <= 0
         else:
-            return _match_end(_PLAIN_RUN, text, at)
+            end = _match_end(_PLAIN_RUN, text, at)
+            self._last = text[at:end].rstrip()[-1:] or self._last
+            return end
         return at + 1
 
 

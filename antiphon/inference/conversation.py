@@ -145,6 +145,13 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     include_stop_text: bool = False
 
     @property
+    def rejects_unknown_calls(self) -> bool:
+        """Whether the tool loop or the validation of the reply rejects calls of functions that were
+        not offered. Parsers then report such calls, which are text otherwise."""
+        choice = self.tool_choice
+        return self.checks_calls or choice.must_call or choice.allowed is not None
+
+    @property
     def allows_parallel_calls(self) -> bool:
         """Whether the model may make several tool calls in one answer.
 

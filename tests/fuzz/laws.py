@@ -5,15 +5,19 @@
 - Truncation: an output that was cut off closes only calls that the whole output has too.
 - Conservation: a tracer appears once in the text, the reasoning, or a call's name, id or arguments.
   Tracers are characters that belong to no format's markup.
+- Arguments: the arguments of a completed call are JSON.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from antiphon.stream.deltas import Close, Delta, Open, Text
+from antiphon.wire.items import FunctionCall
 from tests.dialects.replies import items, read
 from tests.fuzz.parsers import Target
 
@@ -40,6 +44,7 @@ def check_laws(
     whole = read(target.make(thinking), [ids])
     assert read(target.make(thinking), ([token] for token in ids)) == whole, "token by token"
     assert read(target.make(thinking), chunks) == whole, "in chunks"
+    _check_arguments(whole)
     found, is_open = items(whole)
     assert not is_open
     for item in found:
@@ -47,9 +52,26 @@ def check_laws(
             value.encode()  # raises for half a character
     _check_conservation(text, target.headers(text), found)
     for cut in at[1:]:
-        early, is_open = items(read(target.make(thinking), [ids[:cut]], "length"))
+        deltas = read(target.make(thinking), [ids[:cut]], "length")
+        _check_arguments(deltas)
+        early, is_open = items(deltas)
         closed = _calls(early[:-1] if is_open else early)
         assert closed == _calls(found)[: len(closed)], "a call was closed before its end"
+
+
+def _check_arguments(deltas: Sequence[Delta]) -> None:
+    arguments: list[str] | None = None
+    for delta in deltas:
+        if isinstance(delta, Open):
+            arguments = [] if isinstance(delta.item, FunctionCall) else None
+        elif isinstance(delta, Text) and arguments is not None:
+            arguments.append(delta.text)
+        elif isinstance(delta, Close) and arguments is not None and delta.status == "completed":
+            json.loads("".join(arguments), parse_constant=_refuse)
+
+
+def _refuse(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
 
 
 def _check_conservation(text: str, headers: str, found: Sequence[dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -31,7 +32,7 @@ EDGES = (
     "null",
 )
 _NAMES = sorted(TARGETS)
-_KINDS = ("remove", "double", "insert", "splice", "swap")
+_KINDS = ("remove", "double", "insert", "splice", "swap", "quote tag")
 _MAX_SPAN, _MAX_LENGTH, _MAX_TRACERS = 80, 2_000, 8
 #: The share of outputs in tokens of several bytes, which are read in a fraction of the time.
 _PIECES_SHARE = 0.9
@@ -68,6 +69,19 @@ def mutate(seed: int) -> Mutation:
     )
 
 
+_VALUE_STARTS = re.compile(r"""["'>:=] ?\w|[\w.] """)
+
+
+def _insert_into_value(rng: random.Random, text: str, words: Sequence[str]) -> str:
+    """Insert one or two of the format's tags where a value may be."""
+    starts = [found.end() - 1 for found in _VALUE_STARTS.finditer(text)]
+    tags = [word for word in words if word.startswith(("<", "[", "]")) and len(word) > 2]
+    if not starts or not tags:
+        return text
+    at = rng.choice(starts)
+    return text[:at] + "".join(rng.choices(tags, k=rng.randint(1, 2))) + text[at:]
+
+
 def _mutate_once(rng: random.Random, text: str, seeds: Sequence[str], words: Sequence[str]) -> str:
     a, b = sorted((rng.randint(0, len(text)), rng.randint(0, len(text))))
     b = min(b, a + _MAX_SPAN)
@@ -78,6 +92,8 @@ def _mutate_once(rng: random.Random, text: str, seeds: Sequence[str], words: Seq
             return text[:b] + text[a:]
         case "insert":
             return text[:a] + rng.choice(words) + text[a:]
+        case "quote tag":
+            return _insert_into_value(rng, text, words)
         case "splice":
             other = rng.choice(seeds)
             return text[:a] + other[rng.randint(0, len(other)) :]

@@ -18,6 +18,7 @@ from antiphon.dialects.base import Parser
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.harmony.header import read_header
 from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, TokenCodes
+from antiphon.dialects.parser.lexer import terminals_of
 from antiphon.dialects.parser.parser import FormatParser
 from tests.dialects.replies import (
     SHAPES,
@@ -40,6 +41,7 @@ class Target(Struct, frozen=True, kw_only=True, dict=True):
     - ``tokenizer``: its pieces come from the seeds.
     - ``make``: a factory. Its argument says whether the prompt has opened the reasoning.
     - ``seeds``: the outputs to mutate.
+    - ``tags``: the texts that have a meaning in the format.
     - ``headers``: returns the parts of an output that are markup whatever they contain.
     """
 
@@ -47,13 +49,14 @@ class Target(Struct, frozen=True, kw_only=True, dict=True):
     tokenizer: PieceTokenizer
     make: Callable[[bool], Parser]
     seeds: tuple[str, ...]
+    tags: frozenset[str] = frozenset()
     headers: Callable[[str], str] = lambda text: ""
 
     @cached_property
     def words(self) -> Sequence[str]:
         """The control tokens, and the words of the seeds."""
         found = {word for seed in self.seeds for word in re.findall(r"\w+|[^\w\s]+|\s+", seed)}
-        return sorted({*self.tokenizer.special, *found})
+        return sorted({*self.tokenizer.special, *self.tags, *found})
 
 
 def corpus(name: str) -> tuple[str, ...]:
@@ -81,7 +84,8 @@ def _format(name: str, *, special: bool) -> Target:
         )
 
     kind = "special" if special else "spelled"
-    return Target(name=f"{name}-{kind}", tokenizer=tokenizer, make=make, seeds=seeds)
+    tags = terminals_of(thinks, form)
+    return Target(name=f"{name}-{kind}", tokenizer=tokenizer, make=make, seeds=seeds, tags=tags)
 
 
 _CONTROLS = re.compile(f"({'|'.join(map(re.escape, CONTROL_TOKENS.values()))})")

@@ -138,8 +138,12 @@ class DeltaBuilder:
     def add_arguments(self, text: str) -> None:
         self._append_text(text, (), "text")
 
-    def close_call(self) -> None:
-        self.close()
+    def close_call(self, *, is_complete: bool = True) -> None:
+        if is_complete or self.open is None:
+            self.close()
+        else:
+            self.out.append(Close(status="incomplete"))
+            self.open = self._item_kind = self._channel = None
 
     def close(self, upstream_state: str = "", **result: Any) -> None:
         """Close the open item, if there is one.

@@ -212,6 +212,7 @@ class ChatDialect:
                 parallel=options.allows_parallel_calls,
                 constrained=constraint is not None,
                 json_answer=isinstance(options.text.format, JsonSchemaFormat | JsonObjectFormat),
+                passes_unknown=options.rejects_unknown_calls,
                 lexer=self._lexers[bool(prompt_tools.tools)],
             ),
             constraint=constraint,

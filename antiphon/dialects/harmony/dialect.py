@@ -121,6 +121,7 @@ class HarmonyDialect:
                 open_kind=open_kind,
                 constrained=constraint is not None and constraint.needed,
                 json_answer=bool(_format_section(options)),
+                passes_unknown=options.rejects_unknown_calls,
             ),
             constraint=constraint,
             stop_ids=self._stop_ids,

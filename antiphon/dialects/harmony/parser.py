@@ -45,6 +45,8 @@ CONTROL_TOKENS: Mapping[ControlName, str] = {
 }
 #: The kinds of message that end a turn.
 _FINAL_KINDS = ("final", "call")
+#: The tools with which gpt-oss was trained. It may call them although no request offers them.
+_BUILT_IN = frozenset({"python", "browser", "container"})
 
 
 class TokenCodes(Struct, frozen=True):
@@ -95,7 +97,11 @@ class HarmonyParser:
     - ``constrained``: whether the engine enforces a format. If so, the reply ends after the first
       answer or call.
     - ``json_answer``: whether the answer must be JSON. If the engine enforces this, the parser
-      reads a control token inside a JSON string as text.
+      reads a control token inside a JSON string as text. In the arguments of a call, the parser
+      always does this.
+    - ``passes_unknown``: whether a call of an unknown tool is a call, because the caller rejects
+      it. Otherwise, its text is a message. A message to one of gpt-oss's own tools is dropped if
+      the request does not offer this tool.
     """
 
     def __init__(
@@ -109,6 +115,7 @@ class HarmonyParser:
         open_kind: HarmonyMessageKind | None = None,
         constrained: bool = False,
         json_answer: bool = False,
+        passes_unknown: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._codes = codes
@@ -117,6 +124,7 @@ class HarmonyParser:
         self._parallel = parallel
         self._is_constrained = constrained
         self._is_json_answer = json_answer
+        self._passes_unknown = passes_unknown
         self._json_span: JsonSpan | None = None
         self._sink = ParserDeltaBuilder()
         self._detokenizer = Detokenizer(tokenizer, codes.marks, codes.text_cache)
@@ -124,6 +132,10 @@ class HarmonyParser:
         self._kind: HarmonyMessageKind | None = open_kind
         self._is_open = False
         self._call: CallBuilder | _PlainInputCall | ExecCall | None = None
+        #: The tool to which the current message is addressed, until its text shows that the message
+        #: is a call: the arguments of a call are a JSON object.
+        self._pending_name = ""
+        self._is_dropped = False
         self._text: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         self._header = ""
@@ -174,8 +186,8 @@ class HarmonyParser:
     # --- the machine ------------------------------------------------------------------------------
 
     def _is_text(self, control: ControlName) -> bool:
-        """Return whether a control token is read as text. This is the case inside a JSON string if
-        the engine enforces JSON, because the engine's grammar allows control tokens there.
+        """Return whether a control token is read as text. This is the case inside a string of the
+        arguments of a call, and inside a string of an answer if the engine enforces JSON.
 
         The control tokens ``return`` and ``call`` end the reply, so they are never text.
         """
@@ -283,10 +295,17 @@ class HarmonyParser:
             self.done = True  # the model writes a message of another author: its turn is over
             return
         name = self._resolve_recipient(header.recipient)
+        recipient = (header.recipient or "").partition(".")[0]
+        self._is_dropped = (
+            recipient in _BUILT_IN and name is None and header.channel == "commentary"
+        )
         if name is not None:
             self._kind = "call"
-            self._call = self._open_call(name)
             self._has_answered = True
+            if self._takes_json(name):
+                self._pending_name = name
+            else:
+                self._call = self._open_call(name)
         elif header.channel == "analysis":
             self._kind = "analysis"
         else:
@@ -295,16 +314,14 @@ class HarmonyParser:
         self._count_reasoning(tokens)
 
     def _follow_json(self) -> None:
-        """Start to track JSON strings if the engine enforces JSON in the current message. A control
-        token inside such a string is text."""
+        """Start to track JSON strings if the current message is a call with JSON arguments, or an
+        answer for which the engine enforces JSON. A control token inside such a string is text."""
         is_json = (
             not isinstance(self._call, _PlainInputCall)
             if self._kind == "call"
-            else self._is_json_answer
+            else self._is_json_answer and self._is_constrained and self._kind == "final"
         )
-        self._json_span = (
-            JsonSpan() if self._is_constrained and is_json and self._kind in _FINAL_KINDS else None
-        )
+        self._json_span = JsonSpan() if is_json else None
 
     def _open_call(self, name: str) -> CallBuilder | _PlainInputCall | ExecCall:
         """Start a call of the tool whose name in the prompt is ``name``. Returns the object that
@@ -312,18 +329,39 @@ class HarmonyParser:
         for recipient, reader in ((PYTHON, _PlainInputCall), (EXEC, ExecCall)):
             if name == self._native_tools.get(recipient):
                 return reader(self._sink, self._shapes[name])
-        call = CallBuilder(self._sink, self._shapes, is_bare=False)
+        call = CallBuilder(
+            self._sink, self._shapes, is_bare=False, passes_unknown=self._passes_unknown
+        )
         call.name = name
         call.start()
         return call
+
+    def _takes_json(self, name: str) -> bool:
+        """Return whether the arguments of the tool must be a JSON object."""
+        shape = self._shapes.get(name)
+        is_native = name in (self._native_tools.get(tool) for tool in (PYTHON, EXEC))
+        return not is_native and (shape is None or not shape.custom)
+
+    def _decide_message(self, text: str, *, final: bool = False) -> bool:
+        """Decide whether a message to a tool is a call. It is one if its text is a JSON object or
+        empty. Returns False if this cannot be decided yet. ``final``: whether the text is whole."""
+        start = text.lstrip()[:1]
+        if not start and not final:
+            return False
+        name, self._pending_name = self._pending_name, ""
+        if start in ("{", ""):
+            self._call = self._open_call(name)
+        else:
+            self._kind, self._json_span = "final", None
+        return True
 
     def _resolve_recipient(self, recipient: str | None, *, is_header: bool = True) -> str | None:
         """Return the name that the tool ``recipient`` has in the prompt. Returns None if
         ``recipient`` is no tool, or if there are no tools.
 
-        An unknown name counts as the name of a tool if it begins with ``functions.`` or if
-        ``is_header`` is true. It is then returned, so that the client can report the unknown tool.
-        ``is_header``: false if ``recipient`` was read from a text that may not be a header.
+        An unknown name is returned if the caller rejects such calls, and if it begins with
+        ``functions.`` or ``is_header`` is true. ``is_header``: false if ``recipient`` was read from
+        a text that may not be a header.
         """
         if recipient is None or not self._shapes:
             return None
@@ -331,16 +369,19 @@ class HarmonyParser:
             return self._native_tools[recipient]
         name = recipient.removeprefix("functions.")
         known = (n for n in (name, name.replace(".", "__")) if n in self._shapes)
-        return next(known, name if is_header or name != recipient else None)
+        is_unknown = self._passes_unknown and (is_header or name != recipient)
+        return next(known, name if is_unknown else None)
 
     # --- content ----------------------------------------------------------------------------------
 
     def _emit_content(self) -> None:
         """Emit the message's content that has been read but not emitted yet."""
         text = "".join(self._text)
-        if not text:
+        if not text or (self._pending_name and not self._decide_message(text)):
             return
         self._text.clear()
+        if self._is_dropped:
+            return
         logprobs, self._logprobs = self._logprobs, []
         if self._call is not None:
             self._call.add_json_arguments(text)
@@ -369,12 +410,15 @@ class HarmonyParser:
         elif not is_cut:
             self._text.append(self._detokenizer.finish())
         self._emit_content()
+        if self._pending_name:
+            self._decide_message("", final=True)
         if is_cut and isinstance(self._call, ExecCall):
             self._call.finish_incomplete()
         if is_cut or self.done:
             return
         if self._call is not None:
             self._call.finish()
+            self._emit_stray_text(self._call)
             self.done = not self._parallel
         else:
             self._sink.close_item()
@@ -383,6 +427,14 @@ class HarmonyParser:
         self._is_open = self._has_start_token = False
         self._header, self._header_tokens = "", 0
         self._logprobs.clear()
+
+    def _emit_stray_text(self, call: CallBuilder | _PlainInputCall | ExecCall) -> None:
+        """Emit the text that belongs to no argument of a call as a message after the call."""
+        text = "".join(call.stray_text).strip() if isinstance(call, CallBuilder) else ""
+        if text:
+            self._sink.open_item(Message(role="assistant", content=()))
+            self._sink.write(text)
+            self._sink.close_item()
 
     def _rescue_header(self, *, is_cut: bool) -> None:
         """Process a header that no message follows. Words that do not belong to a header are

@@ -25,7 +25,17 @@ from antiphon.dialects.json_stream import (
 
 from .lexer import QUOTE
 
-__all__ = ["JsonObjectWriter", "PropertyTypes", "property_types", "string_decoder", "to_json_text"]
+__all__ = [
+    "REFERENCE",
+    "STRING",
+    "JsonObjectWriter",
+    "PropertyTypes",
+    "convert_string",
+    "convert_word",
+    "property_types",
+    "string_decoder",
+    "to_json_text",
+]
 
 Json = Mapping[str, Any]
 
@@ -38,7 +48,7 @@ _NAMES: Mapping[type, str] = {
     list: "array",
     dict: "object",
 }
-_REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
+REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
 _DEPTH = 8
 STRING = frozenset({"string"})
 
@@ -80,7 +90,7 @@ class PropertyTypes:
     def _combine(self, schema: Json, depth: int) -> frozenset[str]:
         kind = schema.get("type")
         types = set(kind if isinstance(kind, list) else [kind] if isinstance(kind, str) else ())
-        if reference := _REFERENCE.match(str(schema.get("$ref", ""))):
+        if reference := REFERENCE.match(str(schema.get("$ref", ""))):
             section, name = reference.groups()
             types |= self._types(_member(self.schema.get(section), name), depth - 1)
         for key in ("anyOf", "oneOf", "allOf"):
@@ -109,9 +119,12 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     - All other text becomes a string. Quotes around the text become part of the string.
 
     Exception to the first two rules: if the schema allows a string but not the type of this value,
-    the text becomes a string.
+    the text becomes a string. A text without any characters becomes an empty array or object, or
+    null, if the schema allows this type and no string.
     """
     bare = text.strip()
+    if not bare and types and (empty := _empty_value(types)) is not None:
+        return empty
     for candidate in (bare, _literal_to_json(bare)):
         try:
             value = load(candidate)
@@ -126,6 +139,59 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
 def _fits(value: Any, types: frozenset[str]) -> bool:
     name = _NAMES[type(value)]
     return name in types or (name == "integer" and "number" in types)
+
+
+#: Values that JSON cannot express.
+_NO_VALUES = frozenset({"undefined", "NaN", "Infinity", "-Infinity", "+Infinity", "inf", "nan"})
+_EMPTY: Mapping[str, str] = {"array": "[]", "object": "{}", "null": "null"}
+
+
+def convert_string(text: str, types: frozenset[str]) -> str:
+    """Return the JSON text of a string where a schema allows only other types. A string that
+    contains a value of one of these types is converted to this value. ``types``: the JSON types
+    that the schema allows."""
+    bare = text.strip()
+    if not bare:
+        return _empty_value(types) or dump(text)
+    for candidate in (bare, _literal_to_json(bare)):
+        try:
+            value = load(candidate)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, float) and value.is_integer() and "number" not in types:
+            value = int(value)
+        if _fits(value, types):
+            return dump(value)
+    return dump(text)
+
+
+def _empty_value(types: frozenset[str]) -> str | None:
+    """Return the JSON text of a value without any text, or None if no type has such a value."""
+    return (
+        None
+        if "string" in types
+        else next((text for name, text in _EMPTY.items() if name in types), None)
+    )
+
+
+def convert_word(word: str, types: frozenset[str]) -> str | None:
+    """Convert a number or a word without quotes to JSON. ``types``: the JSON types that the schema
+    allows, or empty for any type. Returns None if the word is neither a number nor a literal."""
+    if word in _NO_VALUES:
+        return "null"
+    text = _WORDS.get(word, word)
+    try:
+        value = load(text)
+    except ValueError:
+        if not word.isascii():
+            return None
+        try:
+            is_float = bool({".", "e", "E"} & set(word)) and "x" not in word
+            value = float(word) if is_float else int(word, 16 if "x" in word else 10)
+            text = dump(value)
+        except ValueError:
+            return None
+    return dump(word) if "string" in types and not _fits(value, types) else text
 
 
 # --- literals ------------------------------------------------------------------------------------
@@ -197,6 +263,11 @@ class JsonObjectWriter:
     def expects_string(self) -> bool:
         """Whether the schema allows only a string as the value of the current key."""
         return self._types == STRING
+
+    @property
+    def expects_other_type(self) -> bool:
+        """Whether the schema states the type of the current key's value and allows no string."""
+        return bool(self._types) and "string" not in self._types
 
     def write_key(self, key: str) -> str:
         """Write a key. The caller must write its value next."""

@@ -23,6 +23,7 @@ __all__ = ["ParserDeltaBuilder"]
 
 _Kind = Literal["message", "reasoning", "call"]
 _Logprobs = Sequence[Logprob]
+_CLOSE, _INCOMPLETE = Close(), Close(status="incomplete")
 
 
 class ParserDeltaBuilder:
@@ -149,9 +150,10 @@ class ParserDeltaBuilder:
         """Add text to the arguments of the open call, or to the input of a custom tool."""
         self._deltas.append(Text(text))
 
-    def close_call(self) -> None:
-        """Close the item of the call."""
-        self.close_item()
+    def close_call(self, *, is_complete: bool = True) -> None:
+        """Close the item of the call. ``is_complete``: whether the arguments of the call are JSON.
+        If they are not, the status of the item is ``incomplete``."""
+        self.close_item(_CLOSE if is_complete else _INCOMPLETE)
 
     # --- items ------------------------------------------------------------------------------------
 
@@ -160,10 +162,10 @@ class ParserDeltaBuilder:
         self._deltas.append(Open(item))
         self._open_kind, self._is_first = kind, False
 
-    def close_item(self) -> None:
-        """Close the open item, if there is one."""
+    def close_item(self, close: Close = _CLOSE) -> None:
+        """Close the open item, if there is one. ``close``: the delta that closes it."""
         if self._open_kind is not None:
-            self._deltas.append(Close())
+            self._deltas.append(close)
             self._open_kind = None
 
     def finish(self, *, is_cut: bool) -> None:

@@ -50,12 +50,9 @@ class JsonCallTarget(Protocol):
         """The names of the parameters of the function that is called. Empty for a custom tool and
         for an unknown function."""
 
-    def start(self, *, has_arguments: bool = False) -> bool:
+    def start(self) -> bool:
         """Start the call. The caller must have set ``name``. Returns False and starts nothing if
-        the text is not a call.
-
-        ``has_arguments``: whether the text contains a key for the arguments, such as ``arguments``.
-        """
+        the text is not a call."""
 
     def add_json_arguments(self, text: str) -> None:
         """Add the next piece of the arguments, which are JSON."""
@@ -184,8 +181,11 @@ class JsonCallReader:
             self._expect_string(self._read_string)
             return at + 1
         self._span, self._text = JsonSpan(), []
-        self._step = self._read_arguments if char in "{[" else self._read_scalar
-        self._start_if_named()
+        if char in "{[":
+            self._step = self._read_arguments
+            self._start_if_named()
+        else:
+            self._step = self._read_scalar
         return at
 
     def _start_name(self, char: str, at: int) -> int:
@@ -238,7 +238,7 @@ class JsonCallReader:
 
     def _read_scalar(self, text: str, at: int) -> int:
         """Read arguments that are neither an object, an array nor a string. ``null`` means that
-        there are no arguments. Other values are passed on as they are."""
+        there are no arguments. Any other value shows that the text is not a call."""
         end = self._span.read(text, at)
         self._text.append(text[at:end])
         if self._span.complete:
@@ -248,7 +248,12 @@ class JsonCallReader:
     def _end_scalar(self) -> None:
         text, self._text = "".join(self._text), []
         self._step = self._read_gap
-        self._add_arguments("" if text == "null" else text)
+        if text in ("null", "None", ""):
+            self._start_if_named()
+        elif self._call.has_started:
+            self._call.stray_text.append(f"{text}\n")
+        else:
+            self.failed = True
 
     def _read_field(self, text: str, at: int) -> int:
         """Read the value of a field that is neither the tool's name nor the arguments."""
@@ -272,7 +277,7 @@ class JsonCallReader:
             self._start()
 
     def _start(self) -> None:
-        if self._call.start(has_arguments=self._has_arguments):
+        if self._call.start():
             waiting, self._early_arguments = "".join(self._early_arguments), []
             self._call.add_json_arguments(waiting)
         else:

@@ -100,6 +100,8 @@ class FormatParser:
       argument of a call is part of the string, and the parser reads it as text.
     - ``json_answer``: whether the answer must be JSON. If the engine enforces this, a special token
       inside a JSON string is also read as text.
+    - ``passes_unknown``: whether a call of an unknown tool is a call, because the caller rejects
+      it. Otherwise, its text is part of the answer.
     - ``lexer``: the lexer for these formats and this tokenizer. If None, the parser creates it.
     """
 
@@ -114,6 +116,7 @@ class FormatParser:
         parallel: bool = True,
         constrained: bool = False,
         json_answer: bool = False,
+        passes_unknown: bool = False,
         lexer: Lexer | None = None,
     ) -> None:
         self._tokenizer = tokenizer
@@ -125,6 +128,7 @@ class FormatParser:
         self._tools = tools
         self._shapes = shapes
         self._parallel = parallel
+        self._passes_unknown = passes_unknown
         self._lexer = lexer or Lexer(tokenizer, reasoning, tools)
         self._detokenizer = Detokenizer(tokenizer, self._lexer.marks, self._lexer.text_cache)
         self._origins = TokenOrigins()
@@ -500,7 +504,11 @@ class FormatParser:
     def _new_call(self) -> CallBuilder:
         name, self._header_name = self._header_name, ""
         return CallBuilder(
-            self._sink, self._shapes, is_bare=self._markup.is_bare, repeated_name=name
+            self._sink,
+            self._shapes,
+            is_bare=self._markup.is_bare,
+            repeated_name=name,
+            passes_unknown=self._passes_unknown,
         )
 
     def _leave(self, next_kind: str) -> bool:
@@ -514,7 +522,7 @@ class FormatParser:
         if call is None or reader is None:
             return True
         reader.finish()
-        if self._markup.is_bare and not call.has_started:
+        if call.is_bare and not call.has_started:
             # Only a parameter or the end of the call shows that this is a call.
             is_named = kind in (*_NAMING, "gap") and next_kind not in ("id", "gap")
         else:

@@ -274,11 +274,11 @@ def _reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
     match state.reads:
         case "filler":
             return _FillerReader(call, state.filler)
-        case "string":
+        case "string" if not call.takes_other_type:
             return _StringReader(call, trims=form.trims)
         case "value" if call.takes_string:
             return _StringReader(call, trims=form.trims)
-        case "value" | "literal":
+        case "value" | "literal" | "string":
             return _LiteralReader(call, trims=form.trims)
         case "pairs":
             parameter = form.written.parameter

@@ -12,12 +12,13 @@ from msgspec import Struct
 from antiphon.dialects.json_stream import JsonSpan, ToolInputDecoder, load
 
 from .argument_values import JsonObjectWriter
+from .json_repair import JsonRepair
 from .lexer import QUOTE
 
 __all__ = ["CallBuilder", "CallSink", "ToolShape"]
 
 #: Keys of an additional object in which some models wrap the arguments: ``{"arguments": {…}}``.
-_WRAPPERS = ("arguments", "parameters", "params", "kwargs")
+_WRAPPERS = ("arguments", "parameters", "params", "kwargs", "input", "properties")
 _WRAPPED = re.compile(rf'\s*\{{\s*"(?:{"|".join(_WRAPPERS)})"\s*:\s*(?=\{{)')
 _WRAP_LIMIT = 64
 #: The schema of a custom tool, as the model was shown it.
@@ -51,8 +52,8 @@ class CallSink(Protocol):
     def add_arguments(self, text: str) -> None:
         """Add text to the call's arguments, or to a custom tool's input."""
 
-    def close_call(self) -> None:
-        """End the call."""
+    def close_call(self, *, is_complete: bool = True) -> None:
+        """End the call. ``is_complete``: whether the arguments of the call are JSON."""
 
 
 class CallBuilder:
@@ -63,8 +64,9 @@ class CallBuilder:
 
     - ``tools``: name of a tool in the prompt → the tool.
     - ``is_bare``: whether no special token marks the call, and only the syntax of the text suggests
-      it. If so, the text is a call only if it names a known tool, or if it is a JSON object with a
-      name and arguments.
+      it.
+    - ``passes_unknown``: whether a marked call of an unknown tool is a call, because the caller
+      rejects it. Otherwise, its text is part of the answer.
     - ``repeated_name``: the name in a header before the call. If the call has another name, the
       name in the header is stray text.
     """
@@ -76,19 +78,25 @@ class CallBuilder:
         *,
         is_bare: bool,
         repeated_name: str = "",
+        passes_unknown: bool = False,
     ) -> None:
         self._sink = sink
         self._tools = tools
+        self._passes_unknown = passes_unknown
         self._repeated_name = repeated_name
         self._input_decoder: ToolInputDecoder | None = None
         self._wrapper_head: str | None = ""
         self._wrapped_span: JsonSpan | None = None
         self._wrapper_tail: list[str] = []
+        self._repair: JsonRepair | None = None
         self._object: JsonObjectWriter | None = None
         self._schema: Mapping[str, Any] = {}
         self._keys: set[str] = set()
         self._next_properties: Iterator[str] | None = None
         self._in_string = self._lacks_value = False
+        self._has_wrappers = False
+        #: The key and the value of a parameter that may wrap all arguments.
+        self._wrapper: tuple[str, str] | None = None
         self._has_output = False
         self.is_bare = is_bare
         self.name = ""
@@ -124,23 +132,21 @@ class CallBuilder:
         names = self.parameter_names
         return [name for name in names if name not in self._keys] if names else None
 
-    def start(self, *, has_arguments: bool = False) -> bool:
+    def start(self) -> bool:
         """Start the call. The caller must have set ``name``. Returns False and starts nothing if
-        the model's text is not a call.
-
-        ``has_arguments``: whether the model's text contains a JSON key for the arguments, such as
-        ``arguments``. If so, the text is a call even if no tool has this name.
-        """
+        the model's text is not a call."""
         if self.has_started:
             return True
         known = self._tool
-        if not self.name or (known is None and self.is_bare and not has_arguments):
+        is_accepted = known is not None or (self._passes_unknown and not self.is_bare)
+        if not self.name or not is_accepted:
             return False
         shape = known or ToolShape(wire_name=self.name)
         self._schema = shape.schema or (_CUSTOM if shape.custom else {})
         self._input_decoder = ToolInputDecoder() if shape.custom else None
         if self._properties.keys() & set(_WRAPPERS) or known is None:
             self._wrapper_head = None  # a key like "arguments" is a parameter of the tool itself
+        self._has_wrappers = self._wrapper_head is not None and bool(self._properties)
         if self._repeated_name not in ("", self.name):
             self.stray_text.insert(0, f"{self._repeated_name}\n")
         self._sink.open_call(shape, self.call_id)
@@ -149,11 +155,14 @@ class CallBuilder:
 
     def finish(self) -> None:
         """End the call."""
+        if self._wrapper is not None:
+            self._unwrap_parameter(*self._wrapper)
         if self._object is not None:
             self._write_missing_value()
             self._write(self._object.close())
         self._write_unwrapped("", final=True)
         self._end_wrapper()
+        self._end_json()
         if not self._has_output:
             stray = "".join(self.stray_text).strip()
             # Some models write the arguments as JSON where tags for the parameters are expected.
@@ -164,13 +173,22 @@ class CallBuilder:
             self._emit(self._input_decoder.finish())
             if stray := self._input_decoder.stray_text:
                 self.stray_text.append(f"{stray}\n")
-        self._sink.close_call()
+        self._sink.close_call(is_complete=self._repair is None or not self._repair.is_broken)
+
+    def _end_json(self) -> None:
+        if self._repair is not None:
+            self._write(self._repair.finish())
+            if rest := "".join(self._repair.rest).strip():
+                self.stray_text.append(f"{rest}\n")
 
     # --- arguments that are JSON ------------------------------------------------------------------
 
     def add_json_arguments(self, text: str) -> None:
         """Add the next piece of arguments that the model writes as JSON."""
-        self._write_unwrapped(text)
+        if self._object is not None:  # the call already has arguments between tags
+            self.stray_text.append(text)
+        else:
+            self._write_unwrapped(text)
 
     def _write_unwrapped(self, text: str, *, final: bool = False) -> None:
         """Pass on a piece of the arguments. ``final``: whether this is the last piece.
@@ -182,10 +200,10 @@ class CallBuilder:
             end = 0
             if not self._wrapped_span.complete:
                 end = self._wrapped_span.read(text)
-                self._write(text[:end])
+                self._write_json(text[:end])
             self._wrapper_tail.append(text[end:])
         elif self._wrapper_head is None:
-            self._write(text)
+            self._write_json(text)
         else:
             self._wrapper_head += text
             if (wrapped := _WRAPPED.match(self._wrapper_head)) is not None:
@@ -194,7 +212,14 @@ class CallBuilder:
                 self._write_unwrapped(inside)
             elif final or not _may_be_wrapper(self._wrapper_head):
                 head, self._wrapper_head = self._wrapper_head, None
-                self._write(head)
+                self._write_json(head)
+
+    def _write_json(self, text: str) -> None:
+        if self._input_decoder is not None:
+            self._write(text)  # a custom tool's input need not be JSON
+        elif text:
+            self._repair = self._repair or JsonRepair(self._schema)
+            self._write(self._repair.read(text))
 
     def _end_wrapper(self) -> None:
         """Process the text after arguments that the model wrapped in another object, such as
@@ -237,7 +262,15 @@ class CallBuilder:
     def start_parameter(self, key: str) -> None:
         """Start the parameter ``key``. If the key is empty, the value belongs to the schema's next
         property that has no value yet."""
+        if self._repair is not None:  # the call already has arguments that are JSON
+            self.stray_text.append(f"{key} ")
+            return
+        if self._wrapper is not None:
+            self._end_wrapper_parameter()
         if self._object is None:
+            if self._has_wrappers and key in _WRAPPERS:
+                self._wrapper = (key, "")
+                return
             self._object, self._wrapper_head = JsonObjectWriter(self._schema), None
         self._write_missing_value()
         if not key:
@@ -247,6 +280,23 @@ class CallBuilder:
         self._keys.add(key)
         self._write(self._object.write_key(key))
         self._in_string, self._lacks_value = False, True
+
+    def _end_wrapper_parameter(self) -> None:
+        """Add the parameter that could wrap all arguments as an ordinary parameter."""
+        assert self._wrapper is not None
+        (key, value), self._wrapper = self._wrapper, None
+        self._has_wrappers = False
+        self.start_parameter(key)
+        self.add_value(value)
+
+    def _unwrap_parameter(self, key: str, value: str) -> None:
+        """Add the arguments that the only parameter of the call wraps. If its value is no object,
+        it is an ordinary parameter."""
+        if _is_object(value):
+            self._wrapper, self._wrapper_head = None, None
+            self._write_json(value)
+        else:
+            self._end_wrapper_parameter()
 
     def _write_missing_value(self) -> None:
         """Write ``null`` as the value of the last key if the model wrote no value for it."""
@@ -259,10 +309,18 @@ class CallBuilder:
         """Whether the schema allows only a string as the value of the current key."""
         return self._object is not None and self._object.expects_string
 
+    @property
+    def takes_other_type(self) -> bool:
+        """Whether the current value cannot be a string: the schema allows no string, or the value
+        may wrap all arguments."""
+        return self._object is None or self._object.expects_other_type
+
     def add_value(self, text: str) -> None:
         """Add the complete value of the current key. It is converted to JSON according to the
         schema."""
-        if self._object is None:
+        if self._wrapper is not None:
+            self._wrapper = (self._wrapper[0], text)
+        elif self._object is None:
             self.stray_text.append(text)
         else:
             self._lacks_value = False
@@ -276,13 +334,22 @@ class CallBuilder:
 
     def add_json_value(self, text: str) -> None:
         """Add the complete value of the current key. ``text``: the value as JSON."""
-        self._lacks_value = False
-        self._write(text)
+        if self._wrapper is not None:
+            self._wrapper = (self._wrapper[0], text)
+        elif self._object is None:
+            self.stray_text.append(text)
+        else:
+            self._lacks_value = False
+            self._write(text)
 
     def add_string(self, text: str) -> None:
         """Add the next piece of the current key's value, which is a string. ``text``: the piece,
         without quotes and escapes."""
-        if self._object is not None:
+        if self._wrapper is not None:
+            self._wrapper = (self._wrapper[0], self._wrapper[1] + text)
+        elif self._object is None:
+            self.stray_text.append(text)
+        else:
             quote = "" if self._in_string else '"'
             self._in_string, self._lacks_value = True, False
             self._write(quote + self._object.write_string(text))

@@ -155,7 +155,7 @@ class Recorder:
             case Open():
                 self._open(delta)
             case Close(key=""):
-                self._close_current(**delta.result)
+                self._close_current(**{"status": delta.status, **delta.result})
             case Close():
                 self._close_call(delta)
             case Finish():

@@ -263,11 +263,15 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     ),
     "a tool nobody knows": (
         "<|channel|>analysis to=python code<|message|>1 + 1<|call|>",
-        [call("python", "1 + 1")],
+        [reasoning_done("1 + 1")],
     ),
-    "a name with dots": (
-        "<|channel|>commentary to=functions.a.b<|message|>{}<|call|>",
-        [call("a.b", "{}")],
+    "prose to a tool": (
+        "<|channel|>final to=functions.get_weather<|message|>The answer is here.<|return|>",
+        [answer("The answer is here.")],
+    ),
+    "a control token in a string": (
+        '<|channel|>commentary to=functions.get_weather<|message|>{"city":"<|end|>"}<|call|>',
+        [call("get_weather", '{"city":"<|end|>"}')],
     ),
     "no end before the next": (
         f"<|channel|>analysis<|message|>Hm.{FINAL}",

@@ -13,10 +13,10 @@ from antiphon.wire.items import FunctionCall, Message
 from tests.dialects.harmony.test_parser import CODES, TOKENIZER
 
 
-def stream(text: str, shapes: dict[str, ToolShape]) -> list[Delta]:
+def stream(text: str, shapes: dict[str, ToolShape], *, passes_unknown: bool = False) -> list[Delta]:
     """Feed ``text`` token by token and return the deltas in order."""
     tokenizer: ByteTokenizer = TOKENIZER
-    parser = HarmonyParser(tokenizer, CODES, shapes=shapes)
+    parser = HarmonyParser(tokenizer, CODES, shapes=shapes, passes_unknown=passes_unknown)
     deltas: list[Delta] = []
     for token in tokenizer.encode(text, special=True):
         deltas += parser.feed(Chunk(ids=(token,)))
@@ -45,5 +45,6 @@ def test_tool_name_keeps_its_dots(name: str) -> None:
     text = f"<|channel|>commentary to=functions.{name}<|message|>{{}}<|call|>"
     shapes = {name: ToolShape(wire_name=name), "read": ToolShape(wire_name="read")}
     for known in (shapes, {"read": shapes["read"]}):  # also if no tool has this name
-        (call,) = (d.item for d in stream(text, known) if isinstance(d, Open))
+        deltas = stream(text, known, passes_unknown=True)
+        (call,) = (d.item for d in deltas if isinstance(d, Open))
         assert isinstance(call, FunctionCall) and call.name == name

@@ -409,7 +409,8 @@ class ChatStreamParser:
 
     def _start_call(self, pending: _PendingCall) -> None:
         self._close_item()
-        pending.call = CallBuilder(self._items, self._shapes, is_bare=False)
+        # The reply's filter handles calls of functions that were not offered.
+        pending.call = CallBuilder(self._items, self._shapes, is_bare=False, passes_unknown=True)
         pending.call.name, pending.call.call_id = pending.name, pending.id
         pending.call.start()
 

@@ -1,0 +1,357 @@
+"""Repair the JSON of a call's arguments while it arrives.
+
+Models write raw line ends in strings, invalid escapes, Python's literals, single quotes and
+trailing commas, and they forget brackets. Most clients parse arguments strictly, so the arguments
+that leave the parser are always valid JSON as far as they go. If the text cannot be repaired, it is
+passed on as it is, and ``JsonRepair.is_broken`` is true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.dialects.grammar.json_schema import object_forms
+from antiphon.dialects.json_stream import ESCAPE_DIGITS, ESCAPES, StringDecoder, dump, escape_string
+
+from .argument_values import REFERENCE, PropertyTypes, convert_string, convert_word
+
+__all__ = ["JsonRepair"]
+
+_BLANK = re.compile(r"[ \t\r\n]+")
+#: How much white space after a comma is passed on.
+_MAX_BLANK = 256
+_VALUE = re.compile(r"""[^,}\])\n"'{\[(]+""")
+_KEY = re.compile(r"[\w.\-$]+")
+_CLOSERS: Mapping[str, str] = {"{": "}", "[": "]"}
+_OPENERS: Mapping[str, str] = {"{": "{", "[": "[", "(": "["}
+_CLOSED: Mapping[str, str] = {"}": "{", "]": "[", ")": "["}
+#: In Python's strings, a quote may be escaped, too.
+_STRING_ESCAPES: Mapping[str, str] = {**ESCAPES, "'": "'"}
+
+Json = Mapping[str, Any]
+
+
+class _Frame:
+    """An object or array that is not closed yet. ``bracket``: ``{`` or ``[``. ``schema``: its JSON
+    schema. ``key``: the key of the current value in an object."""
+
+    def __init__(self, bracket: str, schema: Json) -> None:
+        self.bracket = bracket
+        self.schema = schema
+        self.key = ""
+
+
+class _Schemas:
+    """Looks up the schemas of the values inside a value. ``root``: the schema of the arguments."""
+
+    def __init__(self, root: Json) -> None:
+        self.root = root
+        self._types: dict[int, frozenset[str]] = {}
+        self._forms: dict[int, list[Json]] = {}
+
+    def child(self, frame: _Frame) -> Json:
+        """Return the schema of the current value in ``frame``, or an empty mapping."""
+        if not frame.schema:
+            return {}
+        if frame.bracket == "[":
+            return self._resolve(_mapping(frame.schema.get("items")))
+        forms = self._forms.get(id(frame.schema))
+        if forms is None:
+            forms = self._forms[id(frame.schema)] = object_forms(frame.schema)
+        found = (_mapping(_mapping(form.get("properties")).get(frame.key)) for form in forms)
+        return self._resolve(next(filter(None, found), {}))
+
+    def _resolve(self, schema: Json) -> Json:
+        """Return the definition to which a reference leads. Any other schema stays unchanged."""
+        reference = REFERENCE.match(str(schema.get("$ref", "")))
+        if reference is None:
+            return schema
+        section, name = reference.groups()
+        return _mapping(_mapping(self.root.get(section)).get(name))
+
+    def types(self, schema: Json) -> frozenset[str]:
+        """Return the JSON types that ``schema`` allows, or an empty set for any type."""
+        if not schema:
+            return frozenset()
+        if id(schema) not in self._types:
+            definitions = {
+                key: self.root[key] for key in ("$defs", "definitions") if key in self.root
+            }
+            wrapper = {**definitions, "properties": {"value": schema}}
+            self._types[id(schema)] = PropertyTypes(wrapper).types_for("value")
+        return self._types[id(schema)]
+
+
+class JsonRepair:
+    """Repairs one JSON value that arrives in pieces.
+
+    Strings are passed on piece by piece. Numbers and words are passed on once they are complete,
+    and so is a string where ``schema`` allows no string: ``"42"`` becomes 42 if the
+    schema allows an integer.
+
+    - ``schema``: the JSON schema of the value, or an empty mapping.
+    - ``is_broken``: whether the text cannot be repaired. The text from the first fault on is then
+      passed on as it is.
+    - ``rest``: the text after the end of the value.
+    """
+
+    def __init__(self, schema: Json) -> None:
+        self._schemas = _Schemas(schema)
+        self._frames: list[_Frame] = []
+        self._step = self._read_value
+        self._out: list[str] = []
+        self._comma = ""  # a comma and the white space after it, until a value follows
+        self._word: list[str] = []
+        self._string: StringDecoder | None = None
+        self._text: list[str] | None = None  # of a string that is passed on once it is complete
+        self._types: frozenset[str] = frozenset()
+        self._is_key = False
+        self._key: list[str] = []
+        self.is_broken = False
+        self.rest: list[str] = []
+
+    def read(self, text: str) -> str:
+        """Read the next piece of the value. Returns its repaired text as far as it is certain."""
+        at = 0
+        while at < len(text):
+            at = self._step(text, at)
+        out, self._out = self._out, []
+        return "".join(out)
+
+    def finish(self) -> str:
+        """End the value, and return the text that completes it."""
+        if self._string is not None:
+            self._flush_string()
+            self.is_broken = True
+        elif not self.is_broken:
+            if self._word:
+                self._end_word()
+            if self._step == self._read_colon:
+                self._out.append(": null")
+            elif self._step == self._read_value and self._frames and self._is_key:
+                self._out.append("null")
+            if not self.is_broken:
+                self._out += [_CLOSERS[frame.bracket] for frame in reversed(self._frames)]
+        out, self._out = self._out, []
+        return "".join(out)
+
+    # The repair is a state machine. Each method that follows is a step: it reads some of the text,
+    # returns the position after it, and sets the next step.
+
+    def _read_value(self, text: str, at: int) -> int:
+        """Read the start of a value: of the whole value, after a colon, or in an array."""
+        if end := self._skip_blank(text, at):
+            return end
+        char = text[at]
+        frame = self._frames[-1] if self._frames else None
+        if char in _OPENERS:
+            schema = self._schemas.root if frame is None else self._schemas.child(frame)
+            self._write_comma()
+            self._frames.append(_Frame(_OPENERS[char], schema))
+            self._out.append(_OPENERS[char])
+            self._is_key, self._step = False, self._read_key if char == "{" else self._read_value
+            return at + 1
+        if char in "\"'" and frame is not None:
+            self._begin_value(frame)
+            is_held = self._types and "string" not in self._types
+            return self._begin_string(char, at, is_held=bool(is_held))
+        if frame is not None and (char in _CLOSED or char == ","):
+            if self._is_key:  # the value after a colon is missing
+                self._out.append("null")
+            elif char == ",":
+                return at + 1
+            self._is_key, self._step = False, self._read_next
+            return at
+        if char == '"':
+            return self._begin_string(char, at, is_held=False)
+        if char in ":,":
+            return self._break(text, at)
+        self._step = self._read_word
+        return at
+
+    def _begin_value(self, frame: _Frame) -> None:
+        self._write_comma()
+        self._types = self._schemas.types(self._schemas.child(frame))
+        self._is_key = False
+
+    def _read_word(self, text: str, at: int) -> int:
+        found = _VALUE.match(text, at)
+        if found is not None:
+            self._word.append(found.group())
+            return found.end()
+        if not self._word:
+            return self._break(text, at)
+        self._end_word()
+        return at
+
+    def _end_word(self) -> None:
+        word = "".join(self._word)
+        self._word = []
+        if not self._frames:
+            text = convert_word(word.strip(), frozenset())
+            if text is None or text.startswith('"'):
+                self._break(word, 0)
+                return
+            self._out.append("{}" if text == "null" else text)
+        elif self._step == self._read_key_word:
+            self._out.append(dump(word))
+            self._frames[-1].key, self._step = word, self._read_colon
+            return
+        else:
+            self._begin_value(self._frames[-1])
+            stripped = word.rstrip()
+            self._out += [
+                convert_word(stripped, self._types) or dump(stripped),
+                word[len(stripped) :],
+            ]
+        self._step = self._read_next
+
+    def _read_key(self, text: str, at: int) -> int:
+        if end := self._skip_blank(text, at):
+            return end
+        char = text[at]
+        if char in "\"'":
+            self._write_comma()
+            self._is_key, self._key = True, []
+            return self._begin_string(char, at, is_held=False)
+        if char == ",":
+            return at + 1
+        if char == "}":
+            self._comma = ""
+            self._step = self._read_next
+            return at
+        if _KEY.match(char) is None:
+            return self._break(text, at)
+        self._write_comma()
+        self._is_key, self._step = True, self._read_key_word
+        return at
+
+    def _read_key_word(self, text: str, at: int) -> int:
+        found = _KEY.match(text, at)
+        if found is not None:
+            self._word.append(found.group())
+            return found.end()
+        self._end_word()
+        return at
+
+    def _read_colon(self, text: str, at: int) -> int:
+        if end := self._skip_blank(text, at):
+            return end
+        if text[at] not in ":=":
+            return self._break(text, at)
+        self._out.append(":")
+        self._step = self._read_value
+        return at + 1
+
+    def _read_next(self, text: str, at: int) -> int:
+        """Read the text after a value: a comma or a closing bracket."""
+        if not self._frames:
+            self.rest.append(text[at:])
+            return len(text)
+        if end := self._skip_blank(text, at):
+            return end
+        char, frame = text[at], self._frames[-1]
+        if char == ",":
+            self._comma = ","
+            self._step = self._read_key if frame.bracket == "{" else self._read_value
+            return at + 1
+        if char in _CLOSED:
+            return self._close(text, at)
+        if char in "\"'{[" and (frame.bracket == "[" or char in "\"'"):  # a comma is missing
+            self._comma = ","
+            self._step = self._read_key if frame.bracket == "{" else self._read_value
+            return at
+        return self._break(text, at)
+
+    def _close(self, text: str, at: int) -> int:
+        bracket = _CLOSED[text[at]]
+        if all(frame.bracket != bracket for frame in self._frames):
+            return self._break(text, at)
+        self._comma = ""
+        while self._frames:
+            frame = self._frames.pop()
+            self._out.append(_CLOSERS[frame.bracket])
+            if frame.bracket == bracket:
+                break
+        self._step = self._read_next
+        return at + 1
+
+    # --- strings ----------------------------------------------------------------------------------
+
+    def _begin_string(self, quote: str, at: int, *, is_held: bool) -> int:
+        """Start a string. ``is_held``: whether it is passed on once it is complete."""
+        self._string = StringDecoder(quote, _STRING_ESCAPES, ESCAPE_DIGITS)
+        self._text = [] if is_held else None
+        if not is_held:
+            self._out.append('"')
+        self._step = self._read_string
+        return at + 1
+
+    def _read_string(self, text: str, at: int) -> int:
+        assert self._string is not None
+        decoded, at = self._string.read(text, at)
+        self._add_string(decoded)
+        if self._string.complete:
+            self._add_string(self._string.finish())
+            self._end_string()
+        return at
+
+    def _add_string(self, text: str) -> None:
+        if self._text is not None:
+            self._text.append(text)
+        else:
+            self._out.append(escape_string(text))
+        if self._is_key:
+            self._key.append(text)
+
+    def _end_string(self) -> None:
+        self._string, self._step = None, self._read_next
+        if self._text is not None:
+            text, self._text = "".join(self._text), None
+            self._out.append(convert_string(text, self._types))
+            return
+        self._out.append('"')
+        if self._is_key:
+            self._frames[-1].key, self._step = "".join(self._key), self._read_colon
+
+    def _flush_string(self) -> None:
+        """Pass on the text of a string that has no end."""
+        assert self._string is not None
+        if self._text is not None:
+            held, self._text = "".join(self._text), None
+            self._out.append(f'"{escape_string(held)}')
+        self._add_string(self._string.finish())
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _skip_blank(self, text: str, at: int) -> int:
+        """Pass on white space. Returns the position after it, or 0 if there is none."""
+        found = _BLANK.match(text, at)
+        if found is None:
+            return 0
+        if self._comma:
+            self._comma = (self._comma + found.group())[:_MAX_BLANK]
+        else:
+            self._out.append(found.group())
+        return found.end()
+
+    def _write_comma(self) -> None:
+        self._out.append(self._comma)
+        self._comma = ""
+
+    def _break(self, text: str, at: int) -> int:
+        """Pass on the text from the position ``at`` on as it is, because it cannot be repaired."""
+        self._write_comma()
+        self.is_broken, self._step = True, self._read_broken
+        self._out.append(text[at:])
+        return len(text)
+
+    def _read_broken(self, text: str, at: int) -> int:
+        self._out.append(text[at:])
+        return len(text)
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, Mapping) else {}
