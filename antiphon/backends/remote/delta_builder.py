@@ -136,7 +136,8 @@ class DeltaBuilder:
         self.open_item(item, "call")
 
     def add_arguments(self, text: str) -> None:
-        self._append_text(text, (), "text")
+        if text:
+            self._append_text(text, (), "text")
 
     def close_call(self, *, is_complete: bool = True) -> None:
         if is_complete or self.open is None:

@@ -3,13 +3,14 @@ Sans-IO.
 
 Servers send tool calls one by one or interleaved, and whole or in pieces. Some servers send no ids,
 and some servers use one index for all calls. In deltas, only one item is open at a time. So the
-deltas of a call are held back until the previous call is complete.
+deltas of a call are held back until the previous call is complete. Text and reasoning that arrive
+between the pieces of calls are held back until these calls are complete.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import cast
 
 import msgspec
@@ -21,8 +22,10 @@ from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
 from antiphon.errors import BackendError
 from antiphon.inference.tokens import Chunk as Tokens
 from antiphon.stream.deltas import Delta, Finish, FinishReason
+from antiphon.support.text import replace_lone_surrogates
 from antiphon.upstream.errors import ABORT_REASONS, parse_error, upstream_error
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES
+from antiphon.upstream.surrogates import SurrogateJoiner, decode_leniently
 from antiphon.wire.items import Logprob
 
 from . import chunks as cc
@@ -147,6 +150,10 @@ class ChatStreamParser:
         self._reasoning_ended = False
         self._choice: int | None = None
         self._finish: str | None = None
+        #: Joins the halves of characters, once a chunk has contained one.
+        self._halves: SurrogateJoiner | None = None
+        #: Text and reasoning that arrived between the pieces of calls: they follow the calls.
+        self._waiting: list[Callable[[], None]] = []
 
     def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
         """Parse the ``data`` of several server-sent events that arrived together. Return their
@@ -163,7 +170,7 @@ class ChatStreamParser:
         try:
             chunk = cc.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise BackendError("The upstream's answer cannot be read.") from None
+            chunk = self._decode_leniently(payload)
         if chunk.error or chunk.object == "error":
             raise upstream_error(
                 _status_of(chunk.error), parse_error(chunk.error or {"message": chunk.message})
@@ -183,6 +190,19 @@ class ChatStreamParser:
                 self._stop_text = next((text for text in ends if text in self._stop), None)
         if chunk.usage is not cc.MISSING_FIELD or chunk.timings is not None:
             self._count(chunk, has_content=self._text_bytes > before)
+
+    def _decode_leniently(self, payload: bytes) -> cc.UpstreamChunk:
+        """Decode a chunk that the strict decoder refuses, for example because it contains half a
+        character. Raises ``BackendError`` if it cannot be read at all."""
+        try:
+            chunk = decode_leniently(payload, cc.UpstreamChunk, _STREAMED_TEXTS.__contains__)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise BackendError("The upstream's answer cannot be read.") from None
+        self._halves = self._halves or SurrogateJoiner()
+        return chunk
+
+    def _join(self, key: object, text: str) -> str:
+        return text if self._halves is None else self._halves.join(key, text)
 
     def _count(self, chunk: cc.UpstreamChunk, *, has_content: bool) -> None:
         """Read the usage of a chunk, and count the reasoning tokens. ``has_content``: whether the
@@ -207,7 +227,9 @@ class ChatStreamParser:
         if self._finish in ABORT_REASONS:
             raise BackendError("The upstream failed.")
         reason = cast(FinishReason, cc.FINISH_REASONS.get(self._finish, "stop"))
-        self._progress(final=True, is_cut=reason == "length")
+        self._end_halves()
+        self._progress(final=True, is_cut=reason == "length" and not self._waiting)
+        self._add_waiting()
         if self._reasoning_parser is not None and self._items.open != "call":
             self._items.append_all(self._reasoning_parser.finish(reason))
         if reason == "stop":
@@ -232,14 +254,18 @@ class ChatStreamParser:
         content = delta.content
         if content:
             if isinstance(content, str):
-                self._add_text(content, cc.logprobs_of(choice) if choice.logprobs else ())
+                self._add_text(
+                    self._join("content", content),
+                    cc.logprobs_of(choice) if choice.logprobs else (),
+                )
             else:
                 self._add_parts(content)
         if delta.refusal:
             self._end_calls()
-            self._text_bytes += len(delta.refusal)
+            refusal = replace_lone_surrogates(delta.refusal)
+            self._text_bytes += len(refusal)
             self._last_was_reasoning = False
-            self._items.text("message", delta.refusal, channel="refusal")
+            self._items.text("message", refusal, channel="refusal")
         if delta.function_call is not None:
             self._add_call(cc.Call(index=0, function=delta.function_call))
         for call in delta.tool_calls or ():
@@ -251,9 +277,11 @@ class ChatStreamParser:
 
     def _add_text(self, text: str, logprobs: tuple[Logprob, ...] = ()) -> None:
         if self._calls:
-            if not text.strip():
+            if not text.strip() and not self._waiting:
                 return  # some servers send line breaks between calls
-            self._end_calls()
+            if self._has_open_call:
+                self._waiting.append(lambda: self._add_text(text, logprobs))
+                return
         self._text_bytes += len(text)
         if self._reasoning_parser is None:
             if self._items.open == "reasoning":
@@ -273,11 +301,16 @@ class ChatStreamParser:
         text = text or "".join(
             str(each.get("text") or each.get("summary") or "") for each in details
         )
-        if text:
-            self._end_calls()
-            self._text_bytes += len(text)
-            self._items.text("reasoning", text)
-            self._last_was_reasoning = True
+        text = self._join("reasoning", text)
+        if text and self._has_open_call:
+            self._waiting.append(lambda: self._write_reasoning(text))
+        elif text:
+            self._write_reasoning(text)
+
+    def _write_reasoning(self, text: str) -> None:
+        self._text_bytes += len(text)
+        self._items.text("reasoning", text)
+        self._last_was_reasoning = True
 
     def _add_detail(self, detail: dict[str, object]) -> None:
         """Add a piece of a reasoning detail, which is an object that only the upstream understands.
@@ -307,7 +340,7 @@ class ChatStreamParser:
                     "".join(str(p.get("text", "")) for p in inner if isinstance(p, dict)), []
                 )
             elif isinstance(part.get("text"), str):
-                self._add_text(part["text"])
+                self._add_text(self._join("content", part["text"]))
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -321,6 +354,7 @@ class ChatStreamParser:
         arguments = function.arguments
         if arguments:
             text = arguments if isinstance(arguments, str) else dump(arguments)
+            text = self._join(pending, text)
             self._text_bytes += len(text)
             self._last_was_reasoning = False
             if (
@@ -406,6 +440,28 @@ class ChatStreamParser:
             if pending.call is not None:
                 pending.call.finish()
             self._ended_count += 1
+        self._add_waiting()
+
+    @property
+    def _has_open_call(self) -> bool:
+        return self._ended_count < len(self._calls)
+
+    def _add_waiting(self) -> None:
+        """Add the text and the reasoning that arrived between the pieces of calls."""
+        waiting, self._waiting = self._waiting, []
+        for add in waiting:
+            add()
+
+    def _end_halves(self) -> None:
+        """Add U+FFFD for each half of a character whose other half never arrived."""
+        if self._halves is None:
+            return
+        for pending in self._calls:
+            pending.add_arguments(self._halves.finish(pending))
+        if lost := self._halves.finish("reasoning"):
+            self._add_reasoning(lost, [])
+        if lost := self._halves.finish("content"):
+            self._add_text(lost)
 
     def _start_call(self, pending: _PendingCall) -> None:
         self._close_item()
@@ -428,6 +484,10 @@ class ChatStreamParser:
         self._items.close(state)
 
 
+#: Fields of a chunk whose text is streamed in pieces.
+_STREAMED_TEXTS = frozenset(
+    {"content", "reasoning", "reasoning_content", "refusal", "arguments", "text", "thinking"}
+)
 #: Fields of a reasoning detail that are streamed in pieces.
 _STREAMED_FIELDS = frozenset({"text", "summary", "data", "signature"})
 

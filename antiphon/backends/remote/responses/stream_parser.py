@@ -12,18 +12,20 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from antiphon.backends.remote.delta_builder import DeltaBuilder
+from antiphon.dialects.parser.json_repair import JsonRepair
 from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Channel, Delta, Finish, FinishReason, Summary
 from antiphon.stream.event_grammar import ITEM
 from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.upstream.errors import parse_error, upstream_error
+from antiphon.upstream.surrogates import SurrogateJoiner, decode_leniently
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 from antiphon.wire.tags import tag_of
@@ -117,6 +119,7 @@ class _Event(Struct):
 
 
 _decode = msgspec.json.Decoder(_Event).decode
+_T = TypeVar("_T")
 
 
 class _UpstreamItem:
@@ -143,6 +146,8 @@ class _UpstreamItem:
         self.inner_summary: list[str] = []
         self.annotation_count = 0
         self.call: CallBuilder | None = None
+        #: Repairs the arguments of a call whose tool was not sent as a function.
+        self.repair: JsonRepair | None = None
         self.is_open = self.is_done = False
         #: Whether the item is of a known type, so it can be sent to the client.
         self.is_shown = False
@@ -184,6 +189,8 @@ class ResponsesStreamParser:
         self._current: _UpstreamItem | None = None
         self._text_bytes = 0
         self._final_response: Json | None = None
+        #: Joins the halves of characters, once an event has contained one.
+        self._halves: SurrogateJoiner | None = None
 
     def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
         """Parse the ``data`` of several server-sent events that arrived together. Return their
@@ -196,13 +203,26 @@ class ResponsesStreamParser:
         """Return the deltas that the last ``feed`` call parsed before it raised an error."""
         return self._builder.take_deltas()
 
+    def _decode_leniently(self, payload: bytes, kind: type[_T]) -> _T:
+        """Decode an event that the strict decoder refuses, for example because it contains half a
+        character. Raises ``BackendError`` if it cannot be read at all."""
+        try:
+            event = decode_leniently(payload, kind, lambda name: name == "delta")
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise BackendError("The upstream's answer cannot be read.") from None
+        self._halves = self._halves or SurrogateJoiner()
+        return event
+
     def _read(self, payload: bytes) -> None:
         try:
             event = _decode(payload)
+            if event.object == "response":  # the server did not stream
+                self._read_whole(msgspec.json.decode(payload))
+                return
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise BackendError("The upstream's answer cannot be read.") from None
-        if event.object == "response":  # the server did not stream
-            self._read_whole(msgspec.json.decode(payload))
+            event = self._decode_leniently(payload, _Event)
+        if event.object == "response":
+            self._read_whole(self._decode_leniently(payload, dict[str, Any]))
         elif event.type == "error" or (event.error and not event.type):
             fields = event.error or {"message": event.message, "code": event.code}
             raise upstream_error(500, parse_error(fields))
@@ -352,6 +372,8 @@ class ResponsesStreamParser:
             custom=item_state.tag == "custom_tool_call",
         )
         self._builder.open_call(shape, call_id, caller_of(raw))
+        if not shape.custom:
+            item_state.repair = JsonRepair({})
 
     def _add_delta(self, item_state: _UpstreamItem, event: _Event, channel: Channel) -> None:
         text = event.delta
@@ -379,6 +401,10 @@ class ResponsesStreamParser:
         channel: Channel,
         logprobs: tuple[it.Logprob, ...] = (),
     ) -> None:
+        if self._halves is not None:
+            text = self._halves.join((item_state, channel), text)
+            if not text:
+                return
         self._text_bytes += len(text)
         item_state.text_lengths[channel] = item_state.text_lengths.get(channel, 0) + len(text)
         if item_state.call is not None:
@@ -388,6 +414,8 @@ class ResponsesStreamParser:
             if self._builder.open != kind:
                 self._builder.open_text_item(kind)
             self._builder.text(kind, text, logprobs, channel)
+        elif item_state.repair is not None:
+            self._builder.add_arguments(item_state.repair.read(text))
         elif item_state.state == "open":
             self._builder.add_arguments(text)
 
@@ -466,6 +494,7 @@ class ResponsesStreamParser:
         item_state.is_done = True
         raw = item_state.raw
         self._add_inner_summary(item_state)
+        self._end_halves(item_state)
         missing = [
             (channel, text)
             for channel, text in whole_texts(raw)
@@ -484,8 +513,8 @@ class ResponsesStreamParser:
                     self._annotate(item_state, annotation)
         if raw.get("status") == "incomplete" and self._builder.open != "other":
             return  # the item stays open: the end of the stream tells why it is incomplete
-        if item_state.call is not None:
-            item_state.call.finish()
+        if item_state.call is not None or item_state.repair is not None:
+            self._end_call(item_state)
         elif item_state.tag == "reasoning" and raw.get("encrypted_content") and self._origin:
             sealed = {"id": raw.get("id"), "encrypted_content": raw["encrypted_content"]}
             self._builder.close(f"{self._origin}\n{json.dumps(sealed)}")
@@ -493,6 +522,19 @@ class ResponsesStreamParser:
             self._builder.close(**completed_tool_fields(raw))
         else:
             self._builder.close()
+
+    def _end_halves(self, item_state: _UpstreamItem) -> None:
+        """Add U+FFFD for each half of a character whose other half never arrived."""
+        if self._halves is not None:
+            for channel in list(item_state.text_lengths):
+                self._add_text(item_state, self._halves.finish((item_state, channel)), channel)
+
+    def _end_call(self, item_state: _UpstreamItem) -> None:
+        if item_state.call is not None:
+            item_state.call.finish()
+        elif item_state.repair is not None:
+            self._builder.add_arguments(item_state.repair.finish())
+            self._builder.close_call(is_complete=not item_state.repair.is_broken)
 
     def _end_items(self, *, is_cut: bool) -> None:
         """Close the open items at the end of the stream. ``is_cut``: whether the reply was cut off.

@@ -205,7 +205,42 @@ STREAMS: dict[str, tuple[list[JSON], list[tuple[str, str]]]] = {
     ),
     "text after a call": (
         [*calls(call(0, "a", "look", '{"at":"sea"')), {"content": "There."}],
-        [("look", '{"at":"sea"'), ("message", "There.")],
+        [("look", '{"at":"sea"}'), ("message", "There.")],
+    ),
+    "text between the pieces of a call": (
+        [
+            *calls(call(0, "a", "look", '{"at"')),
+            {"content": "There "},
+            {"reasoning_content": "Hm."},
+            *calls(call(1, "b", "look", '{"at":"b"}')),
+            {"content": "it is."},
+            *calls(call(0, args=':"sea"}')),
+        ],
+        [
+            ("look", '{"at":"sea"}'),
+            ("look", '{"at":"b"}'),
+            ("message", "There "),
+            ("reasoning", "Hm."),
+            ("message", "it is."),
+        ],
+    ),
+    "broken arguments": (
+        calls(call(0, "a", "look", '{\'at\': "a\tb", "n": True, }')),
+        [("look", '{"at": "a\\tb", "n": true}')],
+    ),
+    "a lone half of a character": ([{"content": "\ude00 ok"}], [("message", "\ufffd ok")]),
+    "a character in two chunks": (
+        [{"content": "a \ud83d"}, {"content": "\ude00 b \ud83d"}],
+        [("message", "a 😀 b \ufffd")],
+    ),
+    "halves of two texts": (
+        [
+            {"reasoning_content": "a \ud83d"},
+            {"reasoning_content": "\ude00"},
+            {"content": "b \ud83d"},
+            {"content": "c"},
+        ],
+        [("reasoning", "a 😀"), ("message", "b \ufffdc")],
     ),
     "a namespace": (calls(call(0, "a", "desk__look", "{}")), [("look", "{}")]),
     "a custom tool": (

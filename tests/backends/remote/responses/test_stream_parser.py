@@ -519,3 +519,32 @@ def test_any_order_of_events_gives_a_legal_stream(
     recorder.record(deltas)
     out.finalize("incomplete" if recorder.is_truncated else "completed", at=0, usage=recorder.usage)
     check(out.take())
+
+
+def test_halves_of_characters_and_broken_arguments_do_not_cost_the_answer() -> None:
+    payloads = [
+        added(0, {"type": "message", "id": "m"}),
+        event("output_text.delta", 0, delta="\ude00 a \ud83d"),
+        event("output_text.delta", 0, delta="\ude00 b"),
+        done(0, {"type": "message", "id": "m", "content": []}),
+        added(1, call("look")),
+        event("function_call_arguments.delta", 1, delta="{'at': \"a\tb\", "),
+        event("function_call_arguments.delta", 1, delta="}"),
+        done(1, call("look", status="completed")),
+        completed(),
+    ]
+    response = response_of(deltas_of(payloads))
+    message, called = response.output
+    assert isinstance(message, it.Message) and message.content[0].text == "\ufffd a 😀 b"  # type: ignore[union-attr]
+    assert isinstance(called, it.FunctionCall) and json.loads(called.arguments) == {"at": "a\tb"}
+
+
+def test_call_whose_arguments_cannot_be_repaired_is_incomplete() -> None:
+    payloads = [
+        added(0, call("look")),
+        event("function_call_arguments.delta", 0, delta='{"at": "sea" side'),
+        done(0, call("look", status="completed")),
+        completed(),
+    ]
+    (called,) = response_of(deltas_of(payloads)).output
+    assert isinstance(called, it.FunctionCall) and called.status == "incomplete"
