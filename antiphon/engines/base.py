@@ -19,6 +19,7 @@ __all__ = [
     "DEFAULT_LOAD_OPTIONS",
     "CachingEngine",
     "Capabilities",
+    "DiskCache",
     "Engine",
     "ImageMeasurer",
     "LoadOptions",
@@ -35,6 +36,8 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     ``stop`` string. ``constraint``: the grammar that the engine enforces. ``is_matched``: whether
     the caller itself matches the continuation to a grammar. ``session_key``: identifies the
     conversation, as the key of ``session`` does. An engine in this server needs no ``session``.
+    ``is_durable``: whether the client lets the server store the conversation, so that its state may
+    be kept on disk.
 
     An engine may have extra samplers, such as a penalty for repeated text. It uses them only if the
     output may be any text: ``is_matched`` is False, and there is no constraint or the constraint
@@ -46,6 +49,17 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     is_matched: bool = False
     session_key: str | None = None
+    is_durable: bool = False
+
+
+class DiskCache(Struct, frozen=True, kw_only=True):
+    """Where an engine keeps states of prompts that shall outlive the process. ``folder``: for all
+    models; each model makes a folder in it. ``max_mb``: MiB of one model's states. ``secret``:
+    encrypts the files; None for plain files."""
+
+    folder: Path
+    max_mb: int
+    secret: bytes | None = None
 
 
 class LoadOptions(Struct, frozen=True, kw_only=True):
@@ -68,6 +82,7 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
       If so, the engine uses no cache that it cannot divide among these scopes.
     - ``prompt_cache_mb``: MiB of main memory for the states of prompts that are kept although
       other prompts run. The default depends on the memory of the machine.
+    - ``disk_cache``: where such states are kept on disk, too; None to keep none there.
     - ``engine_options``: options of this engine, under the engine's own names. They override the
       other fields.
     - ``progress``: callback for the loading progress. Its arguments are a name for what is loaded,
@@ -83,6 +98,7 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     adapters: Mapping[str, str] = {}
     separate_caches: bool = False
     prompt_cache_mb: int | None = None
+    disk_cache: DiskCache | None = None
     engine_options: Mapping[str, Any] = {}
     progress: Callable[[str, int, int | None], None] | None = None
 
@@ -160,7 +176,8 @@ class Engine(Protocol):
 class PrefixCacheCounts(Struct, frozen=True, kw_only=True):
     """What an engine's cache of prefixes holds and has done.
 
-    ``states``: the kept states, of ``bytes`` bytes together. ``limit_bytes``: the budget. ``hits``:
+    ``states``: the kept states, of ``bytes`` bytes in memory and ``disk_bytes`` bytes on disk.
+    ``limit_bytes``: the budget of the memory. ``hits``:
     prompts that continued the state of an earlier one. ``misses``: other prompts. ``evictions``:
     states that were deleted because of the budget.
     """
@@ -168,6 +185,7 @@ class PrefixCacheCounts(Struct, frozen=True, kw_only=True):
     states: int = 0
     bytes: int = 0
     limit_bytes: int = 0
+    disk_bytes: int = 0
     hits: int = 0
     misses: int = 0
     evictions: int = 0

@@ -24,12 +24,14 @@ class Session(Struct, frozen=True, kw_only=True):
     ``identity``: a string that identifies the conversation within its tenant. ``digest``: the
     function that computes ``key`` and ``tenant_key``. Upstream servers get these two digests, and
     so do not learn the names of the conversation and the tenant. The digests are computed only when
-    they are read, because most models have one engine and no router.
+    they are read, because most models have one engine and no router. ``is_stored``: whether the
+    server stores the conversation.
     """
 
     tenant: str
     identity: str
     digest: Digest
+    is_stored: bool = False
 
     @property
     def key(self) -> str:

@@ -71,15 +71,18 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
         salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
         return self.seal.digest(salt, purpose="prefix cache", tenant=tenant)
 
-    def session(self, tenant: str, identity: str) -> Session:
+    def session(self, tenant: str, identity: str, *, is_stored: bool = False) -> Session:
         """Return the ``Session`` of a tenant's conversation. A router uses it to send all requests
         of the conversation to the same engine. ``identity``: a string that identifies the
-        conversation and is the same on every turn.
+        conversation and is the same on every turn. ``is_stored``: whether the server stores the
+        conversation.
 
         All servers with the same secret key (``seal``) compute the same digests (``Session.key``
         and ``Session.tenant_key``).
         """
-        return Session(tenant=tenant, identity=identity, digest=self.seal.digest)
+        return Session(
+            tenant=tenant, identity=identity, digest=self.seal.digest, is_stored=is_stored
+        )
 
 
 class OptionalFeatures(Struct, frozen=True, kw_only=True):

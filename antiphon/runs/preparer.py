@@ -298,7 +298,11 @@ class Preparer:
         generated."""
         toolsets = await declared_toolsets(tools, tool_context)
         tenant = tool_context.tenant
-        session = None if identity is None else self._session(tenant, identity)
+        session = (
+            None
+            if identity is None
+            else self._session(tenant, identity, is_stored=request.store is not False)
+        )
         scope = self._cache_scope(tenant, request)
         options = build_options(request, scope, tenant=tenant, session=session)
         return with_functions(options, tools, toolsets, tool_context.items)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 
 from antiphon.engines.base import (
@@ -32,8 +33,9 @@ from antiphon.errors import BackendError, InvalidRequest, SetupError, Unreadable
 from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
 from antiphon.support.installation import needs_extra
 
+from .disk_states import DiskStates, model_identity
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
-from .kept_states import KeptStates, StateGroup, default_cache_mb
+from .kept_states import KeptStates, StateGroup, StateOwner, default_cache_mb
 from .options import parse_engine_options
 from .partial_tokens import PartialTokens
 from .process import LlamaProcess
@@ -46,8 +48,12 @@ from .tokenizer import LlamaTokenizer, require_llama
 
 __all__ = ["LlamaEngine", "load"]
 
+_log = structlog.get_logger(__name__)
+
 DEFAULT_CONTEXT = 8192
 MAX_LOGPROBS = 20
+#: Seconds that the engine waits, when it is closed, until states are written to the disk.
+_WRITE_S = 10.0
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp replaces this value by a random seed
 
 #: Fields of llama.cpp's last event that are read.
@@ -112,12 +118,17 @@ async def load(
         # adapter, and a tenant must not find the state of another tenant.
         is_shared = not (options.adapters or options.separate_caches)
         setup = replace(setup, fields={**setup.fields, "cache_ram_mib": cache_mb * is_shared})
+    disk = await _open_disk(path, options, setup) if draft_model is None else None
     files = StateFiles()
     process = LlamaProcess(replace(setup, states=files.prefix))
     # The process loads the model while this process reads the vocabulary.
     starting = asyncio.create_task(process.start())
     try:
         tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
+        states = None
+        if draft_model is None:
+            states = KeptStates(cache_mb << 20, files, disk)
+            await states.load()
         await starting
         detokenizer = None
         if options.projector is not None:
@@ -135,13 +146,36 @@ async def load(
         options.parallel,
         tuple(options.adapters),
         files=files,
-        states=None if draft_model is not None else KeptStates(cache_mb << 20),
+        states=states,
+        disk=disk,
         detokenizer=detokenizer,
         separates_caches=draft_model is None or not setup.fields["cache_ram_mib"],
         samplers=engine_options.samplers,
         # llama.cpp reports no log-probabilities for proposed tokens that it accepted.
         max_logprobs=MAX_LOGPROBS if speculation is None else None,
     )
+
+
+async def _open_disk(path: Path, options: LoadOptions, setup: ServerSetup) -> DiskStates | None:
+    """Return the model's states on disk; None if none are kept there."""
+    cache = options.disk_cache
+    if cache is None or not cache.max_mb or options.prompt_cache_mb == 0:
+        return None
+    files = [path, *(Path(file).expanduser() for file in options.adapters.values())]
+    if options.projector is not None:
+        files.append(options.projector)
+    variable = ("n_ctx", "n_parallel", "n_gpu_layers")  # states do not depend on them
+    fields = {name: value for name, value in setup.fields.items() if name not in variable}
+    name = hashlib.sha256((options.name or path.stem).encode()).hexdigest()[:16]
+    folder = cache.folder.expanduser() / name
+    try:
+        identity = await asyncio.to_thread(
+            model_identity, files, {**fields, "adapters": list(options.adapters)}, folder
+        )
+    except OSError as error:
+        _log.warning("no states are kept on disk", reason=str(error))
+        return None
+    return DiskStates(folder / identity, cache.max_mb << 20, cache.secret)
 
 
 def _server_setup(path: Path, options: LoadOptions, context: int, batch: int) -> ServerSetup:
@@ -189,7 +223,8 @@ class LlamaEngine:
 
     ``parallel``: number of llama.cpp's slots. ``adapters``: names of the LoRA adapters, in the
     order in which they were loaded. llama.cpp identifies an adapter by its index in this order.
-    ``files``, ``states``: where states are kept; ``states`` is None if none are kept.
+    ``files``, ``states``, ``disk``: where states are kept; ``states`` is None if none are kept,
+    and ``disk`` if none are kept on disk.
     ``detokenizer``: for a model that accepts images. ``samplers``: options of llama.cpp's own
     samplers, for requests whose answer need not have a particular format.
     """
@@ -204,6 +239,7 @@ class LlamaEngine:
         *,
         files: StateFiles,
         states: KeptStates | None,
+        disk: DiskStates | None = None,
         detokenizer: PromptDetokenizer | None = None,
         separates_caches: bool = True,
         samplers: Mapping[str, float] = {},
@@ -222,6 +258,9 @@ class LlamaEngine:
         copier = None if states is None else LlamaStateCopier(process, files, self._adapters)
         self._slots = Slots(parallel, states, copier)
         self._running: dict[LlamaStream, asyncio.Task[None]] = {}
+        #: Tasks that write states to the disk.
+        self._writing: set[asyncio.Task[None]] = set()
+        self._disk = disk
         self._closed = False
         self.capabilities = Capabilities(
             max_logprobs=max_logprobs,
@@ -240,9 +279,10 @@ class LlamaEngine:
         await self._start_process()
         marks = _prompt_marks(prompt)
         group = StateGroup(sampling.prefix_salt, sampling.adapter)
-        slot = await self._slots.acquire(
-            marks, group, tenant=sampling.tenant, session=sampling.session_key
-        )
+        owner = StateOwner(sampling.session_key, sampling.tenant, sampling.is_durable)
+        if self._states is not None and owner.session is not None:
+            self._states.wait(owner.session, False)
+        slot = await self._slots.acquire(marks, group, owner)
         stream = LlamaStream(self.tokenizer, self._partial_tokens, sampling)
         running = asyncio.create_task(self._run(stream, prompt, sampling, slot))
         self._running[stream] = running
@@ -298,6 +338,16 @@ class LlamaEngine:
         del self._running[stream]
         ids = (*_prompt_marks(prompt), *stream.sampled)
         self._slots.release(slot, ids, is_started=stream.started)
+        if slot.owner.is_durable and stream.started and self._disk and not self._closed:
+            writing = asyncio.create_task(self._persist(slot))
+            self._writing.add(writing)
+            writing.add_done_callback(self._writing.discard)
+
+    async def _persist(self, slot: Slot) -> None:
+        """Keep the state of a slot on disk."""
+        assert self._states is not None
+        if (state := await self._slots.keep(slot)) is not None:
+            await self._states.persist(state)
 
     def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> bytes:
         request = _request(prompt, sampling, slot)
@@ -351,6 +401,10 @@ class LlamaEngine:
             each.cancel()
         if running:
             await asyncio.wait(running)
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=_WRITE_S)
+        for each in self._writing:
+            each.cancel()
         await self._process.close()
         if self._states is not None:
             self._states.close()

@@ -1,26 +1,42 @@
-"""The states (KV caches) that are kept although their slots run other prompts, within a budget of
-memory."""
+"""The states (KV caches) that are kept although their slots run other prompts: in main memory, and
+on disk if they shall outlive this process. Each of the two has a budget."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import structlog
 from msgspec import Struct
 
 from antiphon.engines.base import PrefixCacheCounts
 from antiphon.inference.tokens import common_prefix_length
 from antiphon.support.memory import available_bytes
 
-from .state_files import StateFile
+from .disk_states import DiskStates, StoredState
+from .state_files import StateFile, StateFiles
 
-__all__ = ["NO_GROUP", "KeptState", "KeptStates", "StateGroup", "default_cache_mb"]
+__all__ = [
+    "NO_GROUP",
+    "NO_OWNER",
+    "KeptState",
+    "KeptStates",
+    "StateGroup",
+    "StateOwner",
+    "default_cache_mb",
+]
+
+_log = structlog.get_logger(__name__)
 
 #: A state that covers all but this number of another state's ids makes that state superfluous. The
 #: last sampled token of a slot is not computed, for example.
 _SLACK = 8
 _MIN_DEFAULT_MB = 256
+#: A state that is larger than this share of the disk's budget is not written to the disk.
+_MAX_DISK_SHARE = 0.25
 
 
 class StateGroup(NamedTuple):
@@ -34,36 +50,55 @@ class StateGroup(NamedTuple):
     adapter: str | None = None
 
 
+class StateOwner(NamedTuple):
+    """Whose state it is. ``session``: the conversation, as in ``Sampling.session_key``.
+    ``is_durable``: whether the state may be written to the disk."""
+
+    session: str | None = None
+    tenant: str = ""
+    is_durable: bool = False
+
+
+#: The owner of a state that belongs to no conversation.
+NO_OWNER = StateOwner()
 #: The group of requests without a scope and without an adapter.
 NO_GROUP = StateGroup()
 
 
 class KeptState(Struct, eq=False):
-    """A kept state. ``ids``: the ids by which it is recognized. ``size``: its bytes. ``session``:
-    the conversation that left it, as in ``Sampling.session_key``. ``used``: a number that grows
-    with each use of any state."""
+    """A kept state. ``ids``: the ids by which it is recognized. ``size``: its bytes. ``file``: its
+    copy in memory, if there is one; ``path``: its copy on disk. ``older``: files of states that it
+    extends, which are deleted when it is on disk itself. ``used``: a number that grows with each
+    use of any state."""
 
     group: StateGroup
     ids: Sequence[int]
-    file: StateFile
+    file: StateFile | None
     size: int
-    session: str | None = None
+    owner: StateOwner = NO_OWNER
+    path: Path | None = None
+    older: list[Path] = []
     used: int = 0
 
 
 class KeptStates:
-    """An index of the kept states. ``max_bytes``: the budget.
+    """An index of the kept states. ``max_bytes``: the budget of the memory. ``files``: creates
+    files in memory. ``disk``: None to keep no states on disk.
 
-    If the states take more, the least recently used states of ended conversations are evicted
-    first, then those of other conversations, and those of conversations that wait for the result of
-    a tool call last.
+    If the states take more than a budget, the least recently used states of ended conversations are
+    evicted first, then those of other conversations, and those of conversations that wait for the
+    result of a tool call last.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(
+        self, max_bytes: int, files: StateFiles | None = None, disk: DiskStates | None = None
+    ) -> None:
         self.max_bytes = max_bytes
+        self._files, self._disk = files, disk
         self._groups: dict[StateGroup, list[KeptState]] = {}
+        self._writing = asyncio.Lock()
         self._clock = itertools.count(1)
-        self._bytes = 0
+        self._bytes = self._disk_bytes = 0
         self._waiting: set[str] = set()
         #: The bytes of one token, as far as known. It tells whether a state will fit.
         self._token_bytes = 0.0
@@ -79,6 +114,7 @@ class KeptStates:
             states=sum(map(len, self._groups.values())),
             bytes=self._bytes,
             limit_bytes=self.max_bytes,
+            disk_bytes=self._disk_bytes,
             hits=self.hits,
             misses=self.misses,
             evictions=self.evictions,
@@ -111,32 +147,113 @@ class KeptStates:
         but not ``sparing``. Returns False if the state does not fit; then it is deleted."""
         self._token_bytes = max(self._token_bytes, state.size / max(1, len(state.ids)))
         if state.size > self.max_bytes:
-            state.file.close()
+            if state.file is not None:
+                state.file.close()
             return False
         for other in tuple(self._groups.get(state.group, ())):
             shared = common_prefix_length(other.ids, state.ids)
             if other is not sparing and shared >= len(other.ids) - _SLACK:
+                if state.owner.is_durable and other.path is not None:
+                    state.older = [*state.older, *other.older, other.path]
+                    self._disk_bytes -= other.size
+                    other.path, other.older = None, []
                 self.remove(other)
         self._groups.setdefault(state.group, []).append(state)
         self._bytes += state.size
         self.use(state)
-        while self._bytes > self.max_bytes:
-            others = [each for each in self if each is not state and each is not sparing]
-            evicted = min(others, key=self._rank, default=state)
-            self.remove(evicted)
-            self.evictions += 1
-            if evicted is state:
-                return False
-        return True
+        self._evict(state, sparing)
+        return state.file is not None or state.path is not None
 
     def remove(self, state: KeptState) -> None:
-        """Delete a state."""
-        group = self._groups[state.group]
-        group.remove(state)
-        if not group:
-            del self._groups[state.group]
-        self._bytes -= state.size
-        state.file.close()
+        """Delete a state, in memory and on disk."""
+        self._drop_file(state)
+        self._drop_path(state)
+        group = self._groups.get(state.group, [])
+        if state in group:
+            group.remove(state)
+            if not group:
+                del self._groups[state.group]
+
+    def close(self) -> None:
+        """Delete all states in memory."""
+        for state in self:
+            self._drop_file(state)
+        self._groups.clear()
+
+    # --- the disk --------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Find the states on disk."""
+        if self._disk is None:
+            return
+        for path, stored in await asyncio.to_thread(self._disk.load):
+            group, ids = StateGroup(stored.scope, stored.adapter), stored.unpack()
+            owner = StateOwner(stored.session, stored.tenant, is_durable=True)
+            state = KeptState(group, ids, None, stored.size, owner, path)
+            self._disk_bytes += state.size
+            if self.covers(ids, group):  # the server was killed before it deleted the file
+                self._drop_path(state)
+                continue
+            self._groups.setdefault(group, []).append(state)
+            self.use(state)
+        self._evict_from_disk()
+
+    async def open(self, state: KeptState) -> StateFile | None:
+        """Return the state's copy in memory. If there is none, it is read from the disk. Returns
+        None if this fails. Then the state is deleted."""
+        if state.file is not None:
+            return state.file
+        assert self._disk is not None and self._files is not None and state.path is not None
+        file = self._files.create()
+        try:
+            await asyncio.to_thread(self._disk.read, state.path, file.path)
+        except (OSError, ValueError) as error:
+            _log.warning("a kept state cannot be read", reason=str(error))
+            file.close()
+            self.remove(state)
+            return None
+        if state.path is None:  # the state was deleted meanwhile
+            file.close()
+            return None
+        state.file = file
+        self._bytes += state.size
+        self._evict(state, state)
+        return file
+
+    async def persist(self, state: KeptState) -> None:
+        """Write a state to the disk, if it may be written and is not there yet."""
+        async with self._writing:
+            await self._persist(state)
+
+    async def _persist(self, state: KeptState) -> None:
+        disk, file = self._disk, state.file
+        if disk is None or file is None or not state.owner.is_durable or state.path is not None:
+            return
+        if state.size > disk.max_bytes * _MAX_DISK_SHARE:
+            return
+        stored = StoredState(
+            scope=state.group.scope,
+            adapter=state.group.adapter,
+            ids=StoredState.pack(state.ids),
+            session=state.owner.session,
+            tenant=state.owner.tenant,
+            size=state.size,
+        )
+        try:
+            path = await asyncio.to_thread(disk.write, stored, file.path)
+        except OSError as error:
+            _log.warning("a state cannot be kept on disk", reason=str(error))
+            return
+        if state not in self._groups.get(state.group, ()):  # it was deleted or replaced meanwhile
+            path.unlink(missing_ok=True)
+            return
+        for older in state.older:
+            older.unlink(missing_ok=True)
+        state.path, state.older = path, []
+        self._disk_bytes += state.size
+        self._evict_from_disk()
+
+    # --- conversations ---------------------------------------------------------------------------
 
     def wait(self, session: str, is_waiting: bool) -> None:
         """Record whether a conversation waits for the result of a tool call."""
@@ -146,22 +263,57 @@ class KeptStates:
         """Evict the states of an ended conversation before all others."""
         self._waiting.discard(session)
         for state in self:
-            if state.session == session:
+            if state.owner.session == session:
                 state.used = 0
 
-    def delete(self, session: str) -> None:
-        """Delete all states of a conversation."""
-        self._waiting.discard(session)
-        for state in [each for each in self if each.session == session]:
-            self.remove(state)
-
-    def close(self) -> None:
-        """Delete all states."""
+    def delete(self, session: str | None, tenant: str | None = None) -> None:
+        """Delete all states of a conversation, or those of a tenant if ``session`` is None."""
+        if session is not None:
+            self._waiting.discard(session)
         for state in tuple(self):
-            self.remove(state)
+            owner = state.owner
+            if (owner.tenant == tenant) if session is None else (owner.session == session):
+                self.remove(state)
+
+    # --- budgets ---------------------------------------------------------------------------------
+
+    def _evict(self, state: KeptState, sparing: KeptState | None) -> None:
+        while self._bytes > self.max_bytes:
+            others = (e for e in self if e.file and e is not state and e is not sparing)
+            evicted = min(others, key=self._rank, default=state)
+            self._drop_file(evicted)
+            self.evictions += 1
+            if evicted.path is None:
+                self.remove(evicted)
+            if evicted is state:
+                return
+
+    def _evict_from_disk(self) -> None:
+        assert self._disk is not None
+        while self._disk_bytes > self._disk.max_bytes:
+            evicted = min((each for each in self if each.path), key=self._rank)
+            self._drop_path(evicted)
+            self.evictions += 1
+            if evicted.file is None:
+                self.remove(evicted)
+
+    def _drop_file(self, state: KeptState) -> None:
+        if state.file is not None:
+            state.file.close()
+            state.file = None
+            self._bytes -= state.size
+
+    def _drop_path(self, state: KeptState) -> None:
+        for older in state.older:
+            older.unlink(missing_ok=True)
+        state.older = []
+        if state.path is not None:
+            state.path.unlink(missing_ok=True)
+            state.path = None
+            self._disk_bytes -= state.size
 
     def _rank(self, state: KeptState) -> tuple[bool, int]:
-        return (state.session in self._waiting, state.used)
+        return (state.owner.session in self._waiting, state.used)
 
 
 def default_cache_mb() -> int:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from antiphon.inference.tokens import common_prefix_length
 from antiphon.support.fair_limiter import FairLimiter
 
-from .kept_states import NO_GROUP, KeptState, KeptStates, StateGroup
+from .kept_states import NO_GROUP, NO_OWNER, KeptState, KeptStates, StateGroup, StateOwner
 from .state_files import StateFile
 
 __all__ = ["Slot", "Slots", "StateCopier"]
@@ -52,15 +52,14 @@ class Slot(Struct, frozen=True):
     """A slot that one generation holds.
 
     ``number``: the slot's number in llama.cpp. ``is_reusable``: whether the generation may reuse
-    the state in the slot. This is allowed only if the state is of the same group. ``tenant``: the
-    tenant of the generation.
+    the state in the slot. This is allowed only if the state is of the same group. ``owner``: whose
+    generation it is.
     """
 
     number: int
     is_reusable: bool
     group: StateGroup = NO_GROUP
-    tenant: str = ""
-    session: str | None = None
+    owner: StateOwner = NO_OWNER
 
 
 class _Contents(NamedTuple):
@@ -68,7 +67,7 @@ class _Contents(NamedTuple):
 
     group: StateGroup | None
     ids: Sequence[int] = ()
-    session: str | None = None
+    owner: StateOwner = NO_OWNER
 
 
 class _Ending(NamedTuple):
@@ -109,17 +108,15 @@ class Slots:
         self,
         prompt: Sequence[int],
         group: StateGroup = NO_GROUP,
-        *,
-        tenant: str = "",
-        session: str | None = None,
+        owner: StateOwner = NO_OWNER,
     ) -> Slot:
         """Wait for a slot for ``prompt``, prepare it and return it. The caller must pass it to
         ``release``.
 
-        ``group``: only states of this group are used. ``session``: the conversation of the prompt.
-        Waiting tenants take turns. The prompts of one tenant are served in order.
+        ``group``: only states of this group are used. ``owner``: whose prompt it is. Waiting
+        tenants take turns. The prompts of one tenant are served in order.
         """
-        await self._free.acquire(tenant)
+        await self._free.acquire(owner.tenant)
         try:
             while (ending := self._find_ending(prompt, group)) is not None:
                 await ending.released.wait()
@@ -127,9 +124,9 @@ class Slots:
                 number = await self._prepare(prompt, group)
                 del self._idle[number]
         except BaseException:
-            self._free.release(tenant)
+            self._free.release(owner.tenant)
             raise
-        return Slot(number, self._contents[number].group == group, group, tenant, session)
+        return Slot(number, self._contents[number].group == group, group, owner)
 
     def expect_release(self, slot: Slot, ids: Sequence[int]) -> None:
         """Announce that the slot's generation is ending and that ``release`` follows soon. ``ids``:
@@ -144,33 +141,36 @@ class Slots:
         known. If this state is of another group, nobody uses it any more.
         """
         if is_started:
-            self._contents[slot.number] = _Contents(slot.group, ids, slot.session)
+            self._contents[slot.number] = _Contents(slot.group, ids, slot.owner)
         elif not slot.is_reusable:
             self._contents[slot.number] = _Contents(None)
         self._adapters[slot.number] = _adapter_name(slot.group) if is_started else None
         self._idle[slot.number] = None
         if (ending := self._ending.pop(slot.number, None)) is not None:
             ending.released.set()
-        self._free.release(slot.tenant)
+        self._free.release(slot.owner.tenant)
 
     async def keep(self, slot: Slot) -> KeptState | None:
-        """Keep the state of a released slot, if the slot is still free. Returns the kept state, if
-        there is a new one."""
+        """Keep the state of a released slot, if the slot is still free. Returns the kept state, or
+        None if it is not kept."""
         async with self._preparing:
             contents = self._contents[slot.number]
             if slot.number not in self._idle or contents.group != slot.group:
                 return None
-            return await self._keep(slot.number)
+            await self._keep(slot.number)
+            state, shared = self._states.find(contents.ids, slot.group)
+            return state if shared >= len(contents.ids) - 1 else None
 
     def forget(self) -> None:
         """Forget the states in all slots, because llama.cpp has been started again."""
         self._contents = [_Contents(NO_GROUP) for _ in self._contents]
         self._adapters = [""] * len(self._contents)
 
-    def forget_session(self, session: str) -> None:
-        """Let nobody use the states that a conversation has left in idle slots."""
-        for number in self._idle:
-            if self._contents[number].session == session:
+    def delete(self, session: str | None, tenant: str | None = None) -> None:
+        """Let nobody use the states that a conversation has left in slots, or a tenant if
+        ``session`` is None."""
+        for number, (_, _, owner) in enumerate(self._contents):
+            if (owner.tenant == tenant) if session is None else (owner.session == session):
                 self._contents[number] = _Contents(None)
 
     # --- choosing --------------------------------------------------------------------------------
@@ -241,9 +241,12 @@ class Slots:
         group, changes = state.group, self._adapters[number] != _adapter_name(state.group)
         self._contents[number] = _Contents(None)
         assert self._copier is not None
-        restoring = self._copier.restore(number, state.file, group.adapter, changes)
+        file = await _uncancelled(self._states.open(state))
+        if file is None:
+            return number
+        restoring = self._copier.restore(number, file, group.adapter, changes)
         if await _uncancelled(restoring):
-            self._contents[number] = _Contents(group, state.ids, state.session)
+            self._contents[number] = _Contents(group, state.ids, state.owner)
             self._adapters[number] = _adapter_name(group)
         else:
             self._states.remove(state)
@@ -252,7 +255,7 @@ class Slots:
     async def _keep(self, number: int, sparing: KeptState | None = None) -> KeptState | None:
         """Keep the state of an idle slot, unless it is short, is kept already, or does not fit.
         Returns the state if it is kept now. ``sparing``: a state that must not be evicted."""
-        group, ids, session = self._contents[number]
+        group, ids, owner = self._contents[number]
         states, copier = self._states, self._copier
         if group is None or copier is None or len(ids) < MIN_SHARED or not states.fits(ids):
             return None
@@ -261,7 +264,7 @@ class Slots:
         file = await _uncancelled(copier.save(number))
         if file is None:
             return None
-        state = KeptState(group, ids, file, file.size, session)
+        state = KeptState(group, ids, file, file.size, owner)
         return state if states.add(state, sparing) else None
 
 

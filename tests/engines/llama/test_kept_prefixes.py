@@ -13,7 +13,13 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
-from antiphon.engines.llama.kept_states import NO_GROUP, KeptState, KeptStates, StateGroup
+from antiphon.engines.llama.kept_states import (
+    NO_GROUP,
+    KeptState,
+    KeptStates,
+    StateGroup,
+    StateOwner,
+)
 from antiphon.engines.llama.slots import MIN_SHARED, Slot, Slots
 from antiphon.engines.llama.state_files import StateFile, StateFiles
 from antiphon.inference.tokens import Prompt, common_prefix_length
@@ -167,7 +173,7 @@ async def test_an_adapter_has_its_own_states(llama: Llama) -> None:
 def kept(files: StateFiles, ids: Sequence[int], size: int, session: str | None = None) -> KeptState:
     file = files.create()
     file.path.write_bytes(bytes(size))
-    return KeptState(NO_GROUP, tuple(ids), file, size, session)
+    return KeptState(NO_GROUP, tuple(ids), file, size, StateOwner(session))
 
 
 def test_extended_state_is_replaced(files: StateFiles) -> None:
@@ -186,9 +192,9 @@ def test_ended_conversations_are_evicted_first_and_waiting_ones_last(files: Stat
     states.end("ended")
     gone = []
     for number in range(3, 5):
-        before = {state.session for state in states}
+        before = {state.owner.session for state in states}
         states.add(kept(files, range(1000 * number, 1000 * number + 100), MIB, str(number)))
-        gone += before - {state.session for state in states}
+        gone += before - {state.owner.session for state in states}
     assert gone == ["ended", "old"]
     states.delete("waiting")
     assert states.find(range(100), NO_GROUP) == (None, 0)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from antiphon.engines.llama.kept_states import StateGroup
+from antiphon.engines.llama.kept_states import StateGroup, StateOwner
 from antiphon.engines.llama.slots import MIN_SHARED, Slots
 
 
@@ -109,10 +109,13 @@ async def test_generation_that_never_started_leaves_a_foreign_slot() -> None:
 
 async def test_waiting_tenants_are_served_in_turn() -> None:
     slots = Slots(1)
-    slot = await slots.acquire((0,), tenant="flood")
-    flood = [asyncio.create_task(slots.acquire((n,), tenant="flood")) for n in range(20)]
+    slot = await slots.acquire((0,), owner=StateOwner(tenant="flood"))
+    flood = [
+        asyncio.create_task(slots.acquire((n,), owner=StateOwner(tenant="flood")))
+        for n in range(20)
+    ]
     await asyncio.sleep(0)
-    victim = asyncio.create_task(slots.acquire((99,), tenant="victim"))
+    victim = asyncio.create_task(slots.acquire((99,), owner=StateOwner(tenant="victim")))
     await asyncio.sleep(0)
     slots.release(slot, (0,))
     slot = await victim

@@ -1,0 +1,178 @@
+"""States (KV caches) in files on disk, which outlive this process. They are encrypted if there is a
+secret."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import secrets
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+__all__ = ["DiskStates", "StoredState", "model_identity"]
+
+_SUFFIX = ".state"
+#: The first bytes of a file: plain, or encrypted.
+_PLAIN, _SEALED = b"antiphon state 1\n", b"antiphon state 1 sealed\n"
+_CHUNK = 4 << 20
+_DIGESTS = "digests.json"
+
+
+class StoredState(Struct, frozen=True, kw_only=True):
+    """What a file says about its state. ``scope``, ``adapter``: its ``StateGroup``. ``ids``: packed
+    as 64-bit numbers. ``session``, ``tenant``: whose state it is. ``size``: its bytes."""
+
+    scope: str | None
+    adapter: str | None
+    ids: bytes
+    session: str | None
+    tenant: str
+    size: int
+
+    @staticmethod
+    def pack(ids: Sequence[int]) -> bytes:
+        """Return packed ids."""
+        return array("q", ids).tobytes()
+
+    def unpack(self) -> tuple[int, ...]:
+        """Return the ids."""
+        return tuple(array("q", self.ids))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(StoredState).decode
+
+
+class DiskStates:
+    """The files of one model's states in ``folder``. All methods block. ``max_bytes``: the budget,
+    which the caller enforces. ``secret``: encrypts the files; None for plain files."""
+
+    def __init__(self, folder: Path, max_bytes: int, secret: bytes | None = None) -> None:
+        self.max_bytes = max_bytes
+        self._folder = folder
+        self._key = None if secret is None else hashlib.sha256(b"kept states" + secret).digest()
+
+    def load(self) -> list[tuple[Path, StoredState]]:
+        """Return all usable states, oldest first. Delete other files, and the folders of earlier
+        versions of the model."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for other in self._folder.parent.iterdir():
+            if other != self._folder and other.is_dir():
+                for path in other.glob(f"*{_SUFFIX}*"):
+                    path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    other.rmdir()
+        found = []
+        for path in sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime):
+            try:
+                with path.open("rb") as file:
+                    found.append((path, _decode(next(self._read(file)))))
+            except (OSError, ValueError, StopIteration):
+                path.unlink(missing_ok=True)
+        return found
+
+    def write(self, state: StoredState, source: Path) -> Path:
+        """Write a state to a new file and return its path. ``source``: the state. Raises
+        ``OSError``."""
+        path = self._folder / (secrets.token_hex(16) + _SUFFIX)
+        unfinished = path.with_suffix(f"{_SUFFIX}.part")
+        try:
+            with source.open("rb") as original, _open_private(unfinished) as file:
+                chunks = iter(lambda: original.read(_CHUNK), b"")
+                self._write(file, (_encode(state),), chunks)
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        return path
+
+    def read(self, path: Path, target: Path) -> None:
+        """Copy the state in a file to ``target``. Raises ``OSError``. Raises ``ValueError`` if the
+        file is damaged."""
+        with path.open("rb") as file, target.open("wb") as copy:
+            parts = self._read(file)
+            size = _decode(next(parts)).size
+            for part in parts:
+                copy.write(part)
+                size -= len(part)
+        if size:
+            raise ValueError("the file is incomplete")
+        os.utime(path)
+
+    def _write(self, file: BinaryIO, head: Iterable[bytes], body: Iterable[bytes]) -> None:
+        prefix = os.urandom(8)
+        file.write(_PLAIN if self._key is None else _SEALED)
+        file.write(prefix)
+        number = 0
+        for parts in (head, body):
+            for part in parts:
+                sealed = self._seal(part, prefix + number.to_bytes(4, "big"))
+                file.write(len(sealed).to_bytes(4, "big"))
+                file.write(sealed)
+                number += 1
+
+    def _read(self, file: BinaryIO) -> Iterator[bytes]:
+        """Yield the parts of a file: the encoded ``StoredState``, then the state. Raises
+        ``ValueError``."""
+        magic = _PLAIN if self._key is None else _SEALED
+        if file.read(len(magic)) != magic:
+            raise ValueError("not a file of a state, or another encryption")
+        prefix, number = file.read(8), 0
+        while length := int.from_bytes(file.read(4), "big"):
+            yield self._unseal(file.read(length), prefix + number.to_bytes(4, "big"))
+            number += 1
+
+    def _seal(self, part: bytes, nonce: bytes) -> bytes:
+        if self._key is None:
+            return part
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(self._key).encrypt(nonce, part, None)
+
+    def _unseal(self, sealed: bytes, nonce: bytes) -> bytes:
+        if self._key is None:
+            return sealed
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        try:
+            return AESGCM(self._key).decrypt(nonce, sealed, None)
+        except InvalidTag:
+            raise ValueError("the file has another key, or is damaged") from None
+
+
+def model_identity(files: Sequence[Path], options: Mapping[str, object], cache: Path) -> str:
+    """Return a digest of all that a state depends on: the contents of the model's files, the
+    version of llama.cpp, and ``options``. Blocks: it reads the files.
+
+    ``cache``: a folder in which the digests of files are stored, so that a file is read again only
+    after a change.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    known: dict[str, str] = {}
+    with suppress(OSError, ValueError):
+        known = msgspec.json.decode((cache / _DIGESTS).read_bytes(), type=dict[str, str])
+    digests = {}
+    for file in files:
+        stat = file.stat()
+        name = f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
+        if name not in known:
+            with file.open("rb") as opened:
+                known[name] = hashlib.file_digest(opened, "sha256").hexdigest()
+        digests[name] = known[name]
+    (cache / _DIGESTS).write_bytes(msgspec.json.encode(digests))
+    version = importlib.metadata.version("xllamacpp")
+    parts = [*digests.values(), version, platform.machine(), sorted(options.items())]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
+
+
+def _open_private(path: Path) -> BinaryIO:
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
