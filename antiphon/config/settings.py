@@ -512,6 +512,24 @@ class Settings(Struct, frozen=True, kw_only=True):
             kind="tables [tenants.NAME]",
         ),
     ] = field(default_factory=dict)
+    keep_prefixes: Annotated[
+        Literal["auto", "memory", "disk"],
+        _models(
+            "Where `llama` keeps the states of prompts that other prompts have displaced (see "
+            "engines.md). `memory`: only in main memory. `disk`: also in files, so that stored "
+            "conversations continue without delay after a restart. `auto`: `disk` if the store is "
+            "a SQLite file. The files are next to this file, or else in `cache_dir`. They are "
+            "encrypted if `encryption_keys` is set."
+        ),
+    ] = "auto"
+    keep_prefixes_mb: Annotated[
+        int,
+        _models(
+            "Disk space in MiB for the states of each model. A state that takes more than a "
+            "quarter of it is not written. 0: none.",
+            ge=0,
+        ),
+    ] = 2048
     share_prefix_cache: Annotated[
         bool | None,
         _access(

@@ -17,6 +17,7 @@ PROMPT_CACHE = {
     "states": "States of prompts that the model's engine keeps.",
     "bytes": "Bytes of the states of prompts that the model's engine keeps.",
     "limit_bytes": "Largest number of bytes of the states that the model's engine keeps.",
+    "disk_bytes": "Bytes of the states of prompts that the model's engine keeps on disk.",
     "hits": "Prompts that continued the state of an earlier prompt, since the model was loaded.",
     "misses": "Prompts that continued no earlier state, since the model was loaded.",
     "evictions": "States that were deleted because of the limit, since the model was loaded.",

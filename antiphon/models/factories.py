@@ -18,7 +18,7 @@ from antiphon.config.load import disable_usage_statistics
 from antiphon.config.model import Model
 from antiphon.config.options import did_you_mean
 from antiphon.config.settings import Settings
-from antiphon.engines.base import Engine, LoadOptions
+from antiphon.engines.base import DiskCache, Engine, LoadOptions
 from antiphon.errors import SetupError
 from antiphon.support.plugins import load_plugin, plugin_names
 
@@ -54,6 +54,7 @@ async def _llama(
         _load_options(name, model, settings),
         projector=_projector(model),
         prompt_cache_mb=cache_mb,
+        disk_cache=_disk_cache(settings),
         engine_options={**samplers, **model.engine_options},
     )
     return await local_backend(await load(path, options), name, model, settings)
@@ -258,6 +259,21 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
         prompt_cache_mb=model.prompt_cache_mb,
         separate_caches=not settings.shares_prefix_cache,
         engine_options=model.engine_options,
+    )
+
+
+def _disk_cache(settings: Settings) -> DiskCache | None:
+    """Return where engines keep states on disk; None if the settings turn this off."""
+    is_file = settings.store != "memory:" and "://" not in settings.store
+    if settings.keep_prefixes == "memory" or not (is_file or settings.keep_prefixes == "disk"):
+        return None
+    store = Path(settings.store.removeprefix("sqlite:")).expanduser()
+    return DiskCache(
+        folder=store.with_name(f"{store.name}.prefixes")
+        if is_file
+        else settings.cache_dir / "prefixes",
+        max_mb=settings.keep_prefixes_mb,
+        secret=settings.encryption_keys[0].encode() if settings.encryption_keys else None,
     )
 
 

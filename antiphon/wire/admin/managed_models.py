@@ -56,8 +56,8 @@ class PromptCache(Struct, frozen=True, kw_only=True):
     """The states of prompts that an engine keeps, so that prompts that begin in the same way need
     not be computed again.
 
-    - ``states``, ``bytes``: how many there are, and their size. ``limit_bytes``: the limit of the
-      size (setting ``prompt_cache_mb``).
+    - ``states``, ``bytes``: how many there are, and their size in memory. ``limit_bytes``: the
+      limit of this size (setting ``prompt_cache_mb``). ``disk_bytes``: their size on disk.
     - ``hits``, ``misses``: prompts that continued an earlier state, and other prompts.
     - ``evictions``: states that were deleted because of the limit.
     """
@@ -65,6 +65,7 @@ class PromptCache(Struct, frozen=True, kw_only=True):
     states: int
     bytes: int
     limit_bytes: int
+    disk_bytes: int
     hits: int
     misses: int
     evictions: int

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.engines.base import LoadOptions, Sampling
+from antiphon.engines.base import DiskCache, LoadOptions, Sampling
+from antiphon.engines.llama.disk_states import DiskStates
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.kept_states import (
     NO_GROUP,
@@ -179,9 +182,11 @@ def kept(files: StateFiles, ids: Sequence[int], size: int, session: str | None =
 def test_extended_state_is_replaced(files: StateFiles) -> None:
     states = KeptStates(100 * MIB)
     short = kept(files, range(100), MIB)
+    assert short.file is not None
+    path = short.file.path
     assert states.add(short) and states.add(kept(files, range(200), 2 * MIB))
     assert states.counts.states == 1 and states.counts.bytes == 2 * MIB
-    assert not short.file.path.exists()
+    assert not path.exists()
 
 
 def test_ended_conversations_are_evicted_first_and_waiting_ones_last(files: StateFiles) -> None:
@@ -203,6 +208,7 @@ def test_ended_conversations_are_evicted_first_and_waiting_ones_last(files: Stat
 def test_state_larger_than_the_budget_is_refused(files: StateFiles) -> None:
     states = KeptStates(MIB)
     large = kept(files, range(1000), 2 * MIB)
+    assert large.file is not None
     assert not states.add(large) and not large.file.path.exists()
     assert not states.fits(range(1000)) and states.fits(range(100))
 
@@ -285,3 +291,144 @@ async def test_operators_see_the_cache_of_a_model(tmp_path: Path) -> None:
         assert served.all()[0].status.prefix_cache is not None
     finally:
         await served.close()
+
+
+# --- on disk -------------------------------------------------------------------------------------
+
+
+async def stored(disk: DiskStates, files: StateFiles, *parts: KeptState) -> KeptStates:
+    states = KeptStates(100 * MIB, files, disk)
+    await states.load()
+    for part in parts:
+        states.add(part)
+        await states.persist(part)
+    return states
+
+
+def durable(
+    files: StateFiles, ids: Sequence[int], content: bytes, session: str = "s", tenant: str = "t"
+) -> KeptState:
+    file = files.create()
+    file.path.write_bytes(content)
+    owner = StateOwner(session, tenant, is_durable=True)
+    return KeptState(StateGroup("scope", None), tuple(ids), file, len(content), owner)
+
+
+@pytest.mark.parametrize("secret", [None, b"secret"], ids=["plain", "encrypted"])
+async def test_state_outlives_the_process(
+    files: StateFiles, tmp_path: Path, secret: bytes | None
+) -> None:
+    content = b"text of a user" * 500_000
+    disk = DiskStates(tmp_path / "m" / "v1", 100 * MIB, secret)
+    await stored(disk, files, durable(files, range(100), content))
+    (path,) = (tmp_path / "m" / "v1").iterdir()
+    assert (b"text of a user" in path.read_bytes()) == (secret is None)
+    assert path.stat().st_mode & 0o077 == 0
+    again = await stored(disk, files)
+    state, shared = again.find((*range(100), 7), StateGroup("scope", None))
+    assert state is not None and shared == 100
+    assert again.find(range(100), StateGroup("other", None)) == (None, 0)
+    opened = await again.open(state)
+    assert opened is not None and opened.path.read_bytes() == content
+    again.close()
+
+
+async def test_another_version_of_the_model_finds_nothing(
+    files: StateFiles, tmp_path: Path
+) -> None:
+    first, second = (DiskStates(tmp_path / "m" / name, MIB) for name in ("v1", "v2"))
+    await stored(first, files, durable(files, range(100), b"x" * 1000))
+    assert not tuple(await stored(second, files))
+    assert not (tmp_path / "m" / "v1").exists()
+
+
+async def test_extended_state_is_replaced_on_disk(files: StateFiles, tmp_path: Path) -> None:
+    disk = DiskStates(tmp_path / "m" / "v1", MIB)
+    states = await stored(disk, files, durable(files, range(100), b"x" * 1000))
+    longer = durable(files, range(200), b"y" * 2000)
+    states.add(longer)
+    assert len(list((tmp_path / "m" / "v1").iterdir())) == 1, "until the longer state is written"
+    await states.persist(longer)
+    assert len(list((tmp_path / "m" / "v1").iterdir())) == 1
+    assert states.counts.disk_bytes == 2000
+    states.close()
+
+
+async def test_files_go_with_their_conversation_and_tenant(
+    files: StateFiles, tmp_path: Path
+) -> None:
+    folder = tmp_path / "m" / "v1"
+    parts = [
+        durable(files, range(100 * n, 100 * n + 100), b"x" * 1000, f"s{n}", f"t{n % 2}")
+        for n in range(4)
+    ]
+    states = await stored(DiskStates(folder, MIB), files, *parts)
+    states.delete("s0")
+    assert len(list(folder.iterdir())) == 3
+    states.delete(None, "t1")
+    assert len(list(folder.iterdir())) == 1
+    assert states.counts.disk_bytes == 1000
+    states.close()
+
+
+async def test_disk_has_a_budget(files: StateFiles, tmp_path: Path) -> None:
+    folder = tmp_path / "m" / "v1"
+    parts = [durable(files, range(100 * n, 100 * n + 100), b"x" * 1000) for n in range(8)]
+    large = durable(files, range(5000, 6000), b"x" * 2000)
+    states = await stored(DiskStates(folder, 5000), files, *parts, large)
+    assert len(list(folder.iterdir())) == 5, "and the large one is not written"
+    assert states.counts.disk_bytes == 5000
+    states.close()
+
+
+async def test_damaged_file_is_forgotten(files: StateFiles, tmp_path: Path) -> None:
+    folder = tmp_path / "m" / "v1"
+    await stored(DiskStates(folder, MIB), files, durable(files, range(100), b"x" * 1000))
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes()[:-10])
+    (folder / "half.state.part").write_bytes(b"")
+    states = await stored(DiskStates(folder, MIB), files)
+    (state,) = states
+    assert await states.open(state) is None and not tuple(states)
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_conversation_continues_after_a_restart(smollm2_path: Path, tmp_path: Path) -> None:
+    """With 2,000 tokens: at least 99 % are cached, and the greedy text is the same."""
+    options = LoadOptions(
+        threads=1,
+        context_size=3000,
+        parallel=1,
+        disk_cache=DiskCache(folder=tmp_path / "cache", max_mb=500, secret=b"secret"),
+    )
+    sampling = Sampling(
+        max_tokens=8, temperature=0, ignore_eos=True, session_key="chain", is_durable=True
+    )
+    engine = await load(smollm2_path, options)
+    ids = tuple(engine.tokenizer.encode("The rivers of Europe are " * 400, special=False))[:2000]
+    first = await collect(engine, Prompt(ids), sampling)
+    following = (*ids, *first.ids, *ids[:20])
+    while busy := {*engine._running.values(), *engine._writing}:
+        await asyncio.wait(busy)
+        await asyncio.sleep(0)
+    copied = shutil.copytree(tmp_path / "cache", tmp_path / "as it was")
+    expected = await collect(engine, Prompt(following), sampling)
+    await engine.close()
+    shutil.rmtree(tmp_path / "cache")
+    copied.rename(tmp_path / "cache")
+
+    again = await load(smollm2_path, options)
+    try:
+        outcome = await collect(again, Prompt(following), sampling)
+        assert outcome.cached_tokens is not None
+        assert outcome.cached_tokens >= 0.99 * len((*ids, *first.ids))
+        assert outcome.ids == expected.ids
+    finally:
+        await again.close()
+    other = await load(smollm2_path, replace(options, name="other"))
+    try:
+        assert (await collect(other, Prompt(following[:100]), sampling)).cached_tokens == 0
+    finally:
+        await other.close()

@@ -109,11 +109,9 @@ async def test_generation_that_never_started_leaves_a_foreign_slot() -> None:
 
 async def test_waiting_tenants_are_served_in_turn() -> None:
     slots = Slots(1)
-    slot = await slots.acquire((0,), owner=StateOwner(tenant="flood"))
-    flood = [
-        asyncio.create_task(slots.acquire((n,), owner=StateOwner(tenant="flood")))
-        for n in range(20)
-    ]
+    flooding = StateOwner(tenant="flood")
+    slot = await slots.acquire((0,), owner=flooding)
+    flood = [asyncio.create_task(slots.acquire((n,), owner=flooding)) for n in range(20)]
     await asyncio.sleep(0)
     victim = asyncio.create_task(slots.acquire((99,), owner=StateOwner(tenant="victim")))
     await asyncio.sleep(0)
