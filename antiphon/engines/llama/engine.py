@@ -104,20 +104,14 @@ async def load(
     head = await asyncio.to_thread(read_gguf, path)
     speculation = engine_options.speculation
     draft_model = None if speculation is None else speculation.draft_model
-    for file in (options.projector, draft_model, *options.adapters.values()):
-        if file is not None:
-            await asyncio.to_thread(read_gguf, Path(file).expanduser())
+    await _check_files(options.projector, draft_model, *options.adapters.values())
     wanted = options.context_size or DEFAULT_CONTEXT
     context = min(wanted, int(head.architecture_value("context_length") or wanted))
     setup = replace(_server_setup(path, options, context, batch), speculation=speculation)
     cache_mb = options.prompt_cache_mb
     cache_mb = default_cache_mb() if cache_mb is None else cache_mb
     if draft_model is not None:
-        # Copies of states lack the state of the draft model, so llama.cpp's own cache is used. It
-        # finds saved states by their ids only. But the same ids have another state under an
-        # adapter, and a tenant must not find the state of another tenant.
-        is_shared = not (options.adapters or options.separate_caches)
-        setup = replace(setup, fields={**setup.fields, "cache_ram_mib": cache_mb * is_shared})
+        setup = _with_own_cache(setup, options, cache_mb)
     disk = await _open_disk(path, options, setup) if draft_model is None else None
     files = StateFiles()
     process = LlamaProcess(replace(setup, states=files.prefix))
@@ -154,6 +148,21 @@ async def load(
         # llama.cpp reports no log-probabilities for proposed tokens that it accepted.
         max_logprobs=MAX_LOGPROBS if speculation is None else None,
     )
+
+
+async def _check_files(*files: Path | str | None) -> None:
+    """Raise ``SetupError`` if a GGUF file, other than the model's, cannot be read."""
+    for file in files:
+        if file is not None:
+            await asyncio.to_thread(read_gguf, Path(file).expanduser())
+
+
+def _with_own_cache(setup: ServerSetup, options: LoadOptions, cache_mb: int) -> ServerSetup:
+    """Let llama.cpp use its own cache of states, because copies of states lack the state of the
+    draft model. llama.cpp finds the states of its cache by their ids only. But the same ids have
+    another state under an adapter, and a tenant must not find the state of another tenant."""
+    is_shared = not (options.adapters or options.separate_caches)
+    return replace(setup, fields={**setup.fields, "cache_ram_mib": cache_mb * is_shared})
 
 
 async def _open_disk(path: Path, options: LoadOptions, setup: ServerSetup) -> DiskStates | None:
