@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import asyncio.base_events
 import asyncio.runners
+import os
 import selectors
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -46,8 +46,11 @@ def cpu_wait_s(thread_id: int) -> float:
     systems.
     """
     try:
-        numbers = Path(f"/proc/self/task/{thread_id}/schedstat").read_bytes().split()
-        return int(numbers[1]) / 1e9
+        file = os.open(f"/proc/self/task/{thread_id}/schedstat", os.O_RDONLY)
+        try:
+            return int(os.read(file, 100).split()[1]) / 1e9
+        finally:
+            os.close(file)
     except (OSError, IndexError, ValueError):
         return 0.0
 
@@ -68,6 +71,9 @@ class LoopWatchdog:
 
     Stalls of the last two kinds have a different log message and are logged at most every ten
     minutes.
+
+    A heartbeat only reads the clock. The watching thread measures the wait for a processor, so the
+    wait before a stall is known to a quarter of ``threshold_s``.
 
     ``on_stall``: called once per stall, on the watching thread or on the loop. ``cpu_wait``:
     replaces ``cpu_wait_s``, which measures how long the loop's thread has waited for a processor.
@@ -90,9 +96,11 @@ class LoopWatchdog:
         self._cpu_wait = cpu_wait
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        #: Time and ``cpu_wait`` at the last heartbeat. None until the loop first runs, because the
-        #: startup may block it.
-        self._last_beat: tuple[float, float] | None = None
+        #: Time of the last heartbeat. None until the loop first runs, because the startup may block
+        #: it.
+        self._last_beat: float | None = None
+        #: The loop's wait for a processor: the last measurement, and the one before the heartbeat.
+        self._waited_s = self._waited_before_s = 0.0
         self._is_reported = self._was_idle = False
         self._starved_logged: float | None = None
         self._loop_thread = self._native_thread = 0
@@ -102,6 +110,7 @@ class LoopWatchdog:
     async def __aenter__(self) -> LoopWatchdog:
         self._loop_thread = threading.get_ident()
         self._native_thread = threading.get_native_id()
+        self._waited_s = self._cpu_wait(self._native_thread)
         self._timer = asyncio.get_running_loop().call_soon(self._on_timer)
         self._thread.start()
         return self
@@ -124,12 +133,12 @@ class LoopWatchdog:
     def _beat(self) -> None:
         """Record that the loop runs. A long stall may have ended without a report from the watching
         thread, for example because that thread was blocked too. Report such a stall now."""
-        self._report(stack=None, ended=True)
+        now, last = self._clock(), self._last_beat
+        if last is not None and now - last > self._threshold_s:
+            self._report(stack=None, ended=True)
         with self._lock:
-            self._last_beat, self._is_reported, self._was_idle = self._now(), False, False
-
-    def _now(self) -> tuple[float, float]:
-        return self._clock(), self._cpu_wait(self._native_thread)
+            self._last_beat, self._is_reported, self._was_idle = now, False, False
+            self._waited_before_s = self._waited_s
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._interval_s):
@@ -145,10 +154,10 @@ class LoopWatchdog:
         """Return the seconds since the last heartbeat, and the part of this time in which the
         loop's thread waited for a processor."""
         with self._lock:
+            self._waited_s = self._cpu_wait(self._native_thread)
             if self._last_beat is None:
                 return 0.0, 0.0
-            (then, waited_then), (now, waited) = self._last_beat, self._now()
-            return now - then, waited - waited_then
+            return self._clock() - self._last_beat, self._waited_s - self._waited_before_s
 
     def _report(self, stack: list[str] | None, *, ended: bool = False) -> None:
         """Report the current stall of the loop, unless it was already reported.
