@@ -52,6 +52,7 @@ async def _listeners(
     server: Postgres, processes: int, bus: BusServer | None, peers: Path | None, kind: str
 ) -> list[Line]:
     from antiphon.store import open_store
+    from antiphon.store.records import RunEnd
     from antiphon.testing.run_check import batch, begin_run, ended_response
 
     url = await server.create_database()
@@ -71,7 +72,7 @@ async def _listeners(
     flushes, written = await _write(store, claims)
     used = [after - at for after, at in zip(_cpu(server, bus, readers), before, strict=True)]
     for n, claim in enumerate(claims):
-        await store.runs.end(claim, ended_response(str(n)), batch(10**6, 0))
+        await store.runs.end(claim, RunEnd(stored=ended_response(str(n)), batch=batch(10**6, 0)))
     ages: list[float] = []
     for reader in readers:
         found, _ = await asyncio.to_thread(reader.communicate)

@@ -284,7 +284,14 @@ async def _record(store: Any, seeded: int) -> dict[str, _Statement]:
 
 
 async def _call(store: Any, seeded: int) -> None:
-    from antiphon.store.records import Append, ItemQuery, ResponseQuery
+    from antiphon.store.records import (
+        Append,
+        ClaimQuery,
+        ItemQuery,
+        Reservation,
+        ResponseQuery,
+        RunEnd,
+    )
     from antiphon.testing.run_check import batch, begin_run, ended_response
 
     random = Random(1)
@@ -301,7 +308,14 @@ async def _call(store: Any, seeded: int) -> None:
         await store.list_responses(tenant, ResponseQuery(limit=20, newest_first=False))
         await store.usage("t0")
         await store.reserve_response(
-            "t0", f"resp_{number}", "o", max_responses=10**9, max_bytes=10**15, lease_s=5
+            Reservation(
+                tenant="t0",
+                response_id=f"resp_{number}",
+                owner="o",
+                max_responses=10**9,
+                max_bytes=10**15,
+                lease_s=5,
+            )
         )
         await store.runs.events(tenant, f"resp_{_md5(n - 9)}", -1, limit=100)
         conversation = f"conv_{1 + n % (seeded // 100)}"
@@ -310,8 +324,10 @@ async def _call(store: Any, seeded: int) -> None:
         await store.list_conversations("t0", after=conversation, limit=20)
         claim = await begin_run(store, f"bench{number}")
         await store.runs.append((Append(claim, batch(2, 20)),))
-        await store.runs.heartbeat("o")
-        await store.runs.end(claim, ended_response(f"bench{number}"), batch(22, 1))
+        await store.runs.heartbeat(ClaimQuery(owner="o"))
+        await store.runs.end(
+            claim, RunEnd(stored=ended_response(f"bench{number}"), batch=batch(22, 1))
+        )
         await store.delete("t", f"resp_bench{number}")
         assert await store.delete(tenant, response)
     # What matches nothing is the dearest.

@@ -244,7 +244,10 @@ class Conversations:
         if conversation is None:
             return
         acquired = await self._store.runs.lock_conversation(
-            tenant, conversation.id, response_id, self._owner, lease_s=self._lease_s
+            tenant,
+            response_id,
+            ConversationLock(conversation.id, self._owner),
+            lease_s=self._lease_s,
         )
         if not acquired:
             raise conversation_locked()

@@ -10,6 +10,7 @@ from antiphon.errors import StoreError
 from antiphon.limits import quotas
 from antiphon.limits.refusals import quota_exceeded
 from antiphon.store.base import Store
+from antiphon.store.records import Reservation
 
 __all__ = ["ResponseQuota"]
 
@@ -58,12 +59,14 @@ class ResponseQuota:
         attempts.add(attempt)
         try:
             is_reserved = await self._store.reserve_response(
-                tenant,
-                response_id,
-                self._owner,
-                max_responses=limits.max_responses,
-                max_bytes=limits.max_responses_bytes,
-                lease_s=self._lease_s,
+                Reservation(
+                    tenant=tenant,
+                    response_id=response_id,
+                    owner=self._owner,
+                    max_responses=limits.max_responses,
+                    max_bytes=limits.max_responses_bytes,
+                    lease_s=self._lease_s,
+                )
             )
         except BaseException:  # the store may have reserved the room, or may still reserve it
             self._release_later(key, attempt)

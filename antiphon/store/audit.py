@@ -3,6 +3,7 @@ contains no secrets and no text that users wrote."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Protocol
 
 from msgspec import Struct
@@ -46,9 +47,11 @@ class AuditQuery(Struct, frozen=True, kw_only=True):
 class AuditLog(Protocol):
     """The contract of an audit log. ``Store.sweep`` deletes old records."""
 
+    @abstractmethod
     async def add(self, record: AuditRecord) -> None:
         """Add a record. Returns after the record is durable."""
 
+    @abstractmethod
     async def list(self, query: AuditQuery) -> tuple[AuditRecord, ...] | None:
         """Return a page of records, newest first or oldest first as in ``query``. Returns None if
         ``query.after`` is unknown."""

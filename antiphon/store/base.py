@@ -9,9 +9,11 @@ needs no more space than a turn of a short one. Tests compare every store with t
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.wire.items import Item
@@ -27,6 +29,7 @@ from .rates import RateStore
 from .records import (
     ConversationLock,
     ItemQuery,
+    Reservation,
     ResponseQuery,
     StoredResponse,
     SweepRecord,
@@ -35,9 +38,15 @@ from .records import (
 from .runs import RunStore
 from .skills import SkillStore
 from .usage import UsageLog, UsageRecord
+from .values import SERVER, ValueStore
 from .vectors import VectorIndex
 
 __all__ = ["Retention", "Store"]
+
+#: Names of values: the value that ``check_writable`` changes, and the record of the last sweep.
+_CHECK, _SWEEP = "check", "sweep"
+_MAX_ITEMS = 2**31 - 1
+_decode_sweep = msgspec.json.Decoder(SweepRecord).decode
 
 
 class Retention(Struct, frozen=True, kw_only=True):
@@ -78,45 +87,27 @@ class Store(Protocol):
     on are its ancestors, and it is their descendant. A deleted or expired response cannot be loaded
     by its id. But its stored data is kept until the last of its descendants is deleted, because the
     descendants need it.
+
+    The attributes are the parts of the store. ``runs``: background runs. ``files``: files.
+    ``vectors``: the vector stores. ``values``: small values. ``audit``: administrative acts and who
+    did them. ``usage_log``: what each request used. ``keys``: the API keys of the server.
+    ``rates``: the request counts that processes exchange for rate limits. ``containers``:
+    containers and the processes that own them. ``skills``: skills. The last four parts are classes
+    that keep their data in ``values``. A store can override their methods.
     """
 
-    @property
-    def runs(self) -> RunStore:
-        """The background runs of this store."""
+    runs: RunStore
+    files: FileStore
+    vectors: VectorIndex
+    values: ValueStore
+    audit: AuditLog
+    usage_log: UsageLog
+    keys: KeyStore
+    rates: RateStore
+    containers: ContainerDirectory
+    skills: SkillStore
 
-    @property
-    def files(self) -> FileStore:
-        """The files of this store."""
-
-    @property
-    def skills(self) -> SkillStore:
-        """The skills of this store."""
-
-    @property
-    def vectors(self) -> VectorIndex:
-        """The vector index of this store. It holds the vector stores of all tenants."""
-
-    @property
-    def keys(self) -> KeyStore:
-        """The API keys of the server. Keys are not stored per tenant."""
-
-    @property
-    def audit(self) -> AuditLog:
-        """The audit log: administrative acts and who did them."""
-
-    @property
-    def rates(self) -> RateStore:
-        """The rate store. Through it, the processes that share this store exchange the request
-        counts of clients with rate limits."""
-
-    @property
-    def containers(self) -> ContainerDirectory:
-        """The directory of containers and of the processes that own them."""
-
-    @property
-    def usage_log(self) -> UsageLog:
-        """The usage log: what each request used."""
-
+    @abstractmethod
     async def save(
         self,
         tenant: str,
@@ -145,49 +136,50 @@ class Store(Protocol):
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         """Return the response. Returns None if the response is unknown, deleted or expired."""
+        chain = await self.load_chain(tenant, response_id)
+        return None if chain is None else chain[-1]
 
     async def has_response(self, tenant: str, response_id: str) -> bool:
         """Whether ``load`` would return a response. This method does not read the response
         itself."""
+        return await self.load(tenant, response_id) is not None
 
+    @abstractmethod
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         """Return the response and all its ancestors, oldest first, including deleted ancestors.
 
         Returns None if the response itself is unknown, deleted or expired.
         """
 
+    @abstractmethod
     async def list_responses(
         self, tenant: str, query: ResponseQuery
     ) -> tuple[ResponseSummary, ...] | None:
         """Return a page of the responses that ``load`` would return, in the order in which they
         were first saved. Returns None if ``query.after`` is not the id of such a response."""
 
+    @abstractmethod
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
         """Return an item by its id. The item is in a conversation, or in the input or output of a
         response that ``load`` would return. Returns None if there is no such item."""
 
+    @abstractmethod
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a response, and its run with all events. Returns False if there is no such
         response."""
 
+    @abstractmethod
     async def delete_tenant(self, tenant: str) -> int:
         """Delete all stored data of a tenant, in short steps, and return how many rows were
         deleted. The next sweep deletes the events of the tenant's background runs. Data that is
         stored during the call may remain. API keys and the audit log are not deleted."""
 
+    @abstractmethod
     async def usage(self, tenant: str) -> TenantUsage:
         """Return how many responses, bytes and background runs the store holds for a tenant."""
 
-    async def reserve_response(
-        self,
-        tenant: str,
-        response_id: str,
-        owner: str,
-        *,
-        max_responses: int | None,
-        max_bytes: int | None,
-        lease_s: float,
-    ) -> bool:
+    @abstractmethod
+    async def reserve_response(self, reservation: Reservation) -> bool:
         """Make a reservation: room for a response that will be saved later. A reservation counts as
         one response without bytes. Returns True if there is room.
 
@@ -197,10 +189,12 @@ class Store(Protocol):
         concurrent calls may together have more than ``max_bytes``.
 
         A reservation ends when it is released, when its response is saved, or when its owner is
-        dead: the owner has sent no heartbeat for ``lease_s`` seconds. A response has at most one
-        reservation, which belongs to the owner that reserved last.
+        dead: the owner has sent no heartbeat for ``lease_s`` seconds. The call counts as a
+        heartbeat of the owner. A response has at most one reservation, which belongs to the owner
+        that reserved last.
         """
 
+    @abstractmethod
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
         """Remove the reservation of a response, if the reservation belongs to ``owner``.
 
@@ -210,6 +204,8 @@ class Store(Protocol):
     async def check_writable(self) -> None:
         """Write a small value, as a test. Raises ``StoreError`` if the store does not answer or
         cannot be written."""
+        number = await self.values.read(SERVER, _CHECK)
+        await self.values.replace(SERVER, _CHECK, number, b"0" if number == b"1" else b"1")
 
     async def clock(self, now: float) -> float:
         """Return the time by the store's clock, in Unix seconds. The store compares this time with
@@ -218,14 +214,21 @@ class Store(Protocol):
         A database with a clock of its own returns the time of this clock, so a wrong clock of one
         Antiphon server has no effect. Other stores return ``now``.
         """
+        return now
 
     async def load_sweep_record(self) -> SweepRecord | None:
         """Return the record of the last sweep (deletion of expired data). Returns None if there was
         no sweep yet."""
+        record = await self.values.read(SERVER, _SWEEP)
+        return None if record is None else _decode_sweep(record)
 
     async def save_sweep_record(self, record: SweepRecord) -> None:
         """Replace the record of the last sweep."""
+        new = msgspec.json.encode(record)
+        while (old := await self.values.read(SERVER, _SWEEP)) != new:
+            await self.values.replace(SERVER, _SWEEP, old, new)
 
+    @abstractmethod
     async def sweep(self, retention: Retention, now: int) -> int:
         """Delete all expired data. Return how many responses expired. ``now``: the time of the
         sweep, in Unix seconds. A sweep works in short steps, and other calls proceed between the
@@ -246,28 +249,33 @@ class Store(Protocol):
         not ended count towards the limits, but are not deleted.
         """
 
+    @abstractmethod
     async def save_conversation(
         self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
     ) -> None:
         """Store a new conversation with its first items. If the conversation already exists,
         replace its metadata and append the items."""
 
+    @abstractmethod
     async def list_conversations(
         self, tenant: str, *, after: str | None = None, limit: int
     ) -> tuple[ConversationResource, ...]:
         """Return a page of conversations without their items, oldest first. ``after``: the id of
         the last conversation of the previous page. If ``after`` is unknown, the page is empty."""
 
+    @abstractmethod
     async def load_conversation(
         self, tenant: str, conversation_id: str
     ) -> ConversationResource | None:
         """Return the conversation without its items. Returns None if the conversation is
         unknown."""
 
+    @abstractmethod
     async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
         """Delete a conversation and its list of items. The responses of the conversation are not
         deleted. Returns False if the conversation is unknown."""
 
+    @abstractmethod
     async def add_conversation_items(
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
     ) -> bool:
@@ -277,7 +285,10 @@ class Store(Protocol):
     async def load_conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
         """Return all items of a conversation, oldest first. Returns no items if the conversation is
         unknown."""
+        query = ItemQuery(limit=_MAX_ITEMS)
+        return await self.list_conversation_items(tenant, conversation_id, query) or ()
 
+    @abstractmethod
     async def list_conversation_items(
         self, tenant: str, conversation_id: str, query: ItemQuery
     ) -> tuple[Item, ...] | None:
@@ -290,13 +301,17 @@ class Store(Protocol):
         self, tenant: str, conversation_id: str, item_ids: Collection[str]
     ) -> tuple[Item, ...]:
         """Return the items of a conversation with these ids, oldest first."""
+        items = await self.load_conversation_items(tenant, conversation_id)
+        return tuple(item for item in items if item.id in item_ids)
 
+    @abstractmethod
     async def remove_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> bool:
         """Remove an item from a conversation. Returns False if the item is not part of the
         conversation."""
 
+    @abstractmethod
     async def claim_approval(
         self, tenant: str, approval_id: str, response_id: str, now: int
     ) -> bool:
@@ -307,6 +322,7 @@ class Store(Protocol):
         same response calls this method again, it gets True again.
         """
 
+    @abstractmethod
     async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
         """Undo ``claim_approval`` for this approval and this response. The caller does this if the
         response has not run the approved tool call. Another response can then claim the
@@ -315,15 +331,18 @@ class Store(Protocol):
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         """Return the secret with this name. If there is no such secret, store and return
         ``new_secret``. All processes on this store get the same secret."""
+        return await self.values.set_default(SERVER, f"secret {name}", new_secret)
 
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
         """From now on, keep the input, output and tokens of large responses in blobs. A response is
         large if these contents have at least ``min_bytes`` bytes together. If ``min_bytes`` is 0,
         new responses are not kept in blobs. Responses that are already in blobs stay readable. A
         store may ignore this call."""
+        return
 
     async def has_blobs(self) -> bool:
         """Whether the store keeps contents of responses in blobs."""
+        return False
 
     async def move_blobs(self, source: BlobStorage | None, target: BlobStorage | None) -> int:
         """Move the contents of responses from blobs of ``source`` to blobs of ``target``. Return
@@ -332,7 +351,9 @@ class Store(Protocol):
         If ``target`` is None, the contents move into the store. If ``source`` is None, nothing is
         moved. Raises ``StoreError``. Contents that were moved before the error are not moved back.
         """
+        return 0
 
+    @abstractmethod
     async def close(self) -> None:
         """Close the store after its pending operations have finished. Later calls raise
         ``StoreError``."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .files import BlobRef
 
-__all__ = ["BlobStorage", "NoBlobResponses"]
+__all__ = ["BlobStorage"]
 
 
 class BlobStorage(Protocol):
@@ -25,19 +25,3 @@ class BlobStorage(Protocol):
 
     async def delete(self, key: str) -> None:
         """Delete a blob if it exists. Raises ``StoreError``."""
-
-
-class NoBlobResponses:
-    """Base class of stores that have no blobs: they keep all contents of responses in the database
-    or in memory. So the methods for blobs of responses do nothing."""
-
-    def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
-        """Do nothing."""
-
-    async def has_blobs(self) -> bool:
-        """Return False."""
-        return False
-
-    async def move_blobs(self, source: BlobStorage | None, target: BlobStorage | None) -> int:
-        """Move nothing."""
-        return 0

@@ -7,6 +7,7 @@ holds a reference to the blob.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection
 from typing import Protocol
 
@@ -63,8 +64,14 @@ class FileStore(Protocol):
     Files of one tenant with the same SHA-256 share one blob. The transaction that deletes the last
     file of a blob marks the blob as unused. The caller of ``list_unused_blobs`` then deletes the
     blob, and calls ``forget_blobs`` to remove the mark.
+
+    ``supports_blobs``: whether files can have contents in blobs. A store without support for blobs
+    gets no ``BlobRef``, and inherits the methods for blobs, which do nothing.
     """
 
+    supports_blobs: bool = False
+
+    @abstractmethod
     async def put(
         self,
         tenant: str,
@@ -83,17 +90,21 @@ class FileStore(Protocol):
         as unused.
         """
 
+    @abstractmethod
     async def get(self, tenant: str, file_id: str) -> File | None:
         """Return the file. Returns None if it is unknown."""
 
+    @abstractmethod
     async def read(self, tenant: str, file_id: str) -> FileContents | None:
         """Return the content of a file, or a reference to its content. Returns None if the file is
         unknown."""
 
+    @abstractmethod
     async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
         """Return a page of files in the order of creation. Returns None if ``query.after`` is
         unknown."""
 
+    @abstractmethod
     async def delete(self, tenant: str, file_id: str) -> bool:
         """Delete a file and its content. Returns False if the file is unknown."""
 
@@ -104,6 +115,7 @@ class FileStore(Protocol):
         content now; None if the store itself holds it. If both are blobs, the content moves for all
         files that share the blob. Returns False and changes nothing if the content is no longer at
         ``old``."""
+        return False
 
     async def list_contents(
         self, *, after: int, limit: int, in_blobs: bool
@@ -111,15 +123,19 @@ class FileStore(Protocol):
         """Return up to ``limit`` files of all tenants whose position is greater than ``after``, in
         the order of ``StoredContent.position``. If ``in_blobs`` is true, return only files whose
         content is in blobs. Otherwise return only files whose content is in the store itself."""
+        return ()
 
     async def list_unused_blobs(self, limit: int) -> tuple[str, ...]:
         """Return the keys of up to ``limit`` blobs that are marked as unused. No file and no
         response refers to these blobs any more."""
+        return ()
 
     async def forget_blobs(self, keys: Collection[str]) -> None:
         """Remove the records that mark these blobs as unused. Call this after the blobs were
         deleted. ``keys``: the keys of the blobs."""
+        return
 
     async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
         """Return those ``keys`` whose blobs the store does not know. The store knows the blobs of
         files and responses, and the blobs that are marked as unused."""
+        return frozenset()

@@ -1,10 +1,10 @@
-"""The contract of a key store, which holds the API keys of a server without their secrets."""
+"""The API keys of a server, without their secrets."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from msgspec import Struct
+
+from .values import SERVER, Document, ValueStore
 
 __all__ = ["KeyRecord", "KeyStore"]
 
@@ -30,19 +30,34 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] | None = None
 
 
-class KeyStore(Protocol):
-    """The contract of a store for API keys. The names of the keys are unique and do not contain
-    U+0000. Methods that change keys return after the change is durable."""
+class KeyStore:
+    """The API keys of a server, in one value of the store. The names of the keys are unique and do
+    not contain U+0000. Methods that change keys return after the change is durable."""
+
+    def __init__(self, values: ValueStore) -> None:
+        self._keys = Document(values, SERVER, "api_keys", dict[str, KeyRecord])
 
     async def create(self, key: KeyRecord) -> bool:
         """Add a key. Returns False if a key with this name exists."""
+        return await self._keys.update(lambda keys: keys.setdefault(key.name, key) is key)
 
     async def list(self) -> tuple[KeyRecord, ...]:
         """Return all keys, in the order of their names."""
+        keys = await self._keys.load()
+        return tuple(keys[name] for name in sorted(keys))
 
     async def replace(self, key: KeyRecord) -> bool:
         """Replace the stored key that has the name of ``key``. Returns False if there is no such
         key."""
 
+        def change(keys: dict[str, KeyRecord]) -> bool:
+            is_known = key.name in keys
+            if is_known:
+                keys[key.name] = key
+            return is_known
+
+        return await self._keys.update(change)
+
     async def delete(self, name: str) -> bool:
         """Delete the key with this name. Returns False if there is no such key."""
+        return await self._keys.update(lambda keys: keys.pop(name, None) is not None)

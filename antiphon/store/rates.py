@@ -1,5 +1,4 @@
-"""The contract of a rate store, through which the processes of a store exchange request counts for
-rate limits.
+"""The rate store, through which the processes of a store exchange request counts for rate limits.
 
 Most requests do not wait for the rate store. Each process admits requests by its local counts, and
 exchanges these counts with the rate store a few times a second. A request waits only if the local
@@ -8,10 +7,12 @@ counts are too old (see ``antiphon/resources/admin/rate_limits.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import time
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+
+from .values import SERVER, Document, ValueStore
 
 __all__ = ["REPORT_TIMEOUT_S", "RateReport", "RateState", "RateStore"]
 
@@ -44,8 +45,41 @@ class RateState(Struct, frozen=True):
     remote_running_count: int = 0
 
 
-class RateStore(Protocol):
-    """The contract of a rate store.
+class _Scope(Struct):
+    """The stored state of a scope. ``level``, ``at``: the number of tokens in the bucket, and the
+    time when they were counted; None if the scope has no bucket yet. ``running``: the number of
+    running requests of each owner, and the time of its report."""
+
+    level: float | None = None
+    at: float = 0.0
+    running: dict[str, tuple[int, float]] = {}
+
+    def exchange(self, owner: str, report: RateReport, now: float) -> RateState:
+        """Add the report of an owner. Return the new state of the scope."""
+        return RateState(self._take(report, now), self._run(owner, report.running, now))
+
+    def _take(self, report: RateReport, now: float) -> float:
+        if report.per_minute is None:
+            return 0.0
+        full = float(report.per_minute)
+        level = full  # a new bucket is full
+        if self.level is not None:
+            level = self.level + (now - self.at) * full / 60
+        self.level, self.at = min(full, level - report.admitted_count), now
+        return self.level
+
+    def _run(self, owner: str, count: int, now: float) -> int:
+        self.running[owner] = (count, now)
+        self.running = {
+            name: (running, at)
+            for name, (running, at) in self.running.items()
+            if running and now - at <= REPORT_TIMEOUT_S
+        }
+        return sum(running for name, (running, _) in self.running.items() if name != owner)
+
+
+class RateStore:
+    """The state of rate limits, one value of the store for each scope.
 
     Each scope (a group of requests that share a limit) has a token bucket. Each admitted request
     takes one token. A full bucket holds as many tokens as requests are allowed in one minute. A new
@@ -53,9 +87,24 @@ class RateStore(Protocol):
 
     A process reports how many requests it has admitted since its previous report, and the store
     takes that many tokens from the bucket. After a crash of the store, a bucket may be full again.
+
+    ``timer``: returns monotonic seconds. All processes of the store must have the same timer, so
+    this class serves the processes of one machine. A store of several machines overrides
+    ``exchange``.
     """
+
+    def __init__(self, values: ValueStore, timer: Callable[[], float] = time.monotonic) -> None:
+        self._values = values
+        self._timer = timer
 
     async def exchange(self, owner: str, reports: Sequence[RateReport]) -> tuple[RateState, ...]:
         """Report the request counts of scopes, at most one report per scope. Return the states of
         these scopes, in the order of the reports. ``owner``: the process that reports. Raises
         ``StoreError``."""
+        return tuple([await self._exchange(owner, report) for report in reports])
+
+    async def _exchange(self, owner: str, report: RateReport) -> RateState:
+        document = Document(self._values, SERVER, f"rate {report.scope}", _Scope)
+        return await document.update(
+            lambda scope: scope.exchange(owner, report, self._timer()),
+        )

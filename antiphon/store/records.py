@@ -3,7 +3,8 @@ webhook deliveries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 
@@ -11,16 +12,22 @@ from antiphon.wire.items import Item
 from antiphon.wire.response import Response
 from antiphon.wire.timeline import RunTimes
 
+from .usage import UsageRecord
+
 __all__ = [
     "Append",
     "Claim",
+    "ClaimQuery",
     "ConversationLock",
     "DueWebhook",
     "EventBatch",
     "EventPage",
     "ItemQuery",
     "Job",
+    "NewRun",
+    "Reservation",
     "ResponseQuery",
+    "RunEnd",
     "RunLimit",
     "StoredResponse",
     "SweepRecord",
@@ -181,6 +188,85 @@ class EventBatch(Struct, frozen=True, kw_only=True):
     def last(self) -> int:
         """The sequence number of the last event."""
         return self.first + self.count - 1
+
+
+class NewRun(Struct, frozen=True, kw_only=True):
+    """A run to create, with its response and its first events.
+
+    - ``job``: what is needed to start the run.
+    - ``stored``: the response of the run, with its input.
+    - ``batch``: the first events.
+    - ``lock``: the lock of the conversation that the run continues. The run keeps this lock until
+      its end.
+    - ``api_key``: the name of the API key that creates the run. Limits of this key count the run.
+    - ``limits``: the limits that the new run must not exceed.
+    """
+
+    job: Job
+    stored: StoredResponse
+    batch: EventBatch
+    lock: ConversationLock | None = None
+    api_key: str = ""
+    limits: Sequence[RunLimit] = ()
+
+
+class ClaimQuery(Struct, frozen=True, kw_only=True):
+    """Which runs an owner wants to claim. An owner is a process that executes runs.
+
+    - ``owner``: the id of the owner.
+    - ``models``: the models whose runs are claimed.
+    - ``lease_s``: seconds without a heartbeat after which another owner is dead.
+    - ``limit``: the largest number of runs to claim.
+    - ``tenant_limit``: the largest number of runs of one tenant that ``owner`` may have. None means
+      no limit.
+    - ``held``: ids of the runs that ``owner`` works on. Other runs that the store records as runs
+      of ``owner`` are claimed again, because nobody works on them. Such runs exist if ``owner`` did
+      not get the result of an earlier claim, or if its work on a run failed. None means that
+      ``owner`` works on all runs that the store records as its runs.
+    """
+
+    owner: str
+    models: Collection[str] = ()
+    lease_s: float = math.inf
+    limit: int = 1
+    tenant_limit: int | None = None
+    held: Collection[str] | None = None
+
+
+class RunEnd(Struct, frozen=True, kw_only=True):
+    """The end of a run.
+
+    - ``stored``: the final response.
+    - ``batch``: the last events. Their number may be 0.
+    - ``conversation``: the conversation to which the input and the output are appended, if it still
+      exists.
+    - ``expires_at``: Unix seconds at which the response is deleted.
+    - ``webhook``: a webhook that is kept until it is delivered, even if the response is deleted.
+    - ``usage``: a record to add to the usage log.
+    """
+
+    stored: StoredResponse
+    batch: EventBatch
+    conversation: str | None = None
+    expires_at: int | None = None
+    webhook: WebhookEvent | None = None
+    usage: UsageRecord | None = None
+
+
+class Reservation(Struct, frozen=True, kw_only=True):
+    """A request to reserve room for a response that will be saved later.
+
+    ``owner``: the process that generates the response. ``max_responses``, ``max_bytes``: the
+    tenant's limits; None means no limit. ``lease_s``: seconds without a heartbeat after which the
+    reservations of an owner no longer count.
+    """
+
+    tenant: str
+    response_id: str
+    owner: str
+    max_responses: int | None = None
+    max_bytes: int | None = None
+    lease_s: float
 
 
 class Append(Struct, frozen=True):

@@ -8,27 +8,26 @@ over a run, the store refuses writes of the former owner, because they carry the
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from antiphon.store.common.subscriptions import Subscription
+from antiphon.store.common.subscriptions import Subscription, Subscriptions
 
 from .records import (
     Append,
     Claim,
+    ClaimQuery,
     ConversationLock,
     DueWebhook,
     EventBatch,
     EventPage,
-    Job,
+    NewRun,
+    RunEnd,
     RunLimit,
-    StoredResponse,
-    WebhookEvent,
 )
-from .usage import UsageRecord
 
-__all__ = ["RunLimitReached", "RunListener", "RunStore"]
+__all__ = ["LocalNotifications", "RunLimitReached", "RunListener", "RunStore"]
 
 
 class RunListener(Protocol):
@@ -56,79 +55,78 @@ class RunLimitReached(Exception):
         self.limit = limit
 
 
+class LocalNotifications:
+    """The notifications within one process: batches for subscriptions, and changes for the
+    listener. A store that several processes use must also notify the other processes."""
+
+    def __init__(self) -> None:
+        self.subscriptions = Subscriptions()
+        self.listener: RunListener | None = None
+
+    def subscribe(self, tenant: str, response_id: str) -> Subscription:
+        """Return a new subscription to a run."""
+        return self.subscriptions.subscribe(tenant, response_id)
+
+    def set_listener(self, listener: RunListener) -> None:
+        """Set the listener, which replaces an earlier one."""
+        self.listener = listener
+
+    def notify_queued(self) -> None:
+        """Tell the listener that there may be runs to claim."""
+        if self.listener is not None:
+            self.listener.on_run_queued()
+
+    def notify_lost(self, lost: Iterable[tuple[str, int]]) -> None:
+        """Tell the listener that other owners have taken over these runs. ``lost``: the id of each
+        run and its new epoch."""
+        if self.listener is not None:
+            for response_id, epoch in lost:
+                self.listener.on_run_lost(response_id, epoch)
+
+
 class RunStore(Protocol):
     """The contract of a run store, which holds background runs. All methods raise ``StoreError`` if
     the store does not answer.
 
     A run store is safe for concurrent use in one event loop. Several processes can share a run
-    store in PostgreSQL, and the workers of one server can share a run store in SQLite."""
+    store in PostgreSQL, and the workers of one server can share a run store in SQLite.
 
-    async def create(
-        self,
-        job: Job,
-        stored: StoredResponse,
-        batch: EventBatch,
-        *,
-        lock: ConversationLock | None = None,
-        api_key: str = "",
-        limits: Sequence[RunLimit] = (),
-    ) -> bool:
+    ``notifications``: tells readers and the listener of this process what has changed.
+    """
+
+    notifications: LocalNotifications
+
+    @abstractmethod
+    async def create(self, run: NewRun) -> bool:
         """Store a new run, which nobody has claimed yet. Also store the response of the run, the
         input of the response, and the first events.
 
-        Returns False and stores nothing if the response no longer has ``lock``. Raises
-        ``RunLimitReached`` and stores nothing if the new run would exceed one of the ``limits``.
+        Returns False and stores nothing if the response no longer has ``run.lock``. Raises
+        ``RunLimitReached`` and stores nothing if the new run would exceed one of ``run.limits``.
         The limits hold exactly even if many processes create runs at the same time.
-
-        - ``lock``: the lock of the conversation that the run continues. The run keeps this lock
-          until its end.
-        - ``api_key``: the name of the API key that created the run. Limits of this key count the
-          run.
 
         The response can be loaded immediately. If ``response.store`` is true, requests can refer to
         the response's items by id as soon as the run has ended. Otherwise, they never can.
         """
 
-    async def claim(
-        self,
-        owner: str,
-        models: Collection[str],
-        *,
-        limit: int,
-        lease_s: float,
-        held: Collection[str] | None = None,
-        tenant_limit: int | None = None,
-    ) -> tuple[Claim, ...]:
-        """Claim runs of these models for ``owner``. Only runs without a living owner are claimed.
-        No run is claimed by two owners.
+    @abstractmethod
+    async def claim(self, query: ClaimQuery) -> tuple[Claim, ...]:
+        """Claim runs for ``query.owner``. Only runs without a living owner are claimed. No run is
+        claimed by two owners. The call counts as a heartbeat of the owner.
 
         A run can be claimed if it was never claimed, if it was released, or if its owner is dead.
-        An owner is dead if it has sent no heartbeat for ``lease_s`` seconds. In a store that only
-        one process uses, an owner is also dead if it belongs to an earlier process. The runs of one
-        tenant are claimed oldest first. The runs of several tenants are claimed in turn: the next
-        run is always one of the tenant with the fewest running runs.
-
-        - ``limit``: the largest number of runs to claim.
-        - ``tenant_limit``: the largest number of runs of one tenant that ``owner`` may have. None
-          means no limit.
-        - ``held``: ids of the runs that ``owner`` works on. Other runs that the store records as
-          runs of ``owner`` are claimed again, because nobody works on them. Such runs exist if
-          ``owner`` did not get the result of an earlier call of ``claim``, or if its work on a run
-          failed. None means that ``owner`` works on all runs that the store records as its runs.
+        An owner is dead if it has sent no heartbeat for ``query.lease_s`` seconds. In a store that
+        only one process uses, an owner is also dead if it belongs to an earlier process. The runs
+        of one tenant are claimed oldest first. The runs of several tenants are claimed in turn: the
+        next run is always one of the tenant with the fewest running runs.
         """
 
-    async def heartbeat(
-        self,
-        owner: str,
-        models: Collection[str] = (),
-        *,
-        lease_s: float = math.inf,
-        held: Collection[str] | None = None,
-    ) -> bool:
-        """Record that an owner is alive, which extends its claims and its conversation locks.
-        Return whether ``claim`` would find a run of these models. ``lease_s``, ``held``: as in
-        ``claim``."""
+    @abstractmethod
+    async def heartbeat(self, query: ClaimQuery) -> bool:
+        """Record that ``query.owner`` is alive, which extends its claims and its conversation
+        locks. Return whether ``claim`` would find a run with this query, if it had no limits."""
 
+    @abstractmethod
     async def release(self, owner: str) -> None:
         """Release the runs of an owner that stops. Other owners can claim these runs immediately.
 
@@ -136,10 +134,12 @@ class RunStore(Protocol):
         has not ended stays, and passes to the next owner of the run.
         """
 
+    @abstractmethod
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         """Take a run away from its owner, if it has one. The caller can end the run with the claim
         that is returned. Returns None if the run is unknown or has ended."""
 
+    @abstractmethod
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
         """Append batches of events in one transaction. Several batches of one run must be in order.
 
@@ -149,33 +149,18 @@ class RunStore(Protocol):
         over, ended or deleted.
         """
 
-    async def end(
-        self,
-        claim: Claim,
-        stored: StoredResponse,
-        batch: EventBatch,
-        *,
-        conversation: str | None = None,
-        expires_at: int | None = None,
-        webhook: WebhookEvent | None = None,
-        usage: UsageRecord | None = None,
-    ) -> bool:
-        """Store the last events of a run and its final response, in one transaction.
-        ``batch.count`` may be 0. Returns False and stores nothing if the claim is no longer valid.
-        The conversation lock of the run is released.
+    @abstractmethod
+    async def end(self, claim: Claim, end: RunEnd) -> bool:
+        """Store the last events of a run and its final response, in one transaction. Returns False
+        and stores nothing if the claim is no longer valid. The conversation lock of the run is
+        released."""
 
-        - ``conversation``: the conversation to which the input and the output are appended, if it
-          still exists.
-        - ``expires_at``: Unix seconds at which the response is deleted.
-        - ``webhook``: a webhook that is kept until it is delivered, even if the response is
-          deleted.
-        - ``usage``: a record to add to the usage log.
-        """
-
+    @abstractmethod
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
         """Return how many runs of a tenant have not ended. If ``api_key`` is given, count only the
         runs of this key."""
 
+    @abstractmethod
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int
     ) -> tuple[DueWebhook, ...]:
@@ -183,17 +168,18 @@ class RunStore(Protocol):
         longest comes first. The returned webhooks become due again at ``retry_at``. Both times are
         in Unix seconds."""
 
-    async def postpone_webhook(self, event_id: str, until: float) -> None:
-        """Make a webhook due at ``until``, in unix seconds. Does nothing if the webhook was
-        deleted."""
+    @abstractmethod
+    async def settle_webhook(self, event_id: str, retry_at: float | None) -> None:
+        """Make a webhook due at ``retry_at``, in Unix seconds. If ``retry_at`` is None, delete the
+        webhook, because it was delivered or abandoned. Does nothing if the webhook was deleted
+        before."""
 
-    async def delete_webhook(self, event_id: str) -> None:
-        """Delete a webhook that was delivered or abandoned."""
-
+    @abstractmethod
     async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
         """Return all batches of events of a claimed run, with their tokens and times. The new owner
         of a run needs them to continue the run."""
 
+    @abstractmethod
     async def events(
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
@@ -205,19 +191,13 @@ class RunStore(Protocol):
         no ``at``. Returns None if the run is unknown, or if its events are no longer kept.
         """
 
-    def subscribe(self, tenant: str, response_id: str) -> Subscription:
-        """Subscribe to the batches of events that a run appends from now on. The caller closes the
-        subscription.
-
-        Subscribe before you call ``events``. Otherwise you miss the batches that are appended
-        between the two calls.
-        """
-
+    @abstractmethod
     async def lock_conversation(
-        self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
+        self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float
     ) -> bool:
-        """Lock a conversation for the response ``holder``. ``owner``: the server that works on this
-        response. The lock can be taken before ``create`` stores the run of the response.
+        """Lock a conversation for the response ``holder``. The lock can be taken before ``create``
+        stores the run of the response. ``lease_s``: seconds without a heartbeat after which the
+        owner of another lock is dead.
 
         Returns False in these cases:
 
@@ -226,12 +206,11 @@ class RunStore(Protocol):
           will continue it under the same lock.
         - The run of ``holder`` has already ended, so nothing would release the new lock.
 
-        When an owner claims a run, the lock of the run passes to this owner.
-
-        A store that only one process uses keeps the locks in memory. If the process ends before
-        ``create`` has stored the run of a response, the lock of this response is lost.
+        When an owner claims a run, the lock of the run passes to this owner. If the owner of a lock
+        ends before ``create`` has stored the run of the response, the lock may be lost.
         """
 
+    @abstractmethod
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         """Release the lock that the response ``holder`` has on a conversation. Do nothing if the
         response does not have this lock, or if its run has not ended.
@@ -240,6 +219,18 @@ class RunStore(Protocol):
         ``create`` can call this method nevertheless: a stored run that has not ended keeps its
         lock."""
 
+    # --- notifications ---------------------------------------------------------------------------
+
+    def subscribe(self, tenant: str, response_id: str) -> Subscription:
+        """Subscribe to the batches of events that a run appends from now on. The caller closes the
+        subscription.
+
+        Subscribe before you call ``events``. Otherwise you miss the batches that are appended
+        between the two calls.
+        """
+        return self.notifications.subscribe(tenant, response_id)
+
     def set_listener(self, listener: RunListener) -> None:
         """Set the listener. From now on, the listener is told when another process has changed a
         run. The new listener replaces an earlier one."""
+        self.notifications.set_listener(listener)

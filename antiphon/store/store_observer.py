@@ -99,8 +99,11 @@ class _ObservedStore:
             self._observer.on_append(len(batches), sum(batch.count for batch in batches))
         elif operation == "usage_log.add":
             self._observer.on_usage(arguments[0])
-        elif (usage := options.get("usage")) is not None and result is not False:
-            self._observer.on_usage((usage,))
+        elif result is not False:
+            end = arguments[1] if operation == "runs.end" else None
+            usage = options.get("usage") if end is None else end.usage
+            if usage is not None:
+                self._observer.on_usage((usage,))
 
     def _observed_subscribe(
         self, subscribe: Callable[[str, str], Subscription]

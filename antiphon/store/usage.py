@@ -8,6 +8,7 @@ the number of requests.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -136,10 +137,12 @@ class UsageLog(Protocol):
     intervals, and deletes sums that are too old.
     """
 
+    @abstractmethod
     async def add(self, records: Sequence[UsageRecord]) -> None:
         """Add the usage records of requests that store no response, such as embeddings. Returns
         after the records are durable."""
 
+    @abstractmethod
     async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
         """Return the usage sums of each bucket of the query, in order of time. Buckets without
         requests are left out."""

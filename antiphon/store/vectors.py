@@ -7,7 +7,10 @@ load the vectors and compare them.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Protocol
 
 from msgspec import Struct
@@ -129,6 +132,7 @@ class VectorIndex(Protocol):
     deleted from the file store, it is also removed from all vector stores of its tenant.
     """
 
+    @abstractmethod
     async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
         """Store a new vector store, or changes of an existing one.
 
@@ -138,17 +142,29 @@ class VectorIndex(Protocol):
 
     async def get(self, tenant: str, store_id: str) -> VectorStore | None:
         """Return the vector store. Returns None if it is unknown."""
+        stores = await self.list_stores(tenant)
+        return next((store for store in stores if store.id == store_id), None)
 
+    @abstractmethod
     async def list_stores(self, tenant: str) -> tuple[VectorStore, ...]:
         """Return all vector stores of a tenant in the order of creation."""
 
+    @abstractmethod
     async def delete(self, tenant: str, store_id: str) -> bool:
         """Delete a vector store with its contents. Returns False if the vector store is unknown."""
 
     async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
         """Return the file counts and the size of a vector store. If ``batch`` is given, count only
         the files of this batch, and return their size."""
+        files = await self.list_files(tenant, store_id)
+        selected = [each.file for each in files if batch in (None, each.batch)]
+        counts = Counter[str](file.status for file in selected)
+        return IndexUsage(
+            counts=FileCounts(**counts, total=len(selected)),
+            bytes=sum(file.usage_bytes for file in selected),
+        )
 
+    @abstractmethod
     async def add_files(
         self, tenant: str, files: Sequence[IndexedFile], batch: FileBatch | None
     ) -> bool:
@@ -156,6 +172,7 @@ class VectorIndex(Protocol):
         added too; None if they belong to no batch. If the vector store already has a file, the file
         is replaced and its chunks are deleted. Returns False if the vector store is unknown."""
 
+    @abstractmethod
     async def finish_file(
         self, tenant: str, indexed: IndexedFile, chunks: Sequence[IndexedChunk], model: str
     ) -> bool:
@@ -163,6 +180,7 @@ class VectorIndex(Protocol):
         ``model``: the model that computed the vectors of the chunks. Returns False and stores
         nothing if the stored status of the file is no longer ``in_progress``."""
 
+    @abstractmethod
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
         """Store new attributes of a file. ``indexed``: the file as the caller read it, but with the
         new attributes. Returns False if the file is unknown, or if the status of the file has
@@ -171,7 +189,10 @@ class VectorIndex(Protocol):
     async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
         """Return the status and the name of a file in a vector store. Returns None if the file is
         unknown."""
+        files = await self.list_files(tenant, store_id)
+        return next((each for each in files if each.file.id == file_id), None)
 
+    @abstractmethod
     async def list_files(self, tenant: str, store_id: str) -> tuple[IndexedFile, ...]:
         """Return all files of a vector store in the order they were added."""
 
@@ -181,23 +202,41 @@ class VectorIndex(Protocol):
         """Return a page of the files of a vector store, in the order in which they were added or in
         the reverse order. The page is empty if the vector store does not have the file whose id is
         ``query.after`` or ``query.until``."""
+        files = await self.list_files(tenant, store_id)
+        ordered = files[::-1] if query.newest_first else files
+        ids = [each.file.id for each in ordered]
+        if any(id not in ids for id in (query.after, query.until) if id is not None):
+            return ()
+        start = 0 if query.after is None else ids.index(query.after) + 1
+        stop = None if query.until is None else ids.index(query.until)
+        selected = (
+            each
+            for each in ordered[start:stop]
+            if query.status in (None, each.file.status) and query.batch in (None, each.batch)
+        )
+        return tuple(islice(selected, query.limit))
 
+    @abstractmethod
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
         """Remove a file from a vector store. Returns False if the file is unknown."""
 
+    @abstractmethod
     async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
         """Return a batch of files of a vector store. Returns None if the batch is unknown."""
 
+    @abstractmethod
     async def list_chunks(
         self, tenant: str, store_id: str, file_id: str
     ) -> tuple[IndexedChunk, ...]:
         """Return the chunks of a file in order, without vectors."""
 
+    @abstractmethod
     async def chunk_texts(
         self, tenant: str, store_id: str, chunks: Collection[int]
     ) -> dict[int, str]:
         """Return the texts of these chunks by chunk number."""
 
+    @abstractmethod
     async def search_words(
         self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
     ) -> tuple[ChunkHit, ...]:
@@ -206,7 +245,10 @@ class VectorIndex(Protocol):
     async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
         """Return the version of the vectors that this model computed for a vector store. The
         version shows whether vectors that were loaded earlier are still current."""
+        chunks = (await self.load_vectors(tenant, store_id, model)).chunks
+        return VectorsVersion(max(chunks, default=0), len(chunks))
 
+    @abstractmethod
     async def load_vectors(self, tenant: str, store_id: str, model: str) -> ChunkVectors:
         """Return all vectors that this model computed for a vector store."""
 
@@ -226,6 +268,8 @@ class VectorIndex(Protocol):
         Returns None if this index cannot search by vectors. The caller then loads the vectors and
         compares them.
         """
+        return None
 
+    @abstractmethod
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         """Return the files that are being indexed, of all tenants, oldest first."""

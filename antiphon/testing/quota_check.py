@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec.structs import replace
 
 from antiphon.store.base import Retention, Store
-from antiphon.store.records import TenantUsage
+from antiphon.store.records import ClaimQuery, NewRun, Reservation, TenantUsage
 
 from .file_check import make_file
 from .run_check import batch, job, queued_response
@@ -37,12 +37,14 @@ async def _reserve(
     the quota had room. ``most``: maximum number of the tenant's responses. ``max_bytes``: maximum
     number of the tenant's stored bytes."""
     return await store.reserve_response(
-        tenant,
-        f"resp_{name}",
-        owner,
-        max_responses=most,
-        max_bytes=max_bytes,
-        lease_s=lease_s,
+        Reservation(
+            tenant=tenant,
+            response_id=f"resp_{name}",
+            owner=owner,
+            max_responses=most,
+            max_bytes=max_bytes,
+            lease_s=lease_s,
+        )
     )
 
 
@@ -142,8 +144,10 @@ async def reports_what_a_tenant_uses(store: Store) -> None:
     await store.save("t", make_response("a"))
     await store.save("u", make_response("b"))
     for name in "cd":
-        await store.runs.create(job(name), queued_response(name), batch(0))
-    (claim,) = await store.runs.claim("server", ["m"], limit=1, lease_s=_LEASE_S)
+        await store.runs.create(NewRun(job=job(name), stored=queued_response(name), batch=batch(0)))
+    (claim,) = await store.runs.claim(
+        ClaimQuery(owner="server", models=["m"], limit=1, lease_s=_LEASE_S)
+    )
     await store.files.put("t", make_file("e", b"123"), b"123")
     await store.skills.create("t", make_draft("f"), b"12345")
     await store.vectors.put("t", make_vector_store())

@@ -17,9 +17,13 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.records import (
     Append,
     Claim,
+    ClaimQuery,
+    ConversationLock,
     DueWebhook,
     EventBatch,
     Job,
+    NewRun,
+    RunEnd,
     RunLimit,
     StoredResponse,
     WebhookEvent,
@@ -81,8 +85,10 @@ async def begin_run(
 ) -> Claim:
     """Create a run with two events, and let the server ``owner`` claim it. Returns the claim, i.e.
     the right to work on the run. ``keep``: whether the response is stored."""
-    await store.runs.create(job(name, tenant), queued_response(name, store=keep), batch(0, 2))
-    (claim,) = await store.runs.claim(owner, ["m"], limit=1, lease_s=60)
+    await store.runs.create(
+        NewRun(job=job(name, tenant), stored=queued_response(name, store=keep), batch=batch(0, 2))
+    )
+    (claim,) = await store.runs.claim(ClaimQuery(owner=owner, models=["m"], limit=1, lease_s=60))
     return claim
 
 
@@ -129,7 +135,7 @@ async def _read(
 
 
 async def stores_a_loadable_response_at_the_start(store: Store) -> None:
-    await store.runs.create(job("a"), queued_response("a"), batch(0, 2))
+    await store.runs.create(NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0, 2)))
     assert await store.load("t", "resp_a") == queued_response("a")
     assert await store.load("u", "resp_a") is None
     page = await store.runs.events("t", "resp_a", -1, limit=10)
@@ -176,13 +182,15 @@ async def reads_pages_from_any_event(store: Store) -> None:
 
 async def ends_run_and_response_atomically(store: Store) -> None:
     claim = await begin_run(store)
-    assert await store.runs.end(claim, ended_response("a"), batch(2, 2)) is True
+    assert (
+        await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2, 2))) is True
+    )
     assert await store.load("t", "resp_a") == ended_response("a")
     page = await store.runs.events("t", "resp_a", 1, limit=10)
     assert page is not None and page.ended and [each.first for each in page.batches] == [2]
     beyond = await store.runs.events("t", "resp_a", 99, limit=10)
     assert beyond is not None and beyond.ended and not beyond.batches
-    assert await store.runs.end(claim, ended_response("a"), batch(4)) is False
+    assert await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(4))) is False
     assert await store.runs.append((Append(claim, batch(4)),)) == {"resp_a"}
     assert await store.runs.take_over("t", "resp_a") is None
     assert await numbers(store) == [0, 1, 2, 3]
@@ -190,7 +198,9 @@ async def ends_run_and_response_atomically(store: Store) -> None:
 
 async def ends_without_further_events(store: Store) -> None:
     claim = await begin_run(store)
-    assert await store.runs.end(claim, ended_response("a"), batch(2, 0)) is True
+    assert (
+        await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2, 0))) is True
+    )
     page = await store.runs.events("t", "resp_a", -1, limit=10)
     assert page is not None and page.ended and [each.count for each in page.batches] == [2]
 
@@ -202,7 +212,7 @@ async def followers_miss_no_event(store: Store) -> None:
         await store.runs.append((Append(claim, batch(n)),))
         if n % 10 == 0:  # some readers start later, some during an append
             readers.append(asyncio.create_task(_read(store, after=n - 5)))
-    await store.runs.end(claim, ended_response("a"), batch(40, 2))
+    await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(40, 2)))
     readers.append(asyncio.create_task(_read(store)))
     async with asyncio.timeout(TIMEOUT_S):
         found = await asyncio.gather(*readers)
@@ -232,7 +242,7 @@ async def notifies_followers_of_the_end(store: Store) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         for waits in waiting:
             await waits.wait()
-        await store.runs.end(claim, ended_response("a"), batch(2, 0))
+        await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2, 0)))
         await store.delete("t", other.job.id)
         assert await asyncio.gather(*readers) == [[0, 1], [0, 1]]
 
@@ -240,10 +250,12 @@ async def notifies_followers_of_the_end(store: Store) -> None:
 async def hides_items_of_running_or_unstored_responses(store: Store) -> None:
     claim = await begin_run(store)
     assert await store.load_item("t", "msg_i_a") is None
-    await store.runs.end(claim, ended_response("a"), batch(2))
+    await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2)))
     assert await store.load_item("t", "msg_i_a") is not None
     passing = await begin_run(store, "b", keep=False)
-    await store.runs.end(passing, ended_response("b", store=False), batch(2), expires_at=2_000)
+    await store.runs.end(
+        passing, RunEnd(stored=ended_response("b", store=False), batch=batch(2), expires_at=2_000)
+    )
     assert await store.load_item("t", "msg_o_b") is None
     assert await store.load("t", "resp_b") is not None
     await store.sweep(Retention(), 1_999)
@@ -256,7 +268,7 @@ async def hides_items_of_running_or_unstored_responses(store: Store) -> None:
 async def expires_logs_of_ended_runs_only(store: Store) -> None:
     over = await begin_run(store)
     await begin_run(store, "b")
-    await store.runs.end(over, ended_response("a"), batch(2))
+    await store.runs.end(over, RunEnd(stored=ended_response("a"), batch=batch(2)))
     retention = Retention(max_log_age_s=100)
     await store.sweep(retention, 10_000)
     assert await numbers(store) == [0, 1, 2]
@@ -291,21 +303,23 @@ async def deletes_a_run_with_its_response(store: Store) -> None:
                 await tail.wait()
     assert await store.runs.events("t", "resp_a", -1, limit=10) is None
     assert await store.runs.append((Append(claim, batch(2)),)) == {"resp_a"}
-    assert await store.runs.end(claim, ended_response("a"), batch(2)) is False
+    assert await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2))) is False
     assert await store.load("t", "resp_a") is None
 
 
 async def counts_unended_runs_of_a_key(store: Store) -> None:
     for name, key in (("a", "k"), ("b", "k"), ("c", "")):
-        await store.runs.create(job(name), queued_response(name), batch(0), api_key=key)
-    (claim, *_) = await store.runs.claim("one", ["m"], limit=3, lease_s=60)
+        await store.runs.create(
+            NewRun(job=job(name), stored=queued_response(name), batch=batch(0), api_key=key)
+        )
+    (claim, *_) = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=3, lease_s=60))
     assert [await store.runs.count_unended("t", key) for key in ("k", "", "x", None)] == [
         2,
         1,
         0,
         3,
     ]
-    assert await store.runs.end(claim, ended_response("a"), batch(1))
+    assert await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(1)))
     assert [await store.runs.count_unended("t", key) for key in ("k", None)] == [1, 2]
     assert await store.runs.count_unended("u") == 0
 
@@ -319,7 +333,13 @@ async def creates_no_more_runs_than_a_limit_permits(store: Store) -> None:
         own = [limit for limit in limits if limit.api_key in (None, key)]
         try:
             await store.runs.create(
-                job(name), queued_response(name), batch(0), api_key=key, limits=own
+                NewRun(
+                    job=job(name),
+                    stored=queued_response(name),
+                    batch=batch(0),
+                    api_key=key,
+                    limits=own,
+                )
             )
         except RunLimitReached as reached:
             return reached.limit
@@ -331,27 +351,48 @@ async def creates_no_more_runs_than_a_limit_permits(store: Store) -> None:
     assert refused.count(None) == 1 and set(refused) == {None, limits[0]}
     assert await store.runs.count_unended("t") == 4
     assert await store.load("t", f"resp_o{refused.index(limits[0])}") is None
-    (claim,) = await store.runs.claim("one", ["m"], limit=1, lease_s=60)
-    assert await store.runs.end(claim, ended_response(claim.job.id.removeprefix("resp_")), batch(1))
+    (claim,) = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=1, lease_s=60))
+    assert await store.runs.end(
+        claim, RunEnd(stored=ended_response(claim.job.id.removeprefix("resp_")), batch=batch(1))
+    )
     assert await create("again", "other") is None
 
 
 async def adds_a_turn_and_releases_the_conversation(store: Store) -> None:
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     claim = await begin_run(store)
-    assert await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=60) is True
-    assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is False
-    await store.runs.end(claim, ended_response("a"), batch(2), conversation="conv_a")
+    assert (
+        await store.runs.lock_conversation(
+            "t", "resp_a", ConversationLock("conv_a", "one"), lease_s=60
+        )
+        is True
+    )
+    assert (
+        await store.runs.lock_conversation(
+            "t", "resp_b", ConversationLock("conv_a", "two"), lease_s=60
+        )
+        is False
+    )
+    await store.runs.end(
+        claim, RunEnd(stored=ended_response("a"), batch=batch(2), conversation="conv_a")
+    )
     items = await store.load_conversation_items("t", "conv_a")
     assert [item.id for item in items] == ["msg_i_a", "msg_o_a"]
-    assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is True
+    assert (
+        await store.runs.lock_conversation(
+            "t", "resp_b", ConversationLock("conv_a", "two"), lease_s=60
+        )
+        is True
+    )
 
 
 async def begins_each_id_once(store: Store) -> None:
     claim = await begin_run(store)
     await store.runs.append((Append(claim, batch(2)),))
     try:
-        await store.runs.create(job("a"), queued_response("a", store=False), batch(0))
+        await store.runs.create(
+            NewRun(job=job("a"), stored=queued_response("a", store=False), batch=batch(0))
+        )
     except AntiphonError:
         pass
     else:
@@ -396,7 +437,9 @@ async def stores_batches_in_parts(store: Store) -> None:
             assert await store.runs.append((Append(one, large), Append(two, batch(2)))) == set()
         assert tail.next_batch(1) is None and tail.is_stale
     assert (
-        await store.runs.end(two, ended_response("b"), replace(large, first=3, parts=_Shifted()))
+        await store.runs.end(
+            two, RunEnd(stored=ended_response("b"), batch=replace(large, first=3, parts=_Shifted()))
+        )
         is True
     )
     for name, claim, last in (("a", one, 6), ("b", two, 7)):
@@ -430,7 +473,7 @@ async def isolates_runs_by_tenant(store: Store) -> None:
     mine = await begin_run(store)
     yours = await begin_run(store, tenant="u")
     await store.runs.append((Append(mine, batch(2)),))
-    await store.runs.end(yours, ended_response("a"), batch(2, 5))
+    await store.runs.end(yours, RunEnd(stored=ended_response("a"), batch=batch(2, 5)))
     assert await numbers(store) == [0, 1, 2]
     assert await store.load("t", "resp_a") == queued_response("a")
     assert await store.load("u", "resp_a") == ended_response("a")
@@ -439,8 +482,8 @@ async def isolates_runs_by_tenant(store: Store) -> None:
 async def supports_concurrent_runs(store: Store) -> None:
     names = [str(n) for n in range(100)]
     for name in names:
-        await store.runs.create(job(name), queued_response(name), batch(0))
-    claims = await store.runs.claim("one", ["m"], limit=100, lease_s=60)
+        await store.runs.create(NewRun(job=job(name), stored=queued_response(name), batch=batch(0)))
+    claims = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=100, lease_s=60))
     assert len(claims) == 100
     for n in range(1, 6):
         assert not await store.runs.append([Append(claim, batch(n)) for claim in claims])
@@ -452,7 +495,10 @@ async def leases_a_webhook_until_it_is_settled(store: Store) -> None:
     claim, due = await begin_run(store), store.runs.take_due_webhooks
     body = bytes(range(256))
     await store.runs.end(
-        claim, ended_response("a"), batch(2), webhook=WebhookEvent("evt_a", body, 100.5)
+        claim,
+        RunEnd(
+            stored=ended_response("a"), batch=batch(2), webhook=WebhookEvent("evt_a", body, 100.5)
+        ),
     )
     await store.delete("t", "resp_a")  # the webhook is still delivered
     assert await due(100.25, 160, limit=9) == ()
@@ -461,11 +507,11 @@ async def leases_a_webhook_until_it_is_settled(store: Store) -> None:
     assert sum(found, ()) == (DueWebhook("evt_a", body, 1),)
     assert await due(159.75, 200, limit=9) == ()
     assert await due(160, 220, limit=9) == (DueWebhook("evt_a", body, 2),)  # its server has stopped
-    await store.runs.postpone_webhook("evt_a", 300)
+    await store.runs.settle_webhook("evt_a", 300)
     assert await due(299.75, 400, limit=9) == ()
     assert await due(300, 360, limit=9) == (DueWebhook("evt_a", body, 3),)
-    await store.runs.delete_webhook("evt_a")
-    await store.runs.postpone_webhook("evt_a", 0)
+    await store.runs.settle_webhook("evt_a", None)
+    await store.runs.settle_webhook("evt_a", 0)
     assert await due(1e12, 1e12, limit=9) == ()
 
 
@@ -474,7 +520,8 @@ async def leases_webhooks_oldest_first(store: Store) -> None:
     for n in range(40):
         webhook = WebhookEvent(f"evt_{n}", b"{}", 40.0 - n)
         await store.runs.end(
-            await begin_run(store, f"{n}"), ended_response(f"{n}"), batch(2), webhook=webhook
+            await begin_run(store, f"{n}"),
+            RunEnd(stored=ended_response(f"{n}"), batch=batch(2), webhook=webhook),
         )
     given = [each.id for each in await store.runs.take_due_webhooks(50, 90, limit=2)]
     assert set(given) == {"evt_39", "evt_38"}
@@ -491,11 +538,19 @@ async def drops_webhooks_of_lost_runs(store: Store) -> None:
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None
     assert not await store.runs.end(
-        claim, ended_response("a"), batch(2), webhook=WebhookEvent("evt_1", b"late", 1.0)
+        claim,
+        RunEnd(
+            stored=ended_response("a"), batch=batch(2), webhook=WebhookEvent("evt_1", b"late", 1.0)
+        ),
     )
     assert await store.runs.take_due_webhooks(9, 9, limit=9) == ()
     assert await store.runs.end(
-        seized, ended_response("a"), batch(2), webhook=WebhookEvent("evt_2", b"cancelled", 1.0)
+        seized,
+        RunEnd(
+            stored=ended_response("a"),
+            batch=batch(2),
+            webhook=WebhookEvent("evt_2", b"cancelled", 1.0),
+        ),
     )
     assert await store.runs.take_due_webhooks(9, 19, limit=9) == (
         DueWebhook("evt_2", b"cancelled", 1),

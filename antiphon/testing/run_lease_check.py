@@ -9,10 +9,12 @@ not.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
 
 from antiphon.store.base import Store
-from antiphon.store.records import Append, ConversationLock
+from antiphon.store.records import Append, Claim, ClaimQuery, ConversationLock, NewRun, RunEnd
 
 from .run_check import batch, begin_run, ended_response, job, numbers, queued_response
 
@@ -38,43 +40,57 @@ class _RecordingListener:
 
 async def claims_each_run_once_oldest_first(store: Store) -> None:
     for name in "abc":
-        await store.runs.create(job(name), queued_response(name), batch(0))
-    await store.runs.create(job("x", model="other"), queued_response("x"), batch(0))
-    first = await store.runs.claim("one", ["m"], limit=2, lease_s=60)
-    rest = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+        await store.runs.create(NewRun(job=job(name), stored=queued_response(name), batch=batch(0)))
+    await store.runs.create(
+        NewRun(job=job("x", model="other"), stored=queued_response("x"), batch=batch(0))
+    )
+    first = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=2, lease_s=60))
+    rest = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60))
     assert [claim.job for claim in (*first, *rest)] == [job("a"), job("b"), job("c")]
     assert [(claim.epoch, claim.attempts) for claim in first] == [(1, 1), (1, 1)]
-    assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
-    assert await store.runs.claim("one", ["other"], limit=0, lease_s=60) == ()
+    assert await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60)) == ()
+    assert (
+        await store.runs.claim(ClaimQuery(owner="one", models=["other"], limit=0, lease_s=60)) == ()
+    )
 
 
 async def claims_runs_of_tenants_in_turn(store: Store) -> None:
     """Check that a tenant with many queued runs delays a run of another tenant by at most one
     run."""
     for name in "abcdef":
-        await store.runs.create(job(name), queued_response(name), batch(0))
-    await store.runs.create(job("x", "u"), queued_response("x"), batch(0))
-    first = await store.runs.claim("one", ["m"], limit=2, lease_s=60)
+        await store.runs.create(NewRun(job=job(name), stored=queued_response(name), batch=batch(0)))
+    await store.runs.create(NewRun(job=job("x", "u"), stored=queued_response("x"), batch=batch(0)))
+    first = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=2, lease_s=60))
     assert [claim.job for claim in first] == [job("a"), job("x", "u")]
-    more = await store.runs.claim("two", ["m"], limit=2, lease_s=60)
+    more = await store.runs.claim(ClaimQuery(owner="two", models=["m"], limit=2, lease_s=60))
     assert [claim.job for claim in more] == [job("b"), job("c")]
     for name in "yz":
-        await store.runs.create(job(name, "u"), queued_response(name), batch(0))
-    last = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+        await store.runs.create(
+            NewRun(job=job(name, "u"), stored=queued_response(name), batch=batch(0))
+        )
+    last = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60))
     order = ["y", "z", "d", "e", "f"]
     assert [claim.job.id for claim in last] == [f"resp_{name}" for name in order]
 
 
 async def claims_a_limited_number_of_runs_of_a_tenant(store: Store) -> None:
     for name in "abcd":
-        await store.runs.create(job(name), queued_response(name), batch(0, 2))
-    claim = partial(store.runs.claim, models=["m"], limit=9, lease_s=60, tenant_limit=2)
+        await store.runs.create(
+            NewRun(job=job(name), stored=queued_response(name), batch=batch(0, 2))
+        )
+
+    async def claim(owner: str) -> tuple[Claim, ...]:
+        query = ClaimQuery(owner=owner, models=["m"], limit=9, lease_s=60, tenant_limit=2)
+        return await store.runs.claim(query)
+
     first = await claim("one")
     assert [each.job for each in first] == [job("a"), job("b")]
-    await store.runs.create(job("x", "u"), queued_response("x"), batch(0))
+    await store.runs.create(NewRun(job=job("x", "u"), stored=queued_response("x"), batch=batch(0)))
     assert [each.job for each in await claim("one")] == [job("x", "u")]
     assert [each.job for each in await claim("two")] == [job("c"), job("d")]
-    assert await store.runs.end(first[0], ended_response("a"), batch(2)) is True
+    assert (
+        await store.runs.end(first[0], RunEnd(stored=ended_response("a"), batch=batch(2))) is True
+    )
     await store.runs.release("two")
     assert [each.job for each in await claim("one")] == [job("c")]
 
@@ -87,10 +103,10 @@ async def fences_former_owners(store: Store) -> None:
     lost = await store.runs.append((Append(claim, batch(2)), Append(other, batch(2))))
     assert lost == {"resp_a"}
     assert await numbers(store, "b") == [0, 1, 2]
-    assert await store.runs.end(claim, ended_response("a"), batch(2)) is False
+    assert await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2))) is False
     assert await store.load("t", "resp_a") == queued_response("a")
-    assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
-    assert await store.runs.end(seized, ended_response("a"), batch(2)) is True
+    assert await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60)) == ()
+    assert await store.runs.end(seized, RunEnd(stored=ended_response("a"), batch=batch(2))) is True
     assert await numbers(store) == [0, 1, 2]
 
 
@@ -98,7 +114,7 @@ async def requeues_released_runs(store: Store) -> None:
     claim = await begin_run(store)
     await store.runs.append((Append(claim, batch(2)),))
     await store.runs.release("one")
-    (taken,) = await store.runs.claim("two", ["m"], limit=9, lease_s=60)
+    (taken,) = await store.runs.claim(ClaimQuery(owner="two", models=["m"], limit=9, lease_s=60))
     assert (taken.job, taken.epoch, taken.attempts) == (claim.job, claim.epoch + 1, 1)
     assert await store.runs.append((Append(claim, batch(3)),)) == {"resp_a"}
     assert await store.runs.append((Append(taken, batch(3)),)) == frozenset()
@@ -110,36 +126,62 @@ async def claims_again_what_its_owner_does_not_hold(store: Store) -> None:
     This happens if the store records the claim, but the store's answer does not reach the
     server."""
     for name in "ab":
-        await store.runs.create(job(name), queued_response(name), batch(0, 2))
-    first, lost = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=())
+        await store.runs.create(
+            NewRun(job=job(name), stored=queued_response(name), batch=batch(0, 2))
+        )
+    first, lost = await store.runs.claim(
+        ClaimQuery(owner="one", models=["m"], limit=9, lease_s=LONG_S, held=())
+    )
     held = [first.job.id]
-    assert await store.runs.claim("two", ["m"], limit=9, lease_s=LONG_S, held=()) == ()
-    assert await store.runs.claim("one", ["other"], limit=9, lease_s=LONG_S, held=held) == ()
-    (again,) = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=held)
+    assert (
+        await store.runs.claim(
+            ClaimQuery(owner="two", models=["m"], limit=9, lease_s=LONG_S, held=())
+        )
+        == ()
+    )
+    assert (
+        await store.runs.claim(
+            ClaimQuery(owner="one", models=["other"], limit=9, lease_s=LONG_S, held=held)
+        )
+        == ()
+    )
+    (again,) = await store.runs.claim(
+        ClaimQuery(owner="one", models=["m"], limit=9, lease_s=LONG_S, held=held)
+    )
     assert (again.job, again.epoch, again.attempts) == (lost.job, lost.epoch + 1, 2)
     held.append(again.job.id)
-    assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=held) == ()
+    assert (
+        await store.runs.claim(
+            ClaimQuery(owner="one", models=["m"], limit=9, lease_s=LONG_S, held=held)
+        )
+        == ()
+    )
     assert await store.runs.append((Append(lost, batch(2)),)) == {"resp_b"}
     assert await store.runs.append((Append(again, batch(2)), Append(first, batch(2)))) == set()
 
 
 async def heartbeats_tell_of_runs_to_claim(store: Store) -> None:
-    beat = partial(store.runs.heartbeat, models=["m"], lease_s=60)
+    async def beat(owner: str, **fields: Any) -> bool:
+        query = ClaimQuery(owner=owner, models=["m"], lease_s=60)
+        return await store.runs.heartbeat(replace(query, **fields))
+
     assert await beat("one") is False
-    await store.runs.create(job("x", model="other"), queued_response("x"), batch(0))
+    await store.runs.create(
+        NewRun(job=job("x", model="other"), stored=queued_response("x"), batch=batch(0))
+    )
     assert await beat("one") is False
-    await store.runs.create(job("a"), queued_response("a"), batch(0))
+    await store.runs.create(NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0)))
     assert await beat("one") is True
-    (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+    (claim,) = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60))
     assert await beat("one") is await beat("two") is False
     assert await beat("one", held=[claim.job.id]) is False
     assert await beat("one", held=[]) is True
     assert await beat("two", lease_s=0) is True
-    assert await beat("two", models=["other"], lease_s=60) is True
+    assert await beat("two", models=["other"]) is True
     await store.runs.release("one")
     assert await beat("two") is True
-    (claim,) = await store.runs.claim("two", ["m"], limit=9, lease_s=60)
-    await store.runs.end(claim, ended_response("a"), batch(1))
+    (claim,) = await store.runs.claim(ClaimQuery(owner="two", models=["m"], limit=9, lease_s=60))
+    await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(1)))
     assert await beat("one", lease_s=0) is await beat("two", held=[]) is False
 
 
@@ -147,38 +189,47 @@ async def counts_attempts_without_events(store: Store) -> None:
     await begin_run(store)
     for attempts in (2, 3):
         await store.runs.release("one")
-        (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+        (claim,) = await store.runs.claim(
+            ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60)
+        )
         assert claim.attempts == attempts
 
 
 async def locks_a_conversation_for_one_run(store: Store) -> None:
     hold = store.runs.lock_conversation
-    assert await hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
-    assert await hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
-    assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is False
-    assert await hold("u", "conv_a", "resp_b", "one", lease_s=60) is True
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "one"), lease_s=60) is True
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "one"), lease_s=60) is True
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "one"), lease_s=60) is False
+    assert await hold("u", "resp_b", ConversationLock("conv_a", "one"), lease_s=60) is True
     await store.runs.unlock_conversation("t", "conv_a", "resp_b")
-    assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is False
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "one"), lease_s=60) is False
     await store.runs.unlock_conversation("t", "conv_a", "resp_a")
-    assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is True
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "one"), lease_s=60) is True
     await store.runs.release("one")
-    assert await hold("t", "conv_a", "resp_c", "two", lease_s=60) is True
+    assert await hold("t", "resp_c", ConversationLock("conv_a", "two"), lease_s=60) is True
 
 
 async def seizes_runs_of_dead_servers(store: Store) -> None:
     claim = await begin_run(store)
     await store.runs.append((Append(claim, batch(2)),))
-    assert await store.runs.claim("two", ["m"], limit=9, lease_s=LONG_S) == ()
-    assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), (
-        "a server must not claim its own run again"
+    assert (
+        await store.runs.claim(ClaimQuery(owner="two", models=["m"], limit=9, lease_s=LONG_S)) == ()
     )
-    assert await store.runs.claim("two", ["other"], limit=9, lease_s=0) == ()
-    (taken,) = await store.runs.claim("two", ["m"], limit=9, lease_s=0)
+    assert (
+        await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=0)) == ()
+    ), "a server must not claim its own run again"
+    assert (
+        await store.runs.claim(ClaimQuery(owner="two", models=["other"], limit=9, lease_s=0)) == ()
+    )
+    (taken,) = await store.runs.claim(ClaimQuery(owner="two", models=["m"], limit=9, lease_s=0))
     assert (taken.job, taken.epoch, taken.attempts) == (claim.job, claim.epoch + 1, 1)
     assert await store.runs.append((Append(claim, batch(3)),)) == {"resp_a"}
-    assert await store.runs.end(claim, ended_response("a"), batch(3)) is False
+    assert await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(3))) is False
     await store.runs.release("one")  # a server cannot release a run that it has lost
-    assert await store.runs.claim("three", ["m"], limit=9, lease_s=LONG_S) == ()
+    assert (
+        await store.runs.claim(ClaimQuery(owner="three", models=["m"], limit=9, lease_s=LONG_S))
+        == ()
+    )
     assert await store.runs.append((Append(taken, batch(3)),)) == frozenset()
     assert await numbers(store) == [0, 1, 2, 3]
 
@@ -187,22 +238,26 @@ async def continues_seized_runs(store: Store) -> None:
     await begin_run(store)
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None and (seized.epoch, seized.attempts) == (2, 2)
-    assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
-    (taken,) = await store.runs.claim("one", ["m"], limit=9, lease_s=0)
+    assert (
+        await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=LONG_S)) == ()
+    )
+    (taken,) = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=0))
     assert (taken.epoch, taken.attempts) == (3, 3)
-    assert await store.runs.end(seized, ended_response("a"), batch(2)) is False
-    assert await store.runs.end(taken, ended_response("a"), batch(2)) is True
+    assert await store.runs.end(seized, RunEnd(stored=ended_response("a"), batch=batch(2))) is False
+    assert await store.runs.end(taken, RunEnd(stored=ended_response("a"), batch=batch(2))) is True
 
 
 async def seizes_runs_without_an_owner(store: Store) -> None:
-    await store.runs.create(job("a"), queued_response("a"), batch(0, 2))
+    await store.runs.create(NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0, 2)))
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None and seized.job == job("a")
-    assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
-    assert await store.runs.end(seized, ended_response("a"), batch(2)) is True
-    assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), (
-        "an ended run was claimed"
+    assert (
+        await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=LONG_S)) == ()
     )
+    assert await store.runs.end(seized, RunEnd(stored=ended_response("a"), batch=batch(2))) is True
+    assert (
+        await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=0)) == ()
+    ), "an ended run was claimed"
 
 
 async def fences_each_run_of_an_append(store: Store) -> None:
@@ -211,7 +266,7 @@ async def fences_each_run_of_an_append(store: Store) -> None:
     claimed again after this server claimed it. With each claim, the epoch of the run increases."""
     first = await begin_run(store)
     await store.runs.release("one")
-    (now,) = await store.runs.claim("one", ["m"], limit=1, lease_s=LONG_S)
+    (now,) = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=1, lease_s=LONG_S))
     gone, other = await begin_run(store, "b"), await begin_run(store, "c")
     await store.delete("t", "resp_b")
     appends = (Append(now, batch(2)), Append(gone, batch(2)), Append(now, batch(3, 2)))
@@ -227,15 +282,17 @@ async def notifies_listeners(store: Store) -> None:
     told = _RecordingListener()
     store.runs.set_listener(told)
     told.news.clear()
-    await store.runs.create(job("a"), queued_response("a"), batch(0))
+    await store.runs.create(NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0)))
     assert "queued" in told.news
-    (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S)
+    (claim,) = await store.runs.claim(
+        ClaimQuery(owner="one", models=["m"], limit=9, lease_s=LONG_S)
+    )
     told.news.clear()
     await store.runs.release("one")
     assert "queued" in told.news
-    await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S)
+    await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=LONG_S))
     assert ("resp_a", claim.epoch + 1) not in told.news, "the run had no owner"
-    await store.runs.claim("two", ["m"], limit=9, lease_s=0)
+    await store.runs.claim(ClaimQuery(owner="two", models=["m"], limit=9, lease_s=0))
     assert ("resp_a", claim.epoch + 2) in told.news
     await store.runs.take_over("t", "resp_a")
     assert ("resp_a", claim.epoch + 3) in told.news
@@ -243,46 +300,67 @@ async def notifies_listeners(store: Store) -> None:
 
 async def conversation_lock_lasts_as_long_as_its_owner(store: Store) -> None:
     hold = store.runs.lock_conversation
-    assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
-    assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is False
-    assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is True
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "one"), lease_s=LONG_S) is True
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "two"), lease_s=LONG_S) is False
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "two"), lease_s=0) is True
     await store.runs.unlock_conversation("t", "conv_a", "resp_a")
-    assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is False
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "one"), lease_s=LONG_S) is False
 
 
 async def conversation_lock_moves_with_its_run(store: Store) -> None:
     hold = store.runs.lock_conversation
-    assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "one"), lease_s=LONG_S) is True
     await begin_run(store)
     await store.runs.release("one")
-    assert await hold("t", "conv_a", "resp_b", "one", lease_s=0) is False, (
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "one"), lease_s=0) is False, (
         "the run of the lock is queued"
     )
-    (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
+    (claim,) = await store.runs.claim(
+        ClaimQuery(owner="two", models=["m"], limit=1, lease_s=LONG_S)
+    )
     await store.runs.release("one")
-    assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is False
-    assert await hold("t", "conv_a", "resp_b", "one", lease_s=0) is False, (
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "one"), lease_s=LONG_S) is False
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "one"), lease_s=0) is False, (
         "the run of the lock is running"
     )
-    assert await hold("t", "conv_a", "resp_a", "two", lease_s=LONG_S) is True
-    assert await store.runs.end(claim, ended_response("a"), batch(2)) is True
-    assert await hold("t", "conv_a", "resp_a", "two", lease_s=LONG_S) is False, "the run has ended"
-    assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is True
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "two"), lease_s=LONG_S) is True
+    assert await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2))) is True
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "two"), lease_s=LONG_S) is False, (
+        "the run has ended"
+    )
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "one"), lease_s=LONG_S) is True
 
 
 async def begins_no_run_without_the_lock(store: Store) -> None:
     """Check that a run is not created if its conversation lock has expired. Check also that the
     lock of a created run does not expire."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
-    assert await store.runs.create(job("a"), queued_response("a"), batch(0), lock=lock) is False
-    assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
-    assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is True
-    assert await store.runs.create(job("a"), queued_response("a"), batch(0), lock=lock) is False
+    assert (
+        await store.runs.create(
+            NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0), lock=lock)
+        )
+        is False
+    )
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "one"), lease_s=LONG_S) is True
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "two"), lease_s=0) is True
+    assert (
+        await store.runs.create(
+            NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0), lock=lock)
+        )
+        is False
+    )
     assert await store.load("t", "resp_a") is None
-    assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
+    assert (
+        await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=LONG_S)) == ()
+    )
     lock = ConversationLock("conv_a", "two")
-    assert await store.runs.create(job("b"), queued_response("b"), batch(0), lock=lock) is True
-    assert await hold("t", "conv_a", "resp_c", "three", lease_s=0) is False, (
+    assert (
+        await store.runs.create(
+            NewRun(job=job("b"), stored=queued_response("b"), batch=batch(0), lock=lock)
+        )
+        is True
+    )
+    assert await hold("t", "resp_c", ConversationLock("conv_a", "three"), lease_s=0) is False, (
         "the run of the lock is queued"
     )
 
@@ -292,20 +370,27 @@ async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
     server calls ``unlock_conversation`` if it got no answer to ``create``, but the store may have
     created the run."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
-    assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
-    assert await store.runs.create(job("a"), queued_response("a"), batch(0), lock=lock) is True
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "one"), lease_s=LONG_S) is True
+    assert (
+        await store.runs.create(
+            NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0), lock=lock)
+        )
+        is True
+    )
     await store.runs.unlock_conversation("t", "conv_a", "resp_a")
-    assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is False
-    assert await hold("t", "conv_a", "resp_a", "two", lease_s=0) is True, (
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "two"), lease_s=0) is False
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "two"), lease_s=0) is True, (
         "the server that continues the run needs the lock"
     )
     await store.runs.unlock_conversation("t", "conv_a", "resp_a")
-    assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is False
-    (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
-    assert await store.runs.end(claim, ended_response("a"), batch(1)) is True
-    assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is True
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "two"), lease_s=0) is False
+    (claim,) = await store.runs.claim(
+        ClaimQuery(owner="two", models=["m"], limit=1, lease_s=LONG_S)
+    )
+    assert await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(1))) is True
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "two"), lease_s=LONG_S) is True
     await store.runs.unlock_conversation("t", "conv_a", "resp_b")
-    assert await hold("t", "conv_a", "resp_c", "one", lease_s=LONG_S) is True
+    assert await hold("t", "resp_c", ConversationLock("conv_a", "one"), lease_s=LONG_S) is True
 
 
 async def a_run_keeps_all_its_locks(store: Store) -> None:
@@ -314,16 +399,23 @@ async def a_run_keeps_all_its_locks(store: Store) -> None:
     it acquires later."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
     for name in ("conv_a", "conv_b"):
-        assert await hold("t", name, "resp_a", "one", lease_s=LONG_S) is True
-    assert await store.runs.create(job("a"), queued_response("a"), batch(0), lock=lock) is True
-    assert await hold("t", "conv_c", "resp_a", "one", lease_s=LONG_S) is True
+        assert await hold("t", "resp_a", ConversationLock(name, "one"), lease_s=LONG_S) is True
+    assert (
+        await store.runs.create(
+            NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0), lock=lock)
+        )
+        is True
+    )
+    assert await hold("t", "resp_a", ConversationLock("conv_c", "one"), lease_s=LONG_S) is True
     for name in ("conv_a", "conv_b", "conv_c"):
         await store.runs.unlock_conversation("t", name, "resp_a")
-        assert await hold("t", name, "resp_b", "two", lease_s=0) is False
-    (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
-    assert await store.runs.end(claim, ended_response("a"), batch(1)) is True
+        assert await hold("t", "resp_b", ConversationLock(name, "two"), lease_s=0) is False
+    (claim,) = await store.runs.claim(
+        ClaimQuery(owner="two", models=["m"], limit=1, lease_s=LONG_S)
+    )
+    assert await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(1))) is True
     for name in ("conv_a", "conv_b", "conv_c"):
-        assert await hold("t", name, "resp_b", "three", lease_s=LONG_S) is True
+        assert await hold("t", "resp_b", ConversationLock(name, "three"), lease_s=LONG_S) is True
 
 
 async def only_its_run_releases_a_conversation_lock(store: Store) -> None:
@@ -331,14 +423,16 @@ async def only_its_run_releases_a_conversation_lock(store: Store) -> None:
     another tenant uses the same ids."""
     hold = store.runs.lock_conversation
     for tenant in "tu":
-        assert await hold(tenant, "conv_a", "resp_a", "one", lease_s=LONG_S) is True
+        assert (
+            await hold(tenant, "resp_a", ConversationLock("conv_a", "one"), lease_s=LONG_S) is True
+        )
     yours = await begin_run(store, tenant="u")
-    assert await store.runs.end(yours, ended_response("a"), batch(2)) is True
-    assert await hold("u", "conv_a", "resp_b", "two", lease_s=LONG_S) is True
-    assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is False
+    assert await store.runs.end(yours, RunEnd(stored=ended_response("a"), batch=batch(2))) is True
+    assert await hold("u", "resp_b", ConversationLock("conv_a", "two"), lease_s=LONG_S) is True
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "two"), lease_s=LONG_S) is False
     await begin_run(store)
     await store.delete("t", "resp_a")
-    assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is True
+    assert await hold("t", "resp_b", ConversationLock("conv_a", "two"), lease_s=LONG_S) is True
 
 
 CHECKS: Mapping[str, Check] = {

@@ -384,7 +384,9 @@ async def adds_a_turn_to_its_conversation(store: Store) -> None:
 
 async def _locked(store: Store, conversation: str, response_id: str) -> ConversationLock:
     """Lock a conversation for a response that the server ``one`` works on. Returns the lock."""
-    assert await store.runs.lock_conversation("t", conversation, response_id, "one", lease_s=60)
+    assert await store.runs.lock_conversation(
+        "t", response_id, ConversationLock(conversation, "one"), lease_s=60
+    )
     return ConversationLock(conversation, "one")
 
 
@@ -402,7 +404,9 @@ async def adds_no_turn_without_the_lock(store: Store) -> None:
     assert await store.save("t", make_response("slow"), lock=foreign) is False, (
         "another server holds the lock"
     )
-    assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=0)
+    assert await store.runs.lock_conversation(
+        "t", "resp_b", ConversationLock("conv_a", "two"), lease_s=0
+    )
     assert await store.save("t", make_response("slow"), lock=lock) is False
     assert await store.save("t", make_response("b"), lock=foreign) is True
     await store.runs.unlock_conversation("t", "conv_a", "resp_b")

@@ -9,7 +9,14 @@ from typing import Any
 from antiphon.store.audit import AuditQuery, AuditRecord
 from antiphon.store.base import Retention, Store
 from antiphon.store.files import FileQuery
-from antiphon.store.records import ConversationLock, ResponseQuery, TenantUsage
+from antiphon.store.records import (
+    ClaimQuery,
+    ConversationLock,
+    NewRun,
+    Reservation,
+    ResponseQuery,
+    TenantUsage,
+)
 from antiphon.store.usage import UsageQuery, UsageRecord
 from antiphon.wire.resources.conversations import ConversationResource
 
@@ -35,13 +42,17 @@ def _conversation(name: str) -> ConversationResource:
 async def _fill(store: Store, tenant: str) -> None:
     """Store at least one object of each type for a tenant."""
     await store.save_conversation(tenant, _conversation("a"), make_response("a").input)
-    assert await store.runs.lock_conversation(tenant, "conv_a", "resp_b", "one", lease_s=60)
+    assert await store.runs.lock_conversation(
+        tenant, "resp_b", ConversationLock("conv_a", "one"), lease_s=60
+    )
     lock = ConversationLock("conv_a", "one")
     assert await store.save(tenant, make_response("b"), lock=lock, usage=_usage(tenant, 1))
     await store.usage_log.add([_usage(tenant, _DAY)])
     await store.save(tenant, make_response("c", "b"))
     await store.delete(tenant, "resp_b")
-    await store.runs.create(job("r", tenant), queued_response("r"), batch(0, 2))
+    await store.runs.create(
+        NewRun(job=job("r", tenant), stored=queued_response("r"), batch=batch(0, 2))
+    )
     for owner in (tenant, f"{tenant}\x1fuploads"):
         assert await store.files.put(owner, make_file("a"), b"x")
     assert await store.vectors.put(tenant, make_vector_store())
@@ -49,7 +60,14 @@ async def _fill(store: Store, tenant: str) -> None:
     assert await store.skills.create(tenant, make_draft("a"), b"zip")
     assert await store.claim_approval(tenant, "mcpr_a", "resp_a", 1_000)
     assert await store.reserve_response(
-        tenant, "resp_x", "one", max_responses=9, max_bytes=None, lease_s=60
+        Reservation(
+            tenant=tenant,
+            response_id="resp_x",
+            owner="one",
+            max_responses=9,
+            max_bytes=None,
+            lease_s=60,
+        )
     )
 
 
@@ -83,7 +101,14 @@ async def deletes_everything_of_a_tenant(store: Store) -> None:
     assert await store.skills.read_bundle("t", "skill_a", 1) is None
     assert await store.claim_approval("t", "mcpr_a", "resp_b", 1_000)
     assert await store.reserve_response(
-        "t", "resp_y", "one", max_responses=1, max_bytes=None, lease_s=60
+        Reservation(
+            tenant="t",
+            response_id="resp_y",
+            owner="one",
+            max_responses=1,
+            max_bytes=None,
+            lease_s=60,
+        )
     )
     assert await _used(store, "t") == 0
     for tenant in ("u", "t2"):
@@ -91,8 +116,8 @@ async def deletes_everything_of_a_tenant(store: Store) -> None:
         assert (kept.responses, kept.files, kept.vector_stores, kept.queued_runs) == (2, 1, 1, 1)
         assert await _used(store, tenant) == 2
         assert await store.files.read(f"{tenant}\x1fuploads", "file-a") == b"x"
-    assert [claim.job.tenant for claim in await store.runs.claim("one", ["m"], limit=9, lease_s=60)
-            if claim.job.tenant == "t"] == []  # fmt: skip
+    query = ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60)
+    assert "t" not in [claim.job.tenant for claim in await store.runs.claim(query)]
     assert await store.sweep(Retention(), 2 * _DAY) == 0
 
 

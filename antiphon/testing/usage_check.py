@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from antiphon.store.base import Retention, Store
+from antiphon.store.records import RunEnd
 from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
 
 from .run_check import batch, begin_run, ended_response
@@ -112,8 +113,12 @@ async def saves_usage_with_responses(store: Store) -> None:
     await store.save("t", make_response("b"))
     assert await _tokens(store) == [(0, 1, 10)]
     claim = await begin_run(store, "c")
-    assert await store.runs.end(claim, ended_response("c"), batch(2), usage=_record("resp_c"))
-    assert not await store.runs.end(claim, ended_response("c"), batch(2), usage=_record("resp_d"))
+    assert await store.runs.end(
+        claim, RunEnd(stored=ended_response("c"), batch=batch(2), usage=_record("resp_c"))
+    )
+    assert not await store.runs.end(
+        claim, RunEnd(stored=ended_response("c"), batch=batch(2), usage=_record("resp_d"))
+    )
     assert await _tokens(store) == [(0, 2, 20)], "the usage of a refused end was counted"
     await store.delete("t", "resp_a")
     assert await _tokens(store) == [(0, 2, 20)], "deleting a response does not refund it"

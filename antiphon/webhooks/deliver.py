@@ -192,14 +192,14 @@ class WebhookDeliveries:
 
     async def _conclude(self, due: DueWebhook, status: int) -> None:
         if 200 <= status < 300 or status == _HTTP_GONE:
-            await self._store.delete_webhook(due.id)
+            await self._store.settle_webhook(due.id, None)
         elif due.attempts > len(RETRY_DELAYS_S):
             _log.error("webhook dropped", webhook=due.id, attempts=due.attempts)
-            await self._store.delete_webhook(due.id)
+            await self._store.settle_webhook(due.id, None)
         else:
             wait = RETRY_DELAYS_S[due.attempts - 1] * (0.9 + 0.2 * self._random())
             _log.info("webhook will be retried", webhook=due.id, status=status, wait_s=int(wait))
-            await self._store.postpone_webhook(due.id, self._clock() + wait)
+            await self._store.settle_webhook(due.id, self._clock() + wait)
 
 
 def check_url(url: str, *, private: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from base64 import b64encode
 from typing import Any
@@ -46,7 +47,12 @@ def inline_skill(name: str, about: str = "What for.", **source: str) -> dict[str
 
 async def library() -> Skills:
     """Return a library with one skill in two versions; the first is the default."""
-    skill_library = Skills(MemoryStore(), clock=Clock(), ids=lambda prefix: prefix)
+    numbers = itertools.count()
+    skill_library = Skills(
+        MemoryStore(),
+        clock=Clock(),
+        ids=lambda prefix: prefix if prefix == "skill" else f"{prefix}_{next(numbers)}",
+    )
     for about in ("Adds numbers.", "Adds more."):
         files = {"SKILL.md": manifest("sums", about), "add.py": about.encode()}
         if about == "Adds numbers.":

@@ -25,10 +25,11 @@ from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.runs.execution.run import EventSink
 from antiphon.store.health import StoreHealth
+from antiphon.store.rates import RateStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.support.logs import open_log
-from antiphon.testing.memory_store.rates import MemoryRates
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.memory_store.values import MemoryValues
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item, Message
@@ -204,7 +205,7 @@ class AppUnderTest:
         options.setdefault("ids", counted())
         options.setdefault("log", open_log(self.log, level="debug"))
         options.setdefault("clock", lambda: self.now)
-        service.rates = MemoryRates(lambda: None, lambda: self.now)
+        service.rates = RateStore(MemoryValues(lambda: None), lambda: self.now)
         self.app = create_app(service, **options)  # type: ignore[arg-type]
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app),

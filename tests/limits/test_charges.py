@@ -8,8 +8,9 @@ from antiphon.limits.charges import ClientCharges
 from antiphon.limits.clients import ClientLimits, LimitScope
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.limits.token_budgets import TokenBudgets
+from antiphon.store.rates import RateStore
 from antiphon.store.usage import UsageQuery, UsageTotals
-from antiphon.testing.memory_store.rates import MemoryRates
+from antiphon.testing.memory_store.values import MemoryValues
 
 NOW = 100_000
 MIDNIGHT = NOW - NOW % 86_400
@@ -26,7 +27,7 @@ def charges(tokens: int) -> ClientCharges:
 
     names: dict[str, Any] = {"tenant": None, "api_key": None, "model": None}
     zeros = dict.fromkeys(UsageTotals.__struct_fields__[4:], 0)
-    store = MemoryRates(lambda: None, lambda: float(NOW))
+    store = RateStore(MemoryValues(lambda: None), lambda: float(NOW))
     rates = RateLimits(store, owner="here", timer=lambda: float(NOW))
     budgets = TokenBudgets(totals, clock=lambda: NOW, timer=lambda: NOW)
     return ClientCharges(rates, budgets)

@@ -11,7 +11,7 @@ from antiphon.errors import Overloaded, StoreError
 from antiphon.limits.clients import ClientLimits, LimitScope
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.store.rates import RateReport, RateState, RateStore
-from antiphon.testing.memory_store.rates import MemoryRates
+from antiphon.testing.memory_store.values import MemoryValues
 
 
 class Clock:
@@ -26,11 +26,11 @@ def scope(name: str = "k", **limits: int) -> LimitScope:
     return LimitScope("key", name, ClientLimits(**limits))
 
 
-class Rates(MemoryRates):
+class Rates(RateStore):
     """The store of all processes. Counts its calls, and may be down."""
 
     def __init__(self, clock: Clock) -> None:
-        super().__init__(lambda: None, clock)
+        super().__init__(MemoryValues(lambda: None), clock)
         self.calls = 0
         self.is_down = False
 

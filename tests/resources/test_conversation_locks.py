@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.errors import StoreError
 from antiphon.resources.conversations import Conversations
+from antiphon.store.records import ConversationLock
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.resources.conversations import CreateConversation
 from antiphon.wire.response import ConversationRef
@@ -48,7 +49,7 @@ async def _is_unlocked(store: MemoryStore, conversation_id: str) -> bool:
     """Whether another response can lock the conversation within a few steps of the loop."""
     for _ in range(50):
         if await store.runs.lock_conversation(
-            "t", conversation_id, "resp_other", "other", lease_s=1000
+            "t", "resp_other", ConversationLock(conversation_id, "other"), lease_s=1000
         ):
             return True
         await asyncio.sleep(0)

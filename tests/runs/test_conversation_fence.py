@@ -45,7 +45,9 @@ async def _conversation(service: Service) -> str:
 
 async def _steal(store: MemoryStore, conversation: str) -> None:
     """Take the lock of a conversation away, as another server does after an outage."""
-    assert await store.runs.lock_conversation("t", conversation, "resp_other", "other", lease_s=0)
+    assert await store.runs.lock_conversation(
+        "t", "resp_other", ConversationLock(conversation, "other"), lease_s=0
+    )
 
 
 async def test_save_is_repeated_when_its_answer_is_lost() -> None:

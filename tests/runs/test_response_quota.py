@@ -9,6 +9,7 @@ import pytest
 from antiphon.errors import QuotaExceeded, StoreError
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.runs.response_quota import ResponseQuota
+from antiphon.store.records import Reservation
 from antiphon.testing.memory_store.store import MemoryStore
 
 
@@ -17,24 +18,8 @@ class LostAnswers(MemoryStore):
 
     lost = 0
 
-    async def reserve_response(
-        self,
-        tenant: str,
-        response_id: str,
-        owner: str,
-        *,
-        max_responses: int | None,
-        max_bytes: int | None,
-        lease_s: float,
-    ) -> bool:
-        is_reserved = await super().reserve_response(
-            tenant,
-            response_id,
-            owner,
-            max_responses=max_responses,
-            max_bytes=max_bytes,
-            lease_s=lease_s,
-        )
+    async def reserve_response(self, reservation: Reservation) -> bool:
+        is_reserved = await super().reserve_response(reservation)
         if self.lost:
             self.lost -= 1
             raise StoreError("The store does not answer.")
@@ -54,7 +39,14 @@ def quota(store: LostAnswers) -> ResponseQuota:
 
 async def is_full(store: LostAnswers) -> bool:
     return not await store.reserve_response(
-        "t", "resp_b", "two", max_responses=1, max_bytes=None, lease_s=3600
+        Reservation(
+            tenant="t",
+            response_id="resp_b",
+            owner="two",
+            max_responses=1,
+            max_bytes=None,
+            lease_s=3600,
+        )
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from antiphon.errors import StoreError
 from antiphon.store.common.subscriptions import Subscription, Subscriptions
-from antiphon.store.records import Append, Claim, EventBatch
+from antiphon.store.records import Append, Claim, EventBatch, RunEnd
 from antiphon.store.runs import RunListener
 from antiphon.testing.memory_store.locks import OwnerHeartbeats
 from antiphon.testing.memory_store.reservations import Reservations
@@ -31,7 +31,7 @@ _RECONNECT_S = 0.5
 #: Calls that run to their end even if their caller is cancelled, as in the PostgreSQL store.
 _UNCANCELLABLE = frozenset({"append", "end", "delete"})
 #: Parts of the store that have methods of their own.
-_PARTS = frozenset({"files", "skills", "usage_log", "vectors"})
+_PARTS = frozenset({"files", "skills", "usage_log", "values", "vectors"})
 
 _Key = tuple[str, str]
 #: A notification for the subscriptions and the listener of one process.
@@ -74,7 +74,7 @@ class Database:
         self.store.runs.reservations = self.reservations
         self.connections: list[Connection] = []
         self._recorder = _Recorder()
-        self.store.runs._subscriptions = self._recorder
+        self.store.runs.notifications.subscriptions = self._recorder
         self.store.runs.set_listener(self._recorder)
         #: Unset while the database is paused.
         self.running = asyncio.Event()
@@ -314,8 +314,8 @@ class _Runs:
                 self._connection.subscriptions.publish(job.tenant, job.id, append.batch)
         return lost
 
-    async def end(self, claim: Claim, *args: Any, **kwargs: Any) -> bool:
-        stored: bool = await self._connection.call("end", self._runs.end, claim, *args, **kwargs)
+    async def end(self, claim: Claim, end: RunEnd) -> bool:
+        stored: bool = await self._connection.call("end", self._runs.end, claim, end)
         self._connection.subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])
         return stored
 

@@ -18,6 +18,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.limits.quotas import Quotas, TenantQuotas
+from antiphon.store.records import ConversationLock, Reservation
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.testing.memory_store import locks
@@ -285,12 +286,14 @@ class _World:
     async def _check_reservations(self) -> None:
         """No room stays reserved once every run has ended."""
         if not await self._database.store.reserve_response(
-            TENANT,
-            "nothing",
-            "nobody",
-            max_responses=len(self._responses()) + 1,
-            max_bytes=None,
-            lease_s=LEASE_S,
+            Reservation(
+                tenant=TENANT,
+                response_id="nothing",
+                owner="nobody",
+                max_responses=len(self._responses()) + 1,
+                max_bytes=None,
+                lease_s=LEASE_S,
+            )
         ):
             raise Violation("room stays reserved")
 
@@ -299,7 +302,7 @@ class _World:
         runs = self._database.store.runs
         for (tenant, conversation), (holder, _) in list(runs._locks._locks.items()):
             if not await runs.lock_conversation(
-                tenant, conversation, "nobody", "nobody", lease_s=LEASE_S
+                tenant, "nobody", ConversationLock(conversation, "nobody"), lease_s=LEASE_S
             ):
                 raise Violation(f"the conversation {conversation} stays locked for {holder}")
 

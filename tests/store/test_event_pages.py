@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from antiphon.store.records import Append
+from antiphon.store.records import Append, RunEnd
 from antiphon.testing.run_check import batch, begin_run, ended_response
 from tests.stores import POSTGRES, open_empty_store
 
@@ -21,7 +21,7 @@ async def test_page_holds_one_long_batch(
     long = [replace(batch(n), lines=b"%d" % n * 1_500_000 + b"\n") for n in range(2, 5)]
     for each in long:
         await store.runs.append((Append(claim, each),))
-    await store.runs.end(claim, ended_response("a"), batch(5))
+    await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(5)))
     after, pages = -1, []
     while not pages or not pages[-1].ended:
         page = await store.runs.events("t", "resp_a", after, limit=100)

@@ -89,7 +89,7 @@ async def test_stores_that_cannot_be_written(tmp_path: Path) -> None:
         await store.check_writable()
     await store.close()
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
-        assert connection.execute("SELECT count FROM checks").fetchone() == (1,)
+        assert connection.execute("SELECT content FROM named_values").fetchone() == (b"1",)
 
 
 def _fill(connection: sqlite3.Connection) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.errors import StoreError
 from antiphon.store.common.subscriptions import Subscription
+from antiphon.store.records import ClaimQuery
 from antiphon.store.store_observer import observe_store
 from antiphon.store.usage import UsageRecord
 from antiphon.testing.memory_store.store import MemoryStore
@@ -48,7 +49,7 @@ async def test_operations_are_timed_and_failures_counted() -> None:
     assert await store.load("default", "resp_unknown") is None
     with pytest.raises(StoreError):
         await store.check_writable()
-    await store.runs.heartbeat("owner")
+    await store.runs.heartbeat(ClaimQuery(owner="owner"))
     assert observer.operations == [
         ("load", 2.0, False),
         ("check_writable", 1.0, True),

@@ -17,7 +17,16 @@ from antiphon.errors import AntiphonError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.common.subscriptions import Subscription
-from antiphon.store.records import Append, Claim, ConversationLock, EventBatch, StoredResponse
+from antiphon.store.records import (
+    Append,
+    Claim,
+    ClaimQuery,
+    ConversationLock,
+    EventBatch,
+    NewRun,
+    RunEnd,
+    StoredResponse,
+)
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended_response, job, queued_response
@@ -51,8 +60,8 @@ class StoreUnderTest(Struct):
         self.rows[_row_key(claim)] = claim.row
         return replace(claim, row=0)
 
-    async def claim(self, *arguments: Any, **named: Any) -> tuple[Claim, ...]:
-        claims = await self.store.runs.claim(*arguments, **named)
+    async def claim(self, query: ClaimQuery) -> tuple[Claim, ...]:
+        claims = await self.store.runs.claim(query)
         return tuple(map(self.without_row, claims))
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
@@ -240,6 +249,12 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             self.all("add_conversation_items", tenant, f"conv_{name}", make_response(added).input)
 
+    @rule(tenant=TENANTS, name=NAMES, old=st.none() | NAMES, new=st.none() | NAMES)
+    def replace_value(self, tenant: str, name: str, old: str | None, new: str | None) -> None:
+        values = (None if text is None else text.encode() for text in (old, new))
+        self.each(lambda world, pair=tuple(values): world.store.values.replace(tenant, name, *pair))
+        self.each(lambda world: world.store.values.read(tenant, name))
+
     @rule(tenant=TENANTS, name=NAMES)
     def delete_conversation(self, tenant: str, name: str) -> None:
         self.all("delete_conversation", tenant, f"conv_{name}")
@@ -264,7 +279,8 @@ class StoreMachine(RuleBasedStateMachine):
         stored = self.with_unique_time(
             queued_response(name, previous=self.parent(tenant, name, on))
         )
-        created = self.run_all("create", job(name, tenant, model), stored, batch(0, 2), lock=lock)
+        run = NewRun(job=job(name, tenant, model), stored=stored, batch=batch(0, 2), lock=lock)
+        created = self.run_all("create", run)
         if created is True:
             self.background.add((tenant, name))
             # Subscriptions of a former run of this id end.
@@ -305,9 +321,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(owner=OWNERS, limit=st.integers(0, 3), lease_s=LEASES, both=st.booleans())
     def claim(self, owner: str, limit: int, lease_s: float, both: bool) -> None:
         models = ["m", "n"] if both else ["m"]
-        self.claims += self.each(
-            lambda world: world.claim(owner, models, limit=limit, lease_s=lease_s)
-        )
+        query = ClaimQuery(owner=owner, models=models, limit=limit, lease_s=lease_s)
+        self.claims += self.each(lambda world: world.claim(query))
 
     @rule(tenant=TENANTS, name=NAMES)
     def take_over(self, tenant: str, name: str) -> None:
@@ -318,7 +333,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(owner=OWNERS, lease_s=LEASES, forgets=st.booleans())
     def heartbeat(self, owner: str, lease_s: float, forgets: bool) -> None:
         held = [] if forgets else None
-        self.run_all("heartbeat", owner, ["m"], lease_s=lease_s, held=held)
+        query = ClaimQuery(owner=owner, models=["m"], lease_s=lease_s, held=held)
+        self.run_all("heartbeat", query)
 
     @rule(owner=OWNERS)
     def release(self, owner: str) -> None:
@@ -364,14 +380,13 @@ class StoreMachine(RuleBasedStateMachine):
         stored = self.with_unique_time(
             ended_response(name, store=kept, previous=self.parents[tenant, name])
         )
-        self.run_all(
-            "end",
-            claim,
-            stored,
-            batch(self.next_number(claim), count),
+        end = RunEnd(
+            stored=stored,
+            batch=batch(self.next_number(claim), count),
             conversation=None if talk is None else f"conv_{talk}",
             expires_at=None if expires is None else self.clock + expires,
         )
+        self.run_all("end", claim, end)
 
     @rule(tenant=TENANTS, name=NAMES, after=st.integers(-1, 20), limit=st.integers(1, 9))
     def events(self, tenant: str, name: str, after: int, limit: int) -> None:
@@ -381,9 +396,8 @@ class StoreMachine(RuleBasedStateMachine):
     def lock(self, tenant: str, talk: str, name: str, owner: str, lease_s: float) -> None:
         stored = self.all("load", tenant, f"resp_{name}")
         if stored is None or stored.response.status == "queued":  # finished runs lock no locks
-            self.run_all(
-                "lock_conversation", tenant, f"conv_{talk}", f"resp_{name}", owner, lease_s=lease_s
-            )
+            lock = ConversationLock(f"conv_{talk}", owner)
+            self.run_all("lock_conversation", tenant, f"resp_{name}", lock, lease_s=lease_s)
 
     @rule(tenant=TENANTS, talk=NAMES, name=NAMES)
     def unlock(self, tenant: str, talk: str, name: str) -> None:

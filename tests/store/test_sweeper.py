@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.store.records import Append, SweepRecord
+from antiphon.store.records import Append, RunEnd, SweepRecord
 from antiphon.store.sweeper import Sweeper, check_clock
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run, ended_response, numbers
@@ -90,7 +90,7 @@ async def test_deleted_and_expired_runs_leave_no_batches(store: Store) -> None:
         claim = await begin_run(store, name)
         appends = [Append(claim, batch(n)) for n in range(2, 1_300)]
         await store.runs.append(appends)
-        await store.runs.end(claim, ended_response(name), batch(1_300))
+        await store.runs.end(claim, RunEnd(stored=ended_response(name), batch=batch(1_300)))
         if name != "kept":
             await store.sweep(Retention(), 1_000)  # dates its end
     assert await store.delete("t", "resp_deleted")
@@ -127,7 +127,7 @@ async def test_transactions_of_a_sweep_are_small(
     counted = Counted(store, monkeypatch)
     claim = await begin_run(store)
     await store.runs.append([Append(claim, batch(n)) for n in range(2, 3_000)])
-    await store.runs.end(claim, ended_response("a"), batch(3_000))
+    await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(3_000)))
     await store.delete("t", "resp_a")
     assert counted.largest == 0, "a client's deletion does not delete the events itself"
     await store.sweep(Retention(), 1_000)
@@ -141,7 +141,7 @@ async def test_writes_of_a_sweep_are_many(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     claim = await begin_run(store)
     await store.runs.append([Append(claim, batch(n)) for n in range(2, 3_000)])
-    await store.runs.end(claim, ended_response("a"), batch(3_000))
+    await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(3_000)))
     await store.delete("t", "resp_a")
     before = store.commits
     await store.sweep(Retention(), 1_000)

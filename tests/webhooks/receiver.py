@@ -87,13 +87,9 @@ class RecordingRunStore:
             raise self.errors.pop()
         return await self._store.take_due_webhooks(now, retry_at, limit=limit)
 
-    async def postpone_webhook(self, event_id: str, until: float) -> None:
-        await self._store.postpone_webhook(event_id, until)
-        self.outcomes.put_nowait(until)
-
-    async def delete_webhook(self, event_id: str) -> None:
-        await self._store.delete_webhook(event_id)
-        self.outcomes.put_nowait(None)
+    async def settle_webhook(self, event_id: str, retry_at: float | None) -> None:
+        await self._store.settle_webhook(event_id, retry_at)
+        self.outcomes.put_nowait(retry_at)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

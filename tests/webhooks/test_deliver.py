@@ -20,7 +20,7 @@ from antiphon.errors import RunError, SetupError
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.records import WebhookEvent
+from antiphon.store.records import RunEnd, WebhookEvent
 from antiphon.stream.deltas import Finish, Open, Text
 from antiphon.testing import run_check
 from antiphon.testing.memory_store.store import MemoryStore
@@ -92,9 +92,7 @@ async def add_webhook(store: Store, name: str) -> None:
     webhook_event = WebhookEvent(f"evt_{name}", b"{}", NOW)
     await store.runs.end(
         await begin_run(store, name),
-        run_check.ended_response(name),
-        batch(2),
-        webhook=webhook_event,
+        RunEnd(stored=run_check.ended_response(name), batch=batch(2), webhook=webhook_event),
     )
 
 

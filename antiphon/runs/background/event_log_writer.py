@@ -20,7 +20,7 @@ import structlog
 
 from antiphon.errors import StoreError
 from antiphon.runs.execution.run import EventSink, ReaderGone
-from antiphon.store.records import Append, Claim, EventBatch, StoredResponse, WebhookEvent
+from antiphon.store.records import Append, Claim, EventBatch, RunEnd, StoredResponse, WebhookEvent
 from antiphon.store.runs import RunStore
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.events import Event
@@ -175,18 +175,16 @@ class LogSink(EventSink):
         self._events.extend(events)
         batch = self._batch()
         self._in_flight = batch.count
-        webhook = self._build_webhook(stored.response)
-        usage = self._usage_of(stored.response)
+        end = RunEnd(
+            stored=stored,
+            batch=batch,
+            conversation=self._conversation if _joins_conversation(stored) else None,
+            expires_at=self._expires_at(),
+            webhook=self._build_webhook(stored.response),
+            usage=self._usage_of(stored.response),
+        )
         is_stored = not self._lost and await retry_until_available(
-            lambda: self._store.end(
-                self.claim,
-                stored,
-                batch,
-                conversation=self._conversation if _joins_conversation(stored) else None,
-                expires_at=self._expires_at(),
-                webhook=webhook,
-                usage=usage,
-            )
+            lambda: self._store.end(self.claim, end)
         )
         if not is_stored:
             raise ReaderGone

@@ -33,6 +33,8 @@ from antiphon.store.records import (
     ConversationLock,
     EventBatch,
     Job,
+    NewRun,
+    RunEnd,
     RunLimit,
     StoredResponse,
     WebhookEvent,
@@ -122,12 +124,14 @@ class BackgroundJobs:
         is_created = False
         try:
             is_created = await dependencies.store.runs.create(
-                job,
-                StoredResponse(response=response, input=prepared.context.input),
-                encode_batch(events, at=dependencies.clock()),
-                lock=lock,
-                api_key=api_key or "",
-                limits=limits,
+                NewRun(
+                    job=job,
+                    stored=StoredResponse(response=response, input=prepared.context.input),
+                    batch=encode_batch(events, at=dependencies.clock()),
+                    lock=lock,
+                    api_key=api_key or "",
+                    limits=limits,
+                )
             )
         finally:
             if not is_created:  # when the client retries, the conversation may be longer
@@ -216,11 +220,17 @@ class BackgroundJobs:
             read, sampled = total_counts(restored.prompt, restored.tokens)
         await dependencies.store.runs.end(
             claim,
-            StoredResponse(response=response, input=stored.input, times=writer.timer.times),
-            EventBatch(first=restored.next_event, count=len(events), lines=encode_events(events)),
-            expires_at=self._expires_at(response)(),
-            webhook=self._webhook(response),
-            usage=meter.record(response, Usage(input_tokens=read, output_tokens=sampled)),
+            RunEnd(
+                stored=StoredResponse(
+                    response=response, input=stored.input, times=writer.timer.times
+                ),
+                batch=EventBatch(
+                    first=restored.next_event, count=len(events), lines=encode_events(events)
+                ),
+                expires_at=self._expires_at(response)(),
+                webhook=self._webhook(response),
+                usage=meter.record(response, Usage(input_tokens=read, output_tokens=sampled)),
+            ),
         )
         dependencies.on_background_end(response)
 

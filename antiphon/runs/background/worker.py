@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from antiphon.errors import StoreError
 from antiphon.runs.execution.run import ReaderGone, Run
-from antiphon.store.records import Claim
+from antiphon.store.records import Claim, ClaimQuery
 from antiphon.store.runs import RunStore
 from antiphon.tracing.base import Span
 from antiphon.tracing.responses import record_response
@@ -164,14 +164,7 @@ class BackgroundWorker:
             free = self._lease.max_runs - len(self._tasks)
             if free > 0:
                 try:
-                    claims = await self._store.claim(
-                        self.owner,
-                        self._models(),
-                        limit=free,
-                        lease_s=self._lease.lease_s,
-                        held=tuple(self._tasks),
-                        tenant_limit=self._lease.max_runs_per_tenant,
-                    )
+                    claims = await self._store.claim(self._claim_query(limit=free))
                 except StoreError as error:
                     _log.warning("cannot claim runs", error=error.message)
                 else:
@@ -185,15 +178,20 @@ class BackgroundWorker:
             await asyncio.sleep(self._lease.lease_s / 4)
             try:
                 # A server that crashes sends no notification, and notifications may be lost.
-                if await self._store.heartbeat(
-                    self.owner,
-                    self._models(),
-                    lease_s=self._lease.lease_s,
-                    held=tuple(self._tasks),
-                ):
+                if await self._store.heartbeat(self._claim_query(limit=1)):
                     self._wake_up.set()
             except StoreError as error:
                 _log.warning("cannot send a heartbeat", error=error.message)
+
+    def _claim_query(self, *, limit: int) -> ClaimQuery:
+        return ClaimQuery(
+            owner=self.owner,
+            models=self._models(),
+            lease_s=self._lease.lease_s,
+            limit=limit,
+            tenant_limit=self._lease.max_runs_per_tenant,
+            held=tuple(self._tasks),
+        )
 
     # --- a run -----------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ TENANT_STEPS: Mapping[str, int] = {
     "drop_tenant_skills": _LARGE_ROWS,
     "drop_tenant_approvals": _ROWS,
     "drop_tenant_containers": _ROWS,
+    "drop_tenant_values": _LARGE_ROWS,
     "drop_tenant_usage_rows": _ROWS,
     "drop_tenant_usage_sums": _ROWS,
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import astuple
 
-from antiphon.store.audit import AuditQuery, AuditRecord
+from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
 
 from .pool import ConnectionPool
 
 __all__ = ["PostgresAudit"]
 
 
-class PostgresAudit:
+class PostgresAudit(AuditLog):
     """Implements ``AuditLog`` with tables in PostgreSQL."""
 
     def __init__(self, pool: ConnectionPool) -> None:

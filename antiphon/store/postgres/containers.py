@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from antiphon.store.common.row_mapping import container_of, encode
-from antiphon.store.containers import EXPIRED_RETENTION_S, ContainerRecord
+from antiphon.store.containers import EXPIRED_RETENTION_S, ContainerDirectory, ContainerRecord
 from antiphon.wire.resources.containers import ContainerResource
 
 from .pool import ConnectionPool, Transaction, index_key
@@ -14,7 +14,7 @@ from .pool import ConnectionPool, Transaction, index_key
 __all__ = ["PostgresContainers"]
 
 
-class PostgresContainers:
+class PostgresContainers(ContainerDirectory):
     """Implements ``ContainerDirectory`` with tables in PostgreSQL."""
 
     def __init__(self, pool: ConnectionPool) -> None:

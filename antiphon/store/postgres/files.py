@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from antiphon.store.common.quotas import exceeds
 from antiphon.store.common.row_mapping import blob_of, file_of, file_row, stored_content_of
-from antiphon.store.files import BlobRef, FileContents, FileQuery, StoredContent
+from antiphon.store.files import BlobRef, FileContents, FileQuery, FileStore, StoredContent
 from antiphon.wire.resources.files import File
 
 from .pool import ConnectionPool, Transaction, index_key
@@ -15,8 +15,10 @@ from .pool import ConnectionPool, Transaction, index_key
 __all__ = ["PostgresFiles"]
 
 
-class PostgresFiles:
+class PostgresFiles(FileStore):
     """Implements ``FileStore`` with tables in PostgreSQL."""
+
+    supports_blobs = True
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

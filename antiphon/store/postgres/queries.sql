@@ -337,17 +337,6 @@ RETURNING 1
 -- clock
 SELECT extract(epoch FROM clock_timestamp())::float8
 
--- sweep_record
-SELECT swept_at, clock_suspect_since, clock_suspect_at FROM sweeps WHERE id = 1
-
--- put_sweep_record
-INSERT INTO sweeps (swept_at, clock_suspect_since, clock_suspect_at) VALUES ($1, $2, $3)
-ON CONFLICT (id) DO UPDATE SET swept_at = excluded.swept_at,
-    clock_suspect_since = excluded.clock_suspect_since, clock_suspect_at = excluded.clock_suspect_at
-
--- check
-UPDATE checks SET count = count + 1 WHERE id = 1
-
 -- expired_responses
 SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 
@@ -476,12 +465,6 @@ DELETE FROM approvals WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM approvals WHERE claimed_at < $1 LIMIT $2
 ))
 RETURNING 1
-
--- put_secret
-INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING
-
--- secret
-SELECT value FROM secrets WHERE name = $1
 
 -- begin_run
 INSERT INTO runs (tenant, id, model, request, prompt, api_key)
@@ -1239,18 +1222,6 @@ DELETE FROM usage_sums WHERE (width, start, kind, tenant, api_key, model) IN (
     WHERE width IN (60, 3600, 86400) AND start < $1 LIMIT $2
 ) RETURNING start
 
--- create_key
-INSERT INTO api_keys (name, body) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING 1
-
--- keys
-SELECT body FROM api_keys ORDER BY name
-
--- replace_key
-UPDATE api_keys SET body = $1 WHERE name = $2 RETURNING 1
-
--- delete_key
-DELETE FROM api_keys WHERE name = $1 RETURNING 1
-
 -- exchange_rates
 -- All processes change the rows in the same order, which avoids deadlocks. excluded.per_minute -
 -- excluded.level is the number of requests that the process reports. r.per_minute cannot be used
@@ -1464,3 +1435,21 @@ DELETE FROM containers WHERE tenant = $1 AND id = $2 RETURNING 1
 
 -- drop_container_owner
 DELETE FROM container_owners WHERE name = $1
+
+-- value
+SELECT content FROM named_values WHERE tenant = $1 AND name = $2
+
+-- create_value
+INSERT INTO named_values (tenant, name, content) VALUES ($1, $2, $3)
+ON CONFLICT DO NOTHING RETURNING 1
+
+-- replace_value
+UPDATE named_values SET content = $4 WHERE tenant = $1 AND name = $2 AND content = $3 RETURNING 1
+
+-- drop_value
+DELETE FROM named_values WHERE tenant = $1 AND name = $2 AND content = $3 RETURNING 1
+
+-- drop_tenant_values
+DELETE FROM named_values WHERE tenant = $1 AND name = ANY (ARRAY(
+    SELECT name FROM named_values WHERE tenant = $1 LIMIT $2
+)) RETURNING 1

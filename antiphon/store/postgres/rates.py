@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState
+from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState, RateStore
 
 from .pool import ConnectionPool, index_key
 
 __all__ = ["PostgresRates"]
 
 
-class PostgresRates:
+class PostgresRates(RateStore):
     """Implements ``RateStore`` with tables in PostgreSQL. Each call of ``exchange`` executes one
     statement."""
 

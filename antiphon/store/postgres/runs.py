@@ -9,29 +9,27 @@ the run. The database's clock decides which owners are alive.
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from antiphon.store.common.row_mapping import claim_of, event_batch_of
-from antiphon.store.common.subscriptions import Subscription, Subscriptions
+from antiphon.store.common.saving import Saving
 from antiphon.store.postgres.notifications.listener import Notice, RunNotifications
 from antiphon.store.records import (
     Append,
     Claim,
+    ClaimQuery,
     ConversationLock,
     DueWebhook,
     EventBatch,
     EventPage,
-    Job,
+    NewRun,
+    RunEnd,
     RunLimit,
-    StoredResponse,
-    WebhookEvent,
 )
-from antiphon.store.runs import RunLimitReached, RunListener
-from antiphon.store.usage import UsageRecord
+from antiphon.store.runs import RunLimitReached, RunStore
 
 from .bus.connection import BusConnection
 from .pool import ConnectionPool, Transaction, index_key
@@ -54,7 +52,7 @@ _Followers = Mapping[tuple[int, int], Sequence[str]]
 SaveStep = Callable[[Transaction], Awaitable[None]]
 
 
-class PostgresRuns:
+class PostgresRuns(RunStore):
     """Implements ``RunStore`` with tables in PostgreSQL. ``prepare_save``: an async function that
     prepares the storage of a response, before the transaction. It returns a function that stores
     the response within a transaction."""
@@ -62,51 +60,42 @@ class PostgresRuns:
     def __init__(
         self,
         pool: ConnectionPool,
-        prepare_save: Callable[..., Awaitable[SaveStep]],
+        prepare_save: Callable[[Saving], Awaitable[SaveStep]],
         bus: BusConnection | None = None,
     ) -> None:
         self._pool = pool
         self._prepare_save = prepare_save
-        self._subscriptions = Subscriptions()
         self._process_id = secrets.token_hex(6)
-        self._notifications = RunNotifications(pool, self._subscriptions, self._process_id, bus)
+        self.notifications = RunNotifications(pool, self._process_id, bus)
         self._claim_timer: asyncio.TimerHandle | None = None
         self._locked_wait_s = _LOCKED_WAIT_S
 
     async def open_sockets(self, folder: Path) -> None:
         """Exchange events with the other processes on this host over sockets in this folder. Call
         this before the first subscription."""
-        await self._notifications.open_sockets(folder)
+        await self.notifications.open_sockets(folder)
 
-    async def create(
-        self,
-        job: Job,
-        stored: StoredResponse,
-        batch: EventBatch,
-        *,
-        lock: ConversationLock | None = None,
-        api_key: str = "",
-        limits: Sequence[RunLimit] = (),
-    ) -> bool:
-        save = await self._prepare_save(job.tenant, stored, listed=False)
-        async with self._counting(job.tenant, limits) as transaction:
+    async def create(self, run: NewRun) -> bool:
+        job, lock = run.job, run.lock
+        save = await self._prepare_save(Saving.of_new_run(run))
+        async with self._counting(job.tenant, run.limits) as transaction:
             if lock is not None and not await has_lock(
                 transaction, job.tenant, job.id, lock, for_run=True
             ):
                 return False
             await save(transaction)
-            run = await transaction.value(
+            row = await transaction.value(
                 "begin_run",
                 job.tenant,
                 job.id,
                 job.model,
                 job.request,
                 job.prompt,
-                api_key,
+                run.api_key,
             )
-            await self._add_batch(transaction, run, batch)
+            await self._add_batch(transaction, row, run.batch)
             await self._notify(transaction, Notice(queued_runs=(job.id,)))
-        self._notifications.notify_queued()
+        self.notifications.notify_queued()
         return True
 
     @asynccontextmanager
@@ -127,27 +116,18 @@ class PostgresRuns:
                     raise RunLimitReached(limit)
             yield transaction
 
-    async def claim(
-        self,
-        owner: str,
-        models: Collection[str],
-        *,
-        limit: int,
-        lease_s: float,
-        held: Collection[str] | None = None,
-        tenant_limit: int | None = None,
-    ) -> tuple[Claim, ...]:
-        if limit < 1:
+    async def claim(self, query: ClaimQuery) -> tuple[Claim, ...]:
+        if query.limit < 1:
             return ()
         async with self._pool.transaction() as transaction:
             rows = await transaction.rows(
                 "claim",
-                owner,
-                list(models),
-                limit,
-                lease_s,
-                None if held is None else list(held),
-                tenant_limit,
+                query.owner,
+                list(query.models),
+                query.limit,
+                query.lease_s,
+                None if query.held is None else list(query.held),
+                query.tenant_limit,
             )
             candidates = rows[0]["candidates"]
             rows = [row for row in rows if row["id"] is not None]
@@ -159,11 +139,11 @@ class PostgresRuns:
             ]
             if lost:
                 await self._notify(transaction, Notice(lost_runs=tuple(lost)))
-        self._notifications.publish_claimed([claim.job.id for claim in claims])
-        self._notifications.notify_lost(lost)
+        self.notifications.publish_claimed([claim.job.id for claim in claims])
+        self.notifications.notify_lost(lost)
         # Other processes had locked the other candidates: to claim them, or only for a moment, to
         # mark that they follow them.
-        self._claim_again(are_locked=len(claims) < min(limit, candidates))
+        self._claim_again(are_locked=len(claims) < min(query.limit, candidates))
         return claims
 
     def _claim_again(self, *, are_locked: bool) -> None:
@@ -179,17 +159,11 @@ class PostgresRuns:
 
     def _on_claim_timer(self) -> None:
         self._claim_timer = None
-        self._notifications.notify_queued()
+        self.notifications.notify_queued()
 
-    async def heartbeat(
-        self,
-        owner: str,
-        models: Collection[str] = (),
-        *,
-        lease_s: float = math.inf,
-        held: Collection[str] | None = None,
-    ) -> bool:
-        row = (owner, list(models), lease_s, None if held is None else list(held))
+    async def heartbeat(self, query: ClaimQuery) -> bool:
+        held = None if query.held is None else list(query.held)
+        row = (query.owner, list(query.models), query.lease_s, held)
         ((has_free_run,),) = await self._pool.rows("heartbeat", *row)
         return bool(has_free_run)
 
@@ -197,7 +171,7 @@ class PostgresRuns:
         async with self._pool.transaction() as transaction:
             await transaction.rows("release", owner)
             await self._notify(transaction, Notice(has_released_runs=True))
-        self._notifications.notify_queued()
+        self.notifications.notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         async with self._pool.transaction() as transaction:
@@ -207,7 +181,7 @@ class PostgresRuns:
             claim = claim_of(rows[0])
             lost = ((claim.job.id, claim.epoch),)
             await self._notify(transaction, Notice(lost_runs=lost))
-        self._notifications.notify_lost(lost)
+        self.notifications.notify_lost(lost)
         return claim
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
@@ -225,9 +199,9 @@ class PostgresRuns:
             if process_ids is None:
                 lost.add(job.id)
                 continue
-            self._notifications.publish_local(job.tenant, job.id, append.batch)
+            self.notifications.publish_local(job.tenant, job.id, append.batch)
             for process_id in process_ids:
-                self._notifications.publish_to(process_id, row, append.batch)
+                self.notifications.publish_to(process_id, row, append.batch)
         return frozenset(lost)
 
     async def _store_batch(self, append: Append) -> _Followers:
@@ -258,53 +232,25 @@ class PostgresRuns:
             followers[claims[place - 1]].append(process_id)
         return followers
 
-    async def end(
-        self,
-        claim: Claim,
-        stored: StoredResponse,
-        batch: EventBatch,
-        *,
-        conversation: str | None = None,
-        expires_at: int | None = None,
-        webhook: WebhookEvent | None = None,
-        usage: UsageRecord | None = None,
-    ) -> bool:
-        return await self._pool.run_to_completion(
-            self._end(claim, stored, batch, conversation, expires_at, webhook, usage)
-        )
+    async def end(self, claim: Claim, end: RunEnd) -> bool:
+        return await self._pool.run_to_completion(self._end(claim, end))
 
-    async def _end(
-        self,
-        claim: Claim,
-        stored: StoredResponse,
-        batch: EventBatch,
-        conversation: str | None,
-        expires_at: int | None,
-        webhook: WebhookEvent | None,
-        usage: UsageRecord | None,
-    ) -> bool:
+    async def _end(self, claim: Claim, end: RunEnd) -> bool:
         tenant, name = claim.job.tenant, claim.job.id
-        save = await self._prepare_save(
-            tenant,
-            stored,
-            conversation,
-            expires_at=expires_at,
-            listed=stored.response.store,
-            usage=usage,
-        )
+        save = await self._prepare_save(Saving.of_run_end(tenant, end))
         async with self._pool.transaction() as transaction:
             run = await transaction.value("end_run", tenant, name, claim.epoch)
             if run is None:  # perhaps this process ended it, but the answer was lost
                 self.mark_stale(tenant, name)
                 return False
-            await self._add_batch(transaction, run, batch)
+            await self._add_batch(transaction, run, end.batch)
             await save(transaction)
             await transaction.rows("release_locks_of", tenant, name)
-            if webhook is not None:
+            if (webhook := end.webhook) is not None:
                 await transaction.rows("add_webhook", webhook.id, webhook.body, webhook.due_at)
             await self.notify_ended(transaction, ended=[(tenant, name)])
-        if batch.count:
-            self._notifications.publish_local(tenant, name, batch)
+        if end.batch.count:
+            self.notifications.publish_local(tenant, name, end.batch)
         self.mark_stale(tenant, name)
         return True
 
@@ -319,11 +265,11 @@ class PostgresRuns:
             DueWebhook(*row) for row in await self._pool.rows("due_webhooks", now, retry_at, limit)
         )
 
-    async def postpone_webhook(self, event_id: str, until: float) -> None:
-        await self._pool.rows("postpone_webhook", event_id, until)
-
-    async def delete_webhook(self, event_id: str) -> None:
-        await self._pool.rows("drop_webhook", event_id)
+    async def settle_webhook(self, event_id: str, retry_at: float | None) -> None:
+        if retry_at is None:
+            await self._pool.rows("drop_webhook", event_id)
+        else:
+            await self._pool.rows("postpone_webhook", event_id, retry_at)
 
     async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
         rows = await self._pool.rows("history", claim.job.tenant, claim.job.id)
@@ -342,27 +288,20 @@ class PostgresRuns:
         batches = tuple(event_batch_of(row[1:]) for row in rows if row[1] is not None)
         return EventPage(batches, ended=rows[0][0])
 
-    def subscribe(self, tenant: str, response_id: str) -> Subscription:
-        self._notifications.start()
-        return self._subscriptions.subscribe(tenant, response_id)
-
     async def lock_conversation(
-        self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
+        self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float
     ) -> bool:
-        row = (tenant, index_key(conversation_id), holder, owner, lease_s)
+        row = (tenant, index_key(lock.conversation), holder, lock.owner, lease_s)
         return bool(await self._pool.rows("lock_conversation", *row))
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         await self._pool.rows("release_lock", tenant, index_key(conversation_id), holder)
 
-    def set_listener(self, listener: RunListener) -> None:
-        self._notifications.set_listener(listener)
-
     async def close(self) -> None:
         """Stop the notifications."""
         if self._claim_timer is not None:
             self._claim_timer.cancel()
-        await self._notifications.close()
+        await self.notifications.close()
 
     # --- notifications ---------------------------------------------------------------------------
 
@@ -376,7 +315,7 @@ class PostgresRuns:
     def mark_stale(self, tenant: str, response_id: str) -> None:
         """Mark this process's subscriptions to a run as stale, because the run has ended or was
         deleted. The readers of the run then read the store."""
-        self._subscriptions.mark_stale([(tenant, response_id)])
+        self.notifications.subscriptions.mark_stale([(tenant, response_id)])
 
     async def _notify(self, transaction: Transaction, notice: Notice) -> None:
         await transaction.rows("notify", notice.encode(self._process_id))

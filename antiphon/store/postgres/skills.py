@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.store.common.row_mapping import encode, skill_of, skill_version_of
-from antiphon.store.skills import SkillDraft
+from antiphon.store.skills import SkillDraft, SkillStore
 from antiphon.wire.resources.skills import Skill, SkillVersion
 
 from .pool import ConnectionPool, Transaction, index_key
@@ -11,7 +11,7 @@ from .pool import ConnectionPool, Transaction, index_key
 __all__ = ["PostgresSkills"]
 
 
-class PostgresSkills:
+class PostgresSkills(SkillStore):
     """Implements ``SkillStore`` with tables in PostgreSQL."""
 
     def __init__(self, pool: ConnectionPool) -> None:

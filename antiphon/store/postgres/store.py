@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.errors import StoreError
-from antiphon.store.base import Retention
+from antiphon.store.base import Retention, Store
 from antiphon.store.blob_storage import BlobStorage
 from antiphon.store.common.row_mapping import (
     conversation_of,
@@ -29,18 +30,21 @@ from antiphon.store.common.row_mapping import (
     summary_of,
     summary_row,
 )
+from antiphon.store.common.saving import Saving
 from antiphon.store.common.tenant_steps import TENANT_STEPS
+from antiphon.store.keys import KeyStore
 from antiphon.store.postgres.vectors.index import PostgresVectorIndex
 from antiphon.store.postgres.vectors.pgvector import Pgvector
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
+    Reservation,
     ResponseQuery,
     StoredResponse,
-    SweepRecord,
     TenantUsage,
 )
 from antiphon.store.usage import UsageRecord
+from antiphon.store.values import SERVER
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
@@ -51,7 +55,6 @@ from .bus.connection import BusConnection
 from .bus.redis_session import redis_connector
 from .containers import PostgresContainers
 from .files import PostgresFiles
-from .keys import PostgresKeys
 from .large_responses import LargeResponses, encode_reference, put_contents, read_contents
 from .pool import ConnectionPool, Transaction, index_key
 from .rates import PostgresRates
@@ -60,20 +63,21 @@ from .save_queue import ResponseRow, SaveQueue
 from .skills import PostgresSkills
 from .sweep import PostgresSweep, delete_responses
 from .usage import PostgresUsage
+from .values import PostgresValues
 
 __all__ = ["PostgresStore"]
 
 #: Number of large responses that one query reads in order to move them.
 _MOVED_ROWS = 20
 #: The name of the secret with which processes sign the messages that they send over the bus.
-_BUS_SECRET = "bus"
+_BUS_SECRET = "secret bus"
 #: Number of summaries that one statement of a filtered search reads.
 _LOOKED_ROWS = 2000
 #: The filters of a search without restrictions.
 _ANY = summary_filters(ResponseQuery())
 
 
-class PostgresStore:
+class PostgresStore(Store):
     """Implements ``Store`` with a PostgreSQL database. Made by ``open``."""
 
     def __init__(
@@ -90,7 +94,8 @@ class PostgresStore:
         self.files = PostgresFiles(pool)
         self.skills = PostgresSkills(pool)
         self.vectors = PostgresVectorIndex(pool, pgvector)
-        self.keys = PostgresKeys(pool)
+        self.values = PostgresValues(pool)
+        self.keys = KeyStore(self.values)
         self.audit = PostgresAudit(pool)
         self.rates = PostgresRates(pool)
         self.containers = PostgresContainers(pool)
@@ -126,7 +131,8 @@ class PostgresStore:
             pgvector = await Pgvector.open(pool) if vectors == "pgvector" else None
             connection = None
             if connector is not None:
-                secret = await _get_or_create_secret(pool, _BUS_SECRET, secrets.token_bytes(32))
+                values = PostgresValues(pool)
+                secret = await values.set_default(SERVER, _BUS_SECRET, secrets.token_bytes(32))
                 connection = BusConnection(connector, MessageSigner(secret))
             store = cls(pool, pgvector, connection)
             if peers is not None:
@@ -145,10 +151,11 @@ class PostgresStore:
         usage: UsageRecord | None = None,
     ) -> bool:
         name = stored.response.id
+        saving = Saving(tenant=tenant, stored=stored, usage=usage)
         if lock is None:
-            await self._saves.save(await self._saved_row(tenant, stored, usage=usage))
+            await self._saves.save(await self._saved_row(saving))
             return True
-        save = await self._prepare_save(tenant, stored, lock.conversation, usage=usage)
+        save = await self._prepare_save(replace(saving, conversation=lock.conversation))
         async with self._pool.transaction() as transaction:
             is_locked = await has_lock(transaction, tenant, name, lock)
             if await transaction.value("is_stored", tenant, name):
@@ -238,21 +245,14 @@ class PostgresStore:
     async def usage(self, tenant: str) -> TenantUsage:
         return TenantUsage(*(await self._pool.rows("usage", tenant))[0])
 
-    async def reserve_response(
-        self,
-        tenant: str,
-        response_id: str,
-        owner: str,
-        *,
-        max_responses: int | None,
-        max_bytes: int | None,
-        lease_s: float,
-    ) -> bool:
-        row = (tenant, index_key(response_id), owner, lease_s)
+    async def reserve_response(self, reservation: Reservation) -> bool:
+        tenant, max_bytes = reservation.tenant, reservation.max_bytes
+        key = index_key(reservation.response_id)
+        row = (tenant, key, reservation.owner, reservation.lease_s)
         async with self._pool.tenant_transaction("lock_responses", tenant) as transaction:
-            if max_responses is not None:
+            if reservation.max_responses is not None:
                 ((stored, reserved),) = await transaction.rows("response_totals", *row)
-                if stored + reserved >= max_responses:
+                if stored + reserved >= reservation.max_responses:
                     return False
             if max_bytes is not None:
                 if await transaction.value("response_bytes", tenant) >= max_bytes:
@@ -263,20 +263,9 @@ class PostgresStore:
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
         await self._pool.rows("release_reservation", tenant, index_key(response_id), owner)
 
-    async def check_writable(self) -> None:
-        await self._pool.rows("check")
-
     async def clock(self, now: float) -> float:
         ((seconds,),) = await self._pool.rows("clock")
         return float(seconds)
-
-    async def load_sweep_record(self) -> SweepRecord | None:
-        rows = await self._pool.rows("sweep_record")
-        return SweepRecord(*rows[0]) if rows else None
-
-    async def save_sweep_record(self, record: SweepRecord) -> None:
-        row = (record.swept_at, record.clock_suspect_since, record.clock_suspect_at)
-        await self._pool.rows("put_sweep_record", *row)
 
     async def sweep(self, retention: Retention, now: int) -> int:
         return await PostgresSweep(self._pool, retention, now).run()
@@ -361,9 +350,6 @@ class PostgresStore:
         row = (tenant, index_key(approval_id), index_key(response_id))
         await self._pool.rows("release_approval", *row)
 
-    async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
-        return await _get_or_create_secret(self._pool, name, new_secret)
-
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
         self._large.use(blobs, min_bytes)
 
@@ -389,53 +375,31 @@ class PostgresStore:
             after = rows[-1][1]
         return total
 
-    async def _prepare_save(
-        self,
-        tenant: str,
-        stored: StoredResponse,
-        conversation: str | None = None,
-        *,
-        expires_at: int | None = None,
-        listed: bool = True,
-        usage: UsageRecord | None = None,
-    ) -> SaveStep:
-        """Return a function that stores a response within a transaction. ``listed``: whether other
-        requests can refer to the items of the response by id."""
-        row = await self._saved_row(tenant, stored, expires_at, usage, listed=listed)
+    async def _prepare_save(self, saving: Saving) -> SaveStep:
+        """Return a function that saves a response within a transaction."""
+        row, stored = await self._saved_row(saving), saving.stored
 
         async def save(transaction: Transaction) -> None:
             await transaction.rows("save", *row.arguments)
-            if conversation is not None:
+            if saving.conversation is not None:
                 added = (*stored.input, *stored.response.output)
-                await _append(transaction, tenant, conversation, added)
+                await _append(transaction, saving.tenant, saving.conversation, added)
 
         return save
 
-    async def _saved_row(
-        self,
-        tenant: str,
-        stored: StoredResponse,
-        expires_at: int | None = None,
-        usage: UsageRecord | None = None,
-        *,
-        listed: bool = True,
-    ) -> ResponseRow:
-        items = (*stored.input, *stored.response.output) if listed else ()
-        columns, blob = await self._large.put(response_row(tenant, stored, expires_at))
+    async def _saved_row(self, saving: Saving) -> ResponseRow:
+        stored = saving.stored
+        items = (*stored.input, *stored.response.output) if saving.listed else ()
+        row = response_row(saving.tenant, stored, saving.expires_at)
+        columns, blob = await self._large.put(row)
         size = sum(len(column) for column in columns if isinstance(column, bytes))
         ids = [index_key(item.id) for item in items]
-        return ResponseRow((*columns, *summary_row(stored)), ids, usage, size, blob)
+        return ResponseRow((*columns, *summary_row(stored)), ids, saving.usage, size, blob)
 
     async def close(self) -> None:
         await self._saves.close()
         await self.runs.close()
         await self._pool.close()
-
-
-async def _get_or_create_secret(pool: ConnectionPool, name: str, new_secret: bytes) -> bytes:
-    await pool.rows("put_secret", name, new_secret)
-    ((value,),) = await pool.rows("secret", name)
-    return bytes(value)
 
 
 async def _append(

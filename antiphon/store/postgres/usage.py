@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.store.common.row_mapping import encode_usage, usage_filters, usage_totals_of
-from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
+from antiphon.store.usage import UsageLog, UsageQuery, UsageRecord, UsageTotals
 
 from .pool import ConnectionPool
 
 __all__ = ["PostgresUsage"]
 
 
-class PostgresUsage:
+class PostgresUsage(UsageLog):
     """Implements ``UsageLog`` with tables in PostgreSQL."""
 
     def __init__(self, pool: ConnectionPool) -> None:

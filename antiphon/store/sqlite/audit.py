@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import astuple
 
-from antiphon.store.audit import AuditQuery, AuditRecord
+from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
 
 from .database import Database
 
 __all__ = ["SqliteAudit"]
 
 
-class SqliteAudit:
+class SqliteAudit(AuditLog):
     """Implements ``AuditLog`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from antiphon.store.common.row_mapping import container_of, encode
-from antiphon.store.containers import EXPIRED_RETENTION_S, ContainerRecord
+from antiphon.store.containers import EXPIRED_RETENTION_S, ContainerDirectory, ContainerRecord
 from antiphon.wire.resources.containers import ContainerResource
 
 from .database import Database
@@ -16,7 +16,7 @@ from .database import Database
 __all__ = ["SqliteContainers"]
 
 
-class SqliteContainers:
+class SqliteContainers(ContainerDirectory):
     """Records in an SQLite database which process runs each container. Implements
     ``ContainerDirectory``."""
 

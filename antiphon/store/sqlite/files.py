@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from antiphon.store.common.quotas import exceeds
 from antiphon.store.common.row_mapping import blob_of, file_of, file_row, stored_content_of
-from antiphon.store.files import BlobRef, FileContents, FileQuery, StoredContent
+from antiphon.store.files import BlobRef, FileContents, FileQuery, FileStore, StoredContent
 from antiphon.wire.resources.files import File
 
 from .database import Database
@@ -17,8 +17,10 @@ from .database import Database
 __all__ = ["SqliteFiles"]
 
 
-class SqliteFiles:
+class SqliteFiles(FileStore):
     """Implements ``FileStore`` with tables of an SQLite database."""
+
+    supports_blobs = True
 
     def __init__(self, database: Database) -> None:
         self._database = database

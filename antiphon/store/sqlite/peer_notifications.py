@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antiphon.store.common.claimable_runs import ClaimableRuns
-from antiphon.store.common.subscriptions import Subscription, Subscriptions
 from antiphon.store.records import Claim, EventBatch
-from antiphon.store.runs import RunListener
+from antiphon.store.runs import LocalNotifications
 
 from .peers import AppendedBatch, FollowReply, FollowRequest, PeerMessage, Peers, RunsChanged
 
@@ -32,18 +31,17 @@ _UNKNOWN = ""
 _Key = tuple[str, str]
 
 
-class PeerNotifications:
+class PeerNotifications(LocalNotifications):
     """Sends notifications about runs from this process to its peers, and receives the notifications
     of the peers. ``folder``: the folder with the sockets of all processes. None: this process has
     no peers, so notifications only reach this process itself."""
 
     def __init__(self, folder: Path | None) -> None:
+        super().__init__()
         self._peers = Peers(folder, self._on_message, self._on_gone)
-        self._subscriptions = Subscriptions()
         if folder is not None:
-            self._subscriptions.on_wait = self._follow
-        self._listener: RunListener | None = None
-        self._queue = ClaimableRuns(self._notify_queued)
+            self.subscriptions.on_wait = self._follow
+        self._queue = ClaimableRuns(self.notify_queued)
         #: The followed runs, and whether a batch has come since the last check.
         self._followed: dict[_Key, bool] = {}
         #: Runs that this process has claimed. Only this process appends to them.
@@ -64,21 +62,12 @@ class PeerNotifications:
             self._look_task.cancel()
             await asyncio.wait([self._look_task])
 
-    def set_listener(self, listener: RunListener) -> None:
-        """Set the listener. From now on, the listener is told when there may be a run to claim, and
-        when this process has lost a run."""
-        self._listener = listener
-
-    def subscribe(self, tenant: str, response_id: str) -> Subscription:
-        """Return a new subscription to a run."""
-        return self._subscriptions.subscribe(tenant, response_id)
-
     # --- changes by this process -----------------------------------------------------------------
 
     def on_created(self, response_id: str) -> None:
         """Tell the listener in this process, and all other processes, that there is a new run to
         claim."""
-        self._notify_queued()
+        self.notify_queued()
         self._peers.broadcast(RunsChanged(queued_runs=(response_id,)))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
@@ -91,21 +80,21 @@ class PeerNotifications:
         if ids:
             self._queue.remove(ids)
             self._claimed.update(ids)
-            self._notify_lost(lost)
+            self.notify_lost(lost)
             self._peers.broadcast(RunsChanged(claimed_runs=ids, lost_runs=tuple(lost)))
 
     def on_released(self) -> None:
         """Tell the listener in this process, and all other processes, that this process has
         released its runs."""
         self._claimed.clear()
-        self._notify_queued()
+        self.notify_queued()
         self._peers.broadcast(RunsChanged(has_released_runs=True))
 
     def on_appended(self, tenant: str, response_id: str, batch: EventBatch) -> None:
         """Deliver a committed batch of events to the readers in this process, and send it to the
         other processes that follow its run."""
         key = (tenant, response_id)
-        self._subscriptions.publish(tenant, response_id, batch)
+        self.subscriptions.publish(tenant, response_id, batch)
         if key in self._followers:
             is_short = not batch.parts and len(batch.lines) <= _MAX_LINES_BYTES
             lines = batch.lines if is_short else b""
@@ -119,7 +108,7 @@ class PeerNotifications:
         key = (tenant, response_id)
         self._claimed.discard(response_id)
         self._followers.pop(key, None)
-        self._subscriptions.mark_stale([key])
+        self.subscriptions.mark_stale([key])
         self._peers.broadcast(RunsChanged(ended_runs=(key,)))
 
     # --- following -------------------------------------------------------------------------------
@@ -139,13 +128,13 @@ class PeerNotifications:
         database."""
         while self._followed:
             await asyncio.sleep(_LOOK_S)
-            subscribed = set(self._subscriptions.subscribed_runs())
+            subscribed = set(self.subscriptions.subscribed_runs())
             for key in self._followed.keys() - subscribed:
                 del self._followed[key]
             for key, has_news in self._followed.items():
                 self._peers.broadcast(FollowRequest(key))
                 if not has_news:
-                    self._subscriptions.mark_stale([key])
+                    self.subscriptions.mark_stale([key])
                 self._followed[key] = False
 
     def _current_followers(self, key: _Key) -> list[str]:
@@ -170,41 +159,32 @@ class PeerNotifications:
                 if is_new:
                     self._peers.send(sender, FollowReply(key))
             case FollowReply(key):
-                self._subscriptions.mark_stale([key])
+                self.subscriptions.mark_stale([key])
             case AppendedBatch(key, first, count, lines):
                 if key in self._followed:
                     self._followed[key] = True
                 if lines:
                     batch = EventBatch(first=first, count=count, lines=lines)
-                    self._subscriptions.publish(*key, batch)
+                    self.subscriptions.publish(*key, batch)
                 else:
-                    self._subscriptions.mark_stale([key])
+                    self.subscriptions.mark_stale([key])
 
     def _on_change(self, change: RunsChanged) -> None:
-        self._subscriptions.mark_stale(change.ended_runs)
+        self.subscriptions.mark_stale(change.ended_runs)
         for key in change.ended_runs:
             self._followers.pop(key, None)
         self._queue.remove(change.claimed_runs)
-        if self._listener is not None:
+        if self.listener is not None:
             self._queue.add(
                 (*change.queued_runs, *((_UNKNOWN,) if change.has_released_runs else ()))
             )
         self._claimed.difference_update(run_id for run_id, _ in change.lost_runs)
-        self._notify_lost(change.lost_runs)
+        self.notify_lost(change.lost_runs)
         if change.lost_runs:  # readers in this process follow the lost runs from now on
             lost = {run_id for run_id, _ in change.lost_runs}
-            runs = self._subscriptions.subscribed_runs()
-            self._subscriptions.mark_stale([key for key in runs if key[1] in lost])
+            runs = self.subscriptions.subscribed_runs()
+            self.subscriptions.mark_stale([key for key in runs if key[1] in lost])
 
     def _on_gone(self, process_id: str) -> None:
         for followers in self._followers.values():
             followers.pop(process_id, None)
-
-    def _notify_queued(self) -> None:
-        if self._listener is not None:
-            self._listener.on_run_queued()
-
-    def _notify_lost(self, lost: Sequence[tuple[str, int]]) -> None:
-        if self._listener is not None:
-            for response_id, epoch in lost:
-                self._listener.on_run_lost(response_id, epoch)

@@ -139,17 +139,6 @@ SELECT
     ),
     (SELECT count(*) FROM vector_stores WHERE tenant = ?1)
 
--- sweep_record
-SELECT swept_at, clock_suspect_since, clock_suspect_at FROM sweeps WHERE id = 1
-
--- put_sweep_record
-INSERT INTO sweeps (id, swept_at, clock_suspect_since, clock_suspect_at) VALUES (1, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET swept_at = excluded.swept_at,
-    clock_suspect_since = excluded.clock_suspect_since, clock_suspect_at = excluded.clock_suspect_at
-
--- check
-UPDATE checks SET count = count + 1 WHERE id = 1
-
 -- expired_responses
 SELECT seq FROM responses WHERE live = 1 AND expires_at <= ? LIMIT ?
 
@@ -249,12 +238,6 @@ DELETE FROM approvals WHERE tenant = ? AND id = ? AND response = ?
 DELETE FROM approvals WHERE (tenant, id) IN (
     SELECT tenant, id FROM approvals WHERE claimed_at < ? LIMIT ?
 )
-
--- put_secret
-INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)
-
--- secret
-SELECT value FROM secrets WHERE name = ?
 
 -- begin_run
 INSERT INTO runs (tenant, id, model, conversation, api_key) VALUES (?, ?, ?, ?, ?)
@@ -708,18 +691,6 @@ DELETE FROM usage_sums WHERE rowid IN (
     SELECT rowid FROM usage_sums WHERE width IN (60, 3600, 86400) AND start < ?1 LIMIT ?2
 )
 
--- create_key
-INSERT OR IGNORE INTO api_keys (name, body) VALUES (?, ?)
-
--- keys
-SELECT body FROM api_keys ORDER BY name
-
--- replace_key
-UPDATE api_keys SET body = ? WHERE name = ?
-
--- delete_key
-DELETE FROM api_keys WHERE name = ?
-
 -- count_unended_runs
 SELECT count(*) FROM runs
 WHERE tenant = ?1 AND ended_at IS NULL AND (?2 IS NULL OR api_key = ?2)
@@ -965,3 +936,18 @@ DELETE FROM container_owners
 
 -- forget_containers
 DELETE FROM containers
+
+-- value
+SELECT content FROM named_values WHERE tenant = ? AND name = ?
+
+-- put_value
+INSERT INTO named_values (tenant, name, content) VALUES (?, ?, ?)
+ON CONFLICT (tenant, name) DO UPDATE SET content = excluded.content
+
+-- drop_value
+DELETE FROM named_values WHERE tenant = ? AND name = ?
+
+-- drop_tenant_values
+DELETE FROM named_values WHERE tenant = ?1 AND name IN (
+    SELECT name FROM named_values WHERE tenant = ?1 LIMIT ?2
+)

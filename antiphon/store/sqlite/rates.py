@@ -8,14 +8,14 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState
+from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState, RateStore
 
 from .database import Database
 
 __all__ = ["SqliteRates"]
 
 
-class SqliteRates:
+class SqliteRates(RateStore):
     """Implements ``RateStore`` with tables of an SQLite database. Through these tables, the request
     limits apply to the requests of all processes together."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon.store.common.claims import choose_fairly
 from antiphon.store.common.row_mapping import claim_of
-from antiphon.store.records import Claim, ConversationLock, EventBatch, EventPage, Job, RunLimit
+from antiphon.store.records import Claim, ClaimQuery, EventBatch, EventPage, NewRun, RunLimit
 
 __all__ = ["LARGE_BYTES", "ClaimedFrom", "RunTables", "page_of"]
 
@@ -42,51 +42,41 @@ class RunTables:
                 return limit
         return None
 
-    def begin(
-        self,
-        connection: sqlite3.Connection,
-        job: Job,
-        batch: EventBatch,
-        *,
-        lock: ConversationLock | None,
-        api_key: str,
-    ) -> None:
-        """Add a run with its first events. ``lock``, ``api_key``: as in ``RunStore.create``."""
+    def begin(self, connection: sqlite3.Connection, new: NewRun) -> None:
+        """Add a run with its first events."""
+        job, lock = new.job, new.lock
         conversation = lock.conversation if lock is not None else None
-        row = (job.tenant, job.id, job.model, conversation, api_key)
+        row = (job.tenant, job.id, job.model, conversation, new.api_key)
         run = connection.execute(self._queries["begin_run"], row).lastrowid
         connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
-        self.add_batch(connection, run, batch)
+        self.add_batch(connection, run, new.batch)
 
     def claim(
         self,
         connection: sqlite3.Connection,
-        owner: str,
-        models: Collection[str],
+        query: ClaimQuery,
         is_free: Callable[[str, str | None], bool],
-        *,
-        limit: int,
-        tenant_limit: int | None,
     ) -> list[ClaimedFrom]:
-        """Claim runs for ``owner``; see ``RunStore.claim``. ``is_free``: a function that gets the
-        id and the present owner of a run, and returns whether the run may be claimed."""
+        """Claim runs for the owner of ``query``; see ``RunStore.claim``. ``is_free``: a function
+        that gets the id and the present owner of a run, and returns whether the run may be
+        claimed."""
         running, own = Counter[str](), Counter[str]()
         for tenant, response_id, old_owner in connection.execute(self._queries["owned_runs"]):
             running[tenant] += 1
-            own[tenant] += old_owner == owner and not is_free(response_id, old_owner)
+            own[tenant] += old_owner == query.owner and not is_free(response_id, old_owner)
         tenants = [row[0] for row in connection.execute(self._queries["queued_tenants"])]
         room = None
-        if tenant_limit is not None:
-            room = {tenant: tenant_limit - own[tenant] for tenant in tenants}
+        if query.tenant_limit is not None:
+            room = {tenant: query.tenant_limit - own[tenant] for tenant in tenants}
         with ExitStack() as stack:
             sources = {
                 tenant: stack.enter_context(
-                    closing(self._queued(connection, tenant, models, is_free))
+                    closing(self._queued(connection, tenant, query.models, is_free))
                 )
                 for tenant in tenants
             }
-            chosen = choose_fairly(sources, running, limit=limit, room=room)
-        return [(self._take(connection, run, owner), old) for run, old in chosen]
+            chosen = choose_fairly(sources, running, limit=query.limit, room=room)
+        return [(self._take(connection, run, query.owner), old) for run, old in chosen]
 
     def has_free_run(
         self,

@@ -8,38 +8,37 @@ responses. Times are measured by the machine's monotonic clock, which is the sam
 
 from __future__ import annotations
 
-import math
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from antiphon.store.common.claims import free_runs
 from antiphon.store.common.quotas import exceeds
 from antiphon.store.common.row_mapping import event_batch_of
-from antiphon.store.common.subscriptions import Subscription
+from antiphon.store.common.saving import Saving
 from antiphon.store.records import (
     Append,
     Claim,
+    ClaimQuery,
     ConversationLock,
     DueWebhook,
     EventBatch,
     EventPage,
-    Job,
+    NewRun,
+    Reservation,
+    RunEnd,
     RunLimit,
-    StoredResponse,
-    WebhookEvent,
 )
-from antiphon.store.runs import RunLimitReached, RunListener
-from antiphon.store.usage import UsageRecord
+from antiphon.store.runs import RunLimitReached, RunStore
 
 from .database import Database
 from .peer_notifications import PeerNotifications
 from .run_tables import LARGE_BYTES, ClaimedFrom, RunTables, page_of
 
-__all__ = ["SqliteRuns"]
+__all__ = ["SaveWork", "SqliteRuns"]
 
 #: The largest sequence number.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
@@ -47,116 +46,77 @@ _MAX_SEQUENCE_NUMBER = 2**31 - 1
 _TAKEOVER_OWNER = ""
 
 
-class _SaveResponse(Protocol):
-    """A function that returns another function, which stores a response. The other function must be
-    called within a transaction (``Database.write``). ``listed``: whether other requests can refer
-    to the items of the response by id."""
-
-    def __call__(
-        self,
-        tenant: str,
-        stored: StoredResponse,
-        conversation: str | None = None,
-        *,
-        expires_at: int | None = None,
-        listed: bool = True,
-        usage: UsageRecord | None = None,
-    ) -> Callable[[sqlite3.Connection], None]: ...
+#: Returns a function that saves a response. The function must be called within a transaction
+#: (``Database.write``).
+SaveWork = Callable[[Saving], Callable[[sqlite3.Connection], None]]
 
 
-class SqliteRuns:
+class SqliteRuns(RunStore):
     """Implements ``RunStore`` with tables. ``save``: prepares the storage of a response; see
-    ``_SaveResponse``. ``folder``: the folder with the sockets of the processes that share the
+    ``SaveWork``. ``folder``: the folder with the sockets of the processes that share the
     database; None if only this process uses it."""
 
-    def __init__(self, database: Database, save: _SaveResponse, folder: Path | None) -> None:
+    def __init__(self, database: Database, save: SaveWork, folder: Path | None) -> None:
         self._database = database
         self._queries = database.queries
         self._save = save
         self._tables = RunTables(database.queries)
-        self._notifications = PeerNotifications(folder)
+        self.notifications = PeerNotifications(folder)
 
     async def open(self) -> None:
         """Connect to the other processes."""
-        await self._notifications.open()
+        await self.notifications.open()
 
     async def close(self) -> None:
         """Close the connections to the other processes."""
-        await self._notifications.close()
+        await self.notifications.close()
 
-    async def create(
-        self,
-        job: Job,
-        stored: StoredResponse,
-        batch: EventBatch,
-        *,
-        lock: ConversationLock | None = None,
-        api_key: str = "",
-        limits: Sequence[RunLimit] = (),
-    ) -> bool:
-        save_response = self._save(job.tenant, stored, listed=False)
+    async def create(self, run: NewRun) -> bool:
+        job, lock = run.job, run.lock
+        save_response = self._save(Saving.of_new_run(run))
 
         def work(connection: sqlite3.Connection) -> bool | RunLimit:
             if lock is not None and not self.has_lock(connection, job.tenant, job.id, lock):
                 return False
-            limit = self._tables.find_reached_limit(connection, job.tenant, limits)
+            limit = self._tables.find_reached_limit(connection, job.tenant, run.limits)
             if limit is not None:
                 return limit
             save_response(connection)
-            self._tables.begin(connection, job, batch, lock=lock, api_key=api_key)
+            self._tables.begin(connection, run)
             return True
 
         def notify(created: bool | RunLimit) -> None:
             if created is True:
-                self._notifications.on_created(job.id)
+                self.notifications.on_created(job.id)
 
         created = await self._database.write(work, then=notify)
         if isinstance(created, RunLimit):
             raise RunLimitReached(created)
         return created
 
-    async def claim(
-        self,
-        owner: str,
-        models: Collection[str],
-        *,
-        limit: int,
-        lease_s: float,
-        held: Collection[str] | None = None,
-        tenant_limit: int | None = None,
-    ) -> tuple[Claim, ...]:
-        if limit < 1:
+    async def claim(self, query: ClaimQuery) -> tuple[Claim, ...]:
+        if query.limit < 1:
             return ()
 
         def work(connection: sqlite3.Connection) -> list[ClaimedFrom]:
-            self._record_heartbeat(connection, owner)
-            is_free = self._free_runs(connection, owner, lease_s, held)
-            claims = self._tables.claim(
-                connection, owner, models, is_free, limit=limit, tenant_limit=tenant_limit
-            )
+            self._record_heartbeat(connection, query.owner)
+            claims = self._tables.claim(connection, query, self._free_runs(connection, query))
             for claim, _ in claims:
-                row = (owner, claim.job.tenant, claim.job.id)
+                row = (query.owner, claim.job.tenant, claim.job.id)
                 connection.execute(self._queries["transfer_locks"], row)
             return claims
 
         def notify(claims: list[ClaimedFrom]) -> None:
             lost = [(claim.job.id, claim.epoch) for claim, old_owner in claims if old_owner]
-            self._notifications.on_claimed([claim for claim, _ in claims], lost)
+            self.notifications.on_claimed([claim for claim, _ in claims], lost)
 
         return tuple(claim for claim, _ in await self._database.write(work, then=notify))
 
-    async def heartbeat(
-        self,
-        owner: str,
-        models: Collection[str] = (),
-        *,
-        lease_s: float = math.inf,
-        held: Collection[str] | None = None,
-    ) -> bool:
+    async def heartbeat(self, query: ClaimQuery) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
-            self._record_heartbeat(connection, owner)
-            is_free = self._free_runs(connection, owner, lease_s, held)
-            return self._tables.has_free_run(connection, models, is_free)
+            self._record_heartbeat(connection, query.owner)
+            is_free = self._free_runs(connection, query)
+            return self._tables.has_free_run(connection, query.models, is_free)
 
         return await self._database.write(work)
 
@@ -166,7 +126,7 @@ class SqliteRuns:
             connection.execute(self._queries["release_locks"], (owner,))
             connection.execute(self._queries["forget_owner"], (owner,))
 
-        await self._database.write(work, then=lambda _: self._notifications.on_released())
+        await self._database.write(work, then=lambda _: self.notifications.on_released())
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         def work(connection: sqlite3.Connection) -> ClaimedFrom | None:
@@ -177,7 +137,7 @@ class SqliteRuns:
             if claimed is not None:
                 claim, old_owner = claimed
                 lost = [(claim.job.id, claim.epoch)] if old_owner else []
-                self._notifications.on_claimed([claim], lost)
+                self.notifications.on_claimed([claim], lost)
 
         claimed = await self._database.write(work, then=notify)
         return None if claimed is None else claimed[0]
@@ -200,32 +160,15 @@ class SqliteRuns:
 
         return frozenset((await self._database.write(work, then=notify))[1])
 
-    async def end(
-        self,
-        claim: Claim,
-        stored: StoredResponse,
-        batch: EventBatch,
-        *,
-        conversation: str | None = None,
-        expires_at: int | None = None,
-        webhook: WebhookEvent | None = None,
-        usage: UsageRecord | None = None,
-    ) -> bool:
+    async def end(self, claim: Claim, end: RunEnd) -> bool:
         tenant, response_id = claim.job.tenant, claim.job.id
-        save_response = self._save(
-            tenant,
-            stored,
-            conversation,
-            expires_at=expires_at,
-            listed=stored.response.store,
-            usage=usage,
-        )
+        save_response = self._save(Saving.of_run_end(tenant, end))
 
         def work(connection: sqlite3.Connection) -> bool:
-            if not self._tables.end(connection, claim, batch):
+            if not self._tables.end(connection, claim, end.batch):
                 return False
             save_response(connection)
-            if webhook is not None:
+            if (webhook := end.webhook) is not None:
                 row = (webhook.id, webhook.body, webhook.due_at)
                 connection.execute(self._queries["add_webhook"], row)
             self.forget(connection, tenant, response_id)
@@ -233,7 +176,7 @@ class SqliteRuns:
 
         def notify(ended: bool) -> None:
             if ended:
-                self._publish(claim, batch)
+                self._publish(claim, end.batch)
                 self.remove(tenant, response_id)
 
         return await self._database.write(work, then=notify)
@@ -255,11 +198,11 @@ class SqliteRuns:
             return ()
         return await self._database.write(work)
 
-    async def postpone_webhook(self, event_id: str, until: float) -> None:
-        await self._execute("postpone_webhook", (until, event_id))
-
-    async def delete_webhook(self, event_id: str) -> None:
-        await self._execute("drop_webhook", (event_id,))
+    async def settle_webhook(self, event_id: str, retry_at: float | None) -> None:
+        if retry_at is None:
+            await self._execute("drop_webhook", (event_id,))
+        else:
+            await self._execute("postpone_webhook", (retry_at, event_id))
 
     async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
         key = (claim.job.tenant, claim.job.id)
@@ -276,34 +219,27 @@ class SqliteRuns:
 
         return await self._database.read(work)
 
-    def subscribe(self, tenant: str, response_id: str) -> Subscription:
-        return self._notifications.subscribe(tenant, response_id)
-
     async def lock_conversation(
-        self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
+        self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float
     ) -> bool:
+        key = (tenant, lock.conversation)
+
         def work(connection: sqlite3.Connection) -> bool:
             if self._run_has_ended(connection, tenant, holder) is True:
                 return False
-            row = connection.execute(
-                self._queries["lock_holder"], (tenant, conversation_id)
-            ).fetchone()
+            row = connection.execute(self._queries["lock_holder"], key).fetchone()
             if row is not None and row[0] != holder:
                 is_active = self._run_has_ended(connection, tenant, row[0]) is False
                 if is_active or row[1] in self._living_owners(connection, lease_s):
                     return False
-            lock = (tenant, conversation_id, holder, owner)
-            connection.execute(self._queries["put_lock"], lock)
-            self._record_heartbeat(connection, owner)
+            connection.execute(self._queries["put_lock"], (*key, holder, lock.owner))
+            self._record_heartbeat(connection, lock.owner)
             return True
 
         return await self._database.write(work)
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         await self._execute("unlock", (tenant, conversation_id, holder))
-
-    def set_listener(self, listener: RunListener) -> None:
-        self._notifications.set_listener(listener)
 
     # --- called by the store ---------------------------------------------------------------------
 
@@ -315,23 +251,15 @@ class SqliteRuns:
         row = connection.execute(self._queries["lock_holder"], key).fetchone()
         return row is not None and tuple(row) == (holder, lock.owner)
 
-    async def reserve_response(
-        self,
-        tenant: str,
-        response_id: str,
-        owner: str,
-        *,
-        max_responses: int | None,
-        max_bytes: int | None,
-        lease_s: float,
-    ) -> bool:
+    async def reserve_response(self, reservation: Reservation) -> bool:
         """See ``Store.reserve_response``."""
+        tenant, owner = reservation.tenant, reservation.owner
+        key = (tenant, reservation.response_id)
 
         def work(connection: sqlite3.Connection) -> bool:
-            key = (tenant, response_id)
             self._record_heartbeat(connection, owner)
             former = connection.execute(self._queries["reserving_owner"], key).fetchone()
-            oldest = time.monotonic() - lease_s
+            oldest = time.monotonic() - reservation.lease_s
             connection.execute(self._queries["drop_dead_reservations"], (tenant, oldest))
             connection.execute(self._queries["put_reservation"], (*key, owner))
             query = self._queries["response_totals"]
@@ -339,7 +267,8 @@ class SqliteRuns:
             query = self._queries["count_reservations"]
             (unsaved,) = connection.execute(query, (tenant,)).fetchone()
             if not (
-                exceeds(count + unsaved, max_responses) or exceeds(stored_bytes + 1, max_bytes)
+                exceeds(count + unsaved, reservation.max_responses)
+                or exceeds(stored_bytes + 1, reservation.max_bytes)
             ):
                 return True
             if former is None:
@@ -362,12 +291,12 @@ class SqliteRuns:
     def remove(self, tenant: str, response_id: str) -> None:
         """Notify the subscribers of a run that the run has ended or was deleted. Called after the
         transaction that ended or deleted the run."""
-        self._notifications.on_run_ended(tenant, response_id)
+        self.notifications.on_run_ended(tenant, response_id)
 
     def _publish(self, claim: Claim, batch: EventBatch) -> None:
         """Deliver a committed batch of events to the subscribers of its run."""
         if batch.count:
-            self._notifications.on_appended(claim.job.tenant, claim.job.id, batch)
+            self.notifications.on_appended(claim.job.tenant, claim.job.id, batch)
 
     async def _execute(self, query: str, arguments: tuple[Any, ...]) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -381,19 +310,11 @@ class SqliteRuns:
         connection.execute(self._queries["heartbeat"], (owner, time.monotonic()))
 
     def _free_runs(
-        self,
-        connection: sqlite3.Connection,
-        owner: str,
-        lease_s: float,
-        held: Collection[str] | None,
+        self, connection: sqlite3.Connection, query: ClaimQuery
     ) -> Callable[[str, str | None], bool]:
-        """Return a function that tells whether ``owner`` may claim a run. The arguments of the
-        function are the id and the current owner of the run.
-
-        ``owner`` may claim a run that has no owner, or whose owner has sent no heartbeat for
-        ``lease_s`` seconds. It may also claim a run of its own that is not in ``held``. ``held``:
-        as in ``RunStore.claim``."""
-        return free_runs(owner, self._living_owners(connection, lease_s), held)
+        """Return a function that tells whether the owner of ``query`` may claim a run; see
+        ``free_runs``."""
+        return free_runs(query.owner, self._living_owners(connection, query.lease_s), query.held)
 
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
         since = (time.monotonic() - lease_s,)

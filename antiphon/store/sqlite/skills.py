@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from antiphon.store.common.row_mapping import encode, skill_of, skill_version_of
-from antiphon.store.skills import SkillDraft
+from antiphon.store.skills import SkillDraft, SkillStore
 from antiphon.wire.resources.skills import Skill, SkillVersion
 
 from .database import Database
@@ -13,7 +13,7 @@ from .database import Database
 __all__ = ["SqliteSkills"]
 
 
-class SqliteSkills:
+class SqliteSkills(SkillStore):
     """Implements ``SkillStore`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:

@@ -18,8 +18,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from antiphon.store.base import Retention
-from antiphon.store.blob_storage import NoBlobResponses
+from msgspec.structs import replace
+
+from antiphon.store.base import Retention, Store
 from antiphon.store.common.row_mapping import (
     conversation_of,
     encode,
@@ -32,13 +33,15 @@ from antiphon.store.common.row_mapping import (
     summary_of,
     summary_row,
 )
+from antiphon.store.common.saving import Saving
 from antiphon.store.common.tenant_steps import TENANT_STEPS
+from antiphon.store.keys import KeyStore
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
+    Reservation,
     ResponseQuery,
     StoredResponse,
-    SweepRecord,
     TenantUsage,
 )
 from antiphon.store.usage import UsageRecord
@@ -50,12 +53,12 @@ from .audit import SqliteAudit
 from .containers import SqliteContainers
 from .database import Database
 from .files import SqliteFiles
-from .keys import SqliteKeys
 from .rates import SqliteRates
 from .runs import SqliteRuns
 from .skills import SqliteSkills
 from .sweep import SqliteSweep, free_unneeded
 from .usage import SqliteUsage, add_usage
+from .values import SqliteValues
 from .vectors import SqliteVectorIndex
 
 __all__ = ["SqliteStore"]
@@ -73,7 +76,7 @@ _FORGET_PROCESSES = (
 )
 
 
-class SqliteStore(NoBlobResponses):
+class SqliteStore(Store):
     """Implements ``Store`` with one database file. Made by ``open``. ``peers``: a folder for the
     sockets of the processes that share the database; None if only this process uses it."""
 
@@ -86,7 +89,8 @@ class SqliteStore(NoBlobResponses):
         self.files = SqliteFiles(database)
         self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)
-        self.keys = SqliteKeys(database)
+        self.values = SqliteValues(database)
+        self.keys = KeyStore(self.values)
         self.audit = SqliteAudit(database)
         self.usage_log = SqliteUsage(database)
 
@@ -142,11 +146,12 @@ class SqliteStore(NoBlobResponses):
         lock: ConversationLock | None = None,
         usage: UsageRecord | None = None,
     ) -> bool:
+        saving = Saving(tenant=tenant, stored=stored, usage=usage)
         if lock is None:
-            await self._database.write(self._save_work(tenant, stored, usage=usage))
+            await self._database.write(self._save_work(saving))
             return True
         key = (tenant, stored.response.id)
-        save_response = self._save_work(tenant, stored, lock.conversation, usage=usage)
+        save_response = self._save_work(replace(saving, conversation=lock.conversation))
 
         def work(connection: sqlite3.Connection) -> bool:
             if connection.execute(self._queries["row_of"], key).fetchone() is not None:
@@ -231,43 +236,11 @@ class SqliteStore(NoBlobResponses):
     async def usage(self, tenant: str) -> TenantUsage:
         return (await self._database.rows("usage", (tenant,), lambda row: TenantUsage(*row)))[0]
 
-    async def reserve_response(
-        self,
-        tenant: str,
-        response_id: str,
-        owner: str,
-        *,
-        max_responses: int | None,
-        max_bytes: int | None,
-        lease_s: float,
-    ) -> bool:
-        return await self.runs.reserve_response(
-            tenant,
-            response_id,
-            owner,
-            max_responses=max_responses,
-            max_bytes=max_bytes,
-            lease_s=lease_s,
-        )
+    async def reserve_response(self, reservation: Reservation) -> bool:
+        return await self.runs.reserve_response(reservation)
 
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
         await self.runs.release_reservation(tenant, response_id, owner)
-
-    async def check_writable(self) -> None:
-        query = self._queries["check"]
-        await self._database.write(lambda connection: connection.execute(query).rowcount)
-
-    async def clock(self, now: float) -> float:
-        return now
-
-    async def load_sweep_record(self) -> SweepRecord | None:
-        found = await self._database.rows("sweep_record", (), lambda row: SweepRecord(*row))
-        return found[0] if found else None
-
-    async def save_sweep_record(self, record: SweepRecord) -> None:
-        query = self._queries["put_sweep_record"]
-        row = (record.swept_at, record.clock_suspect_since, record.clock_suspect_at)
-        await self._database.write(lambda connection: connection.execute(query, row).rowcount)
 
     async def sweep(self, retention: Retention, now: int) -> int:
         with self._database.sweep_lock() as is_free:
@@ -359,46 +332,30 @@ class SqliteStore(NoBlobResponses):
         query, row = self._queries["release_approval"], (tenant, approval_id, response_id)
         await self._database.write(lambda connection: connection.execute(query, row).rowcount)
 
-    async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
-        def work(connection: sqlite3.Connection) -> bytes:
-            connection.execute(self._queries["put_secret"], (name, new_secret))
-            return bytes(connection.execute(self._queries["secret"], (name,)).fetchone()[0])
-
-        return await self._database.write(work)
-
     async def close(self) -> None:
         await self.runs.close()
         await self._database.close()
 
     # --- within a write --------------------------------------------------------------------------
 
-    def _save_work(
-        self,
-        tenant: str,
-        stored: StoredResponse,
-        conversation: str | None = None,
-        *,
-        expires_at: int | None = None,
-        listed: bool = True,
-        usage: UsageRecord | None = None,
-    ) -> Callable[[sqlite3.Connection], None]:
-        """Return a function that stores a response. The function must be called within a
-        transaction (``Database.write``). ``listed``: whether other requests can refer to the items
-        of the response by id."""
+    def _save_work(self, saving: Saving) -> Callable[[sqlite3.Connection], None]:
+        """Return a function that saves a response. The function must be called within a transaction
+        (``Database.write``)."""
+        tenant, stored = saving.tenant, saving.stored
         added = (*stored.input, *stored.response.output)
-        ids = encode([item.id for item in added]).decode() if listed else None
+        ids = encode([item.id for item in added]).decode() if saving.listed else None
 
         def work(connection: sqlite3.Connection) -> None:
             # Encode in this thread, because encoding a long response takes a while and needs
             # memory. Each statement switches between this thread and the event loop, so use few.
-            row = self._put_response(connection, response_row(tenant, stored, expires_at))
+            row = self._put_response(connection, response_row(tenant, stored, saving.expires_at))
             connection.execute(self._queries["save_summary"], (row, tenant, *summary_row(stored)))
             if ids is not None:
                 connection.execute(self._queries["save_items"], (ids, tenant, row))
-            if conversation is not None:
-                self._append_items(connection, tenant, conversation, added)
-            if usage is not None:
-                add_usage(connection, self._queries, usage)
+            if saving.conversation is not None:
+                self._append_items(connection, tenant, saving.conversation, added)
+            if saving.usage is not None:
+                add_usage(connection, self._queries, saving.usage)
 
         return work
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import astuple
 
 from antiphon.store.common.row_mapping import encode, usage_filters, usage_totals_of
-from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
+from antiphon.store.usage import UsageLog, UsageQuery, UsageRecord, UsageTotals
 
 from .database import Database
 
 __all__ = ["SqliteUsage", "add_usage"]
 
 
-class SqliteUsage:
+class SqliteUsage(UsageLog):
     """Implements ``UsageLog``: keeps the usage records of requests in an SQLite database."""
 
     def __init__(self, database: Database) -> None:

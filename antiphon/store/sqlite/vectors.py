@@ -23,6 +23,7 @@ from antiphon.store.vectors import (
     IndexingTask,
     IndexUsage,
     VectorFileQuery,
+    VectorIndex,
     VectorsVersion,
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
@@ -32,7 +33,7 @@ from .database import Database
 __all__ = ["SqliteVectorIndex"]
 
 
-class SqliteVectorIndex:
+class SqliteVectorIndex(VectorIndex):
     """Implements ``VectorIndex`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
-from antiphon.store.audit import AuditQuery, AuditRecord
+from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
 
 __all__ = ["MemoryAudit"]
 
 
-class MemoryAudit:
+class MemoryAudit(AuditLog):
     """Implements ``AuditLog`` with a list. ``check``: a function that the methods call first. It
     raises ``StoreError`` if the store is closed."""
 

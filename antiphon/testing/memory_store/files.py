@@ -8,7 +8,7 @@ from itertools import islice
 from msgspec import UNSET, Struct
 
 from antiphon.store.common.quotas import exceeds
-from antiphon.store.files import BlobRef, FileContents, FileQuery, StoredContent
+from antiphon.store.files import BlobRef, FileContents, FileQuery, FileStore, StoredContent
 from antiphon.wire.resources.files import File
 
 __all__ = ["MemoryFiles"]
@@ -27,13 +27,15 @@ class _BlobRow(Struct):
     files: int = 0
 
 
-class MemoryFiles:
+class MemoryFiles(FileStore):
     """Implements ``FileStore`` with a dictionary.
 
     ``check``: a function that the methods call first. It raises ``StoreError`` if the store is
     closed. ``on_deleted``: called with the tenant and the id of each file that ``delete`` or
     ``expire`` deletes.
     """
+
+    supports_blobs = True
 
     def __init__(
         self, check: Callable[[], None], *, on_deleted: Callable[[str, str], None]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from antiphon.store.common.claims import free_runs
+from antiphon.store.records import ClaimQuery, ConversationLock
 
 __all__ = ["ConversationLocks", "OwnerHeartbeats"]
 
@@ -30,17 +31,10 @@ class OwnerHeartbeats:
         since = time.monotonic() - lease_s
         return frozenset(owner for owner, time_s in self._last_heartbeats.items() if time_s > since)
 
-    def free_runs(
-        self, owner: str, lease_s: float, held: Collection[str] | None
-    ) -> Callable[[str, str | None], bool]:
-        """Return a function that tells whether ``owner`` may claim a run. The arguments of the
-        function are the id and the current owner of the run.
-
-        ``owner`` may claim a run that has no owner, or whose owner has sent no heartbeat for
-        ``lease_s`` seconds. It may also claim a run of its own that is not in ``held``. ``held``:
-        as in ``RunStore.claim``.
-        """
-        return free_runs(owner, self.living_owners(lease_s), held)
+    def free_runs(self, query: ClaimQuery) -> Callable[[str, str | None], bool]:
+        """Return a function that tells whether the owner of ``query`` may claim a run; see
+        ``free_runs``."""
+        return free_runs(query.owner, self.living_owners(query.lease_s), query.held)
 
 
 class ConversationLocks:
@@ -54,33 +48,25 @@ class ConversationLocks:
         #: Tenant and id of each response that has an unended run, or whose run is being created.
         self._running: set[tuple[str, str]] = set()
 
-    def is_held(self, tenant: str, conversation_id: str, holder: str, owner: str) -> bool:
-        """Return whether the response ``holder`` has locked the conversation and the server
-        ``owner`` works on this response."""
-        return self._locks.get((tenant, conversation_id)) == (holder, owner)
+    def is_held(self, tenant: str, holder: str, lock: ConversationLock) -> bool:
+        """Return whether the response ``holder`` has this lock."""
+        return self._locks.get((tenant, lock.conversation)) == (holder, lock.owner)
 
-    def acquire(
-        self,
-        tenant: str,
-        conversation_id: str,
-        holder: str,
-        owner: str,
-        *,
-        lease_s: float,
-    ) -> bool:
+    def acquire(self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float) -> bool:
         """Lock a conversation for the response ``holder``.
 
         Returns False in two cases: another response holds the lock and the owner of the lock is
         alive, or another response holds the lock and its run has not ended. An unended run keeps
         its lock, because the next owner of the run will continue the run.
         """
-        current, current_owner = self._locks.get((tenant, conversation_id), (holder, owner))
+        key = (tenant, lock.conversation)
+        current, current_owner = self._locks.get(key, (holder, lock.owner))
         if current != holder and (
             self.has_run(tenant, current) or current_owner in self._owners.living_owners(lease_s)
         ):
             return False
-        self._locks[tenant, conversation_id] = (holder, owner)
-        self._owners.record(owner)
+        self._locks[key] = (holder, lock.owner)
+        self._owners.record(lock.owner)
         return True
 
     def release(self, tenant: str, conversation_id: str, holder: str) -> None:
@@ -97,26 +83,10 @@ class ConversationLocks:
         created."""
         return (tenant, holder) in self._running
 
-    def add_run(self, tenant: str, holder: str) -> bool:
-        """Record that the response ``holder`` has a run, or that its run is being created. From now
-        on, ``release`` does nothing for this response, because the response must keep its lock
-        until the run ends. Returns False if the run was recorded before."""
-        is_new = (tenant, holder) not in self._running
+    def add_run(self, tenant: str, holder: str) -> None:
+        """Record that the response ``holder`` has a run. From now on, ``release`` does nothing for
+        this response, because the response must keep its lock until the run ends."""
         self._running.add((tenant, holder))
-        return is_new
-
-    def restore_run(self, tenant: str, holder: str, conversation_id: str | None) -> None:
-        """Record a run that an earlier process created and that has not ended. If the run belongs
-        to a conversation, also record that the run's response, ``holder``, has locked the
-        conversation. This lock has no owner until a server claims the run. ``conversation_id``:
-        None if the run belongs to no conversation."""
-        self.add_run(tenant, holder)
-        if conversation_id is not None:
-            self._locks[tenant, conversation_id] = (holder, "")
-
-    def remove_run(self, tenant: str, holder: str) -> None:
-        """Undo ``add_run``, because the run of the response ``holder`` could not be created."""
-        self._running.discard((tenant, holder))
 
     def transfer(self, tenant: str, holder: str, owner: str) -> None:
         """Transfer the locks of a run to the owner that has claimed the run."""

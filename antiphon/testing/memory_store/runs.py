@@ -3,33 +3,31 @@ survive the process."""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import StoreError
 from antiphon.store.common.claims import choose_fairly
-from antiphon.store.common.subscriptions import Subscription, Subscriptions
+from antiphon.store.common.saving import Saving
 from antiphon.store.records import (
     Append,
     Claim,
+    ClaimQuery,
     ConversationLock,
     DueWebhook,
     EventBatch,
     EventPage,
     Job,
-    RunLimit,
-    StoredResponse,
+    NewRun,
+    RunEnd,
     WebhookEvent,
 )
-from antiphon.store.runs import RunLimitReached, RunListener
-from antiphon.store.usage import UsageRecord
+from antiphon.store.runs import LocalNotifications, RunLimitReached, RunStore
 
 from .locks import ConversationLocks, OwnerHeartbeats
 from .reservations import Reservations
@@ -65,79 +63,45 @@ class _Run(Struct):
         return self.batches[-1].last + 1 if self.batches else 0
 
 
-class _SaveResponse(Protocol):
-    """A function that stores a response. ``listed``: whether other requests can refer to the items
-    of the response by id."""
-
-    def __call__(
-        self,
-        tenant: str,
-        stored: StoredResponse,
-        conversation: str | None = None,
-        *,
-        expires_at: int | None = None,
-        listed: bool = True,
-        usage: UsageRecord | None = None,
-    ) -> None: ...
-
-
-class MemoryRuns:
+class MemoryRuns(RunStore):
     """Implements ``RunStore`` with dictionaries. ``save``: a function that stores a response in the
     store to which these runs belong. ``check``: a function that the methods call first. It raises
     ``StoreError`` if the store is closed."""
 
-    def __init__(self, save: _SaveResponse, check: Callable[[], None]) -> None:
+    def __init__(self, save: Callable[[Saving], None], check: Callable[[], None]) -> None:
         self._save = save
         self._check = check
         self._owners = OwnerHeartbeats()
         self._locks = ConversationLocks(self._owners)
         #: Reservations for responses that are being generated.
         self.reservations = Reservations(self._owners)
-        self._subscriptions = Subscriptions()
-        self._listener: RunListener | None = None
+        self.notifications = LocalNotifications()
         self._runs: dict[_Key, _Run] = {}
         self._webhooks: dict[str, tuple[WebhookEvent, int]] = {}
 
-    async def create(
-        self,
-        job: Job,
-        stored: StoredResponse,
-        batch: EventBatch,
-        *,
-        lock: ConversationLock | None = None,
-        api_key: str = "",
-        limits: Sequence[RunLimit] = (),
-    ) -> bool:
+    async def create(self, run: NewRun) -> bool:
         self._check()
+        job, lock = run.job, run.lock
         if lock is not None and not self.is_locked(job.tenant, job.id, lock):
             return False
-        for limit in limits:
+        for limit in run.limits:
             if self._count_unended(job.tenant, limit.api_key) >= limit.max_runs:
                 raise RunLimitReached(limit)
         if (job.tenant, job.id) in self._runs:
             raise StoreError("The store has a run of this id.")
-        run = self._runs[job.tenant, job.id] = _Run(job, api_key)
+        row = self._runs[job.tenant, job.id] = _Run(job, run.api_key)
         self._locks.add_run(job.tenant, job.id)
-        self._save(job.tenant, stored, listed=False)
-        self._add_batch(run, batch)
-        self._notify_queued()
+        self._save(Saving.of_new_run(run))
+        self._add_batch(row, run.batch)
+        self.notifications.notify_queued()
         return True
 
-    async def claim(
-        self,
-        owner: str,
-        models: Collection[str],
-        *,
-        limit: int,
-        lease_s: float,
-        held: Collection[str] | None = None,
-        tenant_limit: int | None = None,
-    ) -> tuple[Claim, ...]:
+    async def claim(self, query: ClaimQuery) -> tuple[Claim, ...]:
         self._check()
-        if limit < 1:
+        if query.limit < 1:
             return ()
-        self._owners.record(owner)
-        is_free = self._owners.free_runs(owner, lease_s, held)
+        self._owners.record(query.owner)
+        is_free = self._owners.free_runs(query)
         queued: dict[str, list[tuple[int, _Run]]] = {}
         running, own = Counter[str](), Counter[str]()
         for rank, run in enumerate(self._runs.values()):
@@ -145,29 +109,26 @@ class MemoryRuns:
                 continue
             running[run.job.tenant] += run.owner is not None
             if not is_free(run.job.id, run.owner):
-                own[run.job.tenant] += run.owner == owner
-            elif run.job.model in models:
+                own[run.job.tenant] += run.owner == query.owner
+            elif run.job.model in query.models:
                 queued.setdefault(run.job.tenant, []).append((rank, run))
-        room = None if tenant_limit is None else {name: tenant_limit - own[name] for name in queued}
+        room = None
+        if query.tenant_limit is not None:
+            room = {name: query.tenant_limit - own[name] for name in queued}
         claims: list[Claim] = []
-        for run in choose_fairly(queued, running, limit=limit, room=room):
-            claims.append(self._take(run, owner))
-            self._locks.transfer(run.job.tenant, run.job.id, owner)
+        for run in choose_fairly(queued, running, limit=query.limit, room=room):
+            claims.append(self._take(run, query.owner))
+            self._locks.transfer(run.job.tenant, run.job.id, query.owner)
         return tuple(claims)
 
-    async def heartbeat(
-        self,
-        owner: str,
-        models: Collection[str] = (),
-        *,
-        lease_s: float = math.inf,
-        held: Collection[str] | None = None,
-    ) -> bool:
+    async def heartbeat(self, query: ClaimQuery) -> bool:
         self._check()
-        self._owners.record(owner)
-        is_free = self._owners.free_runs(owner, lease_s, held)
+        self._owners.record(query.owner)
+        is_free = self._owners.free_runs(query)
         return any(
-            run.ended_at is None and run.job.model in models and is_free(run.job.id, run.owner)
+            run.ended_at is None
+            and run.job.model in query.models
+            and is_free(run.job.id, run.owner)
             for run in self._runs.values()
         )
 
@@ -177,16 +138,13 @@ class MemoryRuns:
         self._locks.remove_tenant(tenant)
         self.reservations.remove_tenant(tenant)
 
-    def subscribe(self, tenant: str, response_id: str) -> Subscription:
-        return self._subscriptions.subscribe(tenant, response_id)
-
     async def lock_conversation(
-        self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
+        self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float
     ) -> bool:
         self._check()
         if not self._locks.has_run(tenant, holder) and self._has_ended(tenant, holder):
             return False
-        return self._locks.acquire(tenant, conversation_id, holder, owner, lease_s=lease_s)
+        return self._locks.acquire(tenant, holder, lock, lease_s=lease_s)
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         self._locks.release(tenant, conversation_id, holder)
@@ -197,13 +155,10 @@ class MemoryRuns:
         If it has, the call counts as a heartbeat of the lock's owner, which is this process. So the
         lock does not expire during the write that the caller starts next.
         """
-        is_locked = self._locks.is_held(tenant, lock.conversation, holder, lock.owner)
+        is_locked = self._locks.is_held(tenant, holder, lock)
         if is_locked:
             self._owners.record(lock.owner)
         return is_locked
-
-    def set_listener(self, listener: RunListener) -> None:
-        self._listener = listener
 
     async def release(self, owner: str) -> None:
         self._check()
@@ -211,7 +166,7 @@ class MemoryRuns:
             if run.owner == owner and run.ended_at is None:
                 run.owner = None
         self._locks.release_owner(owner)
-        self._notify_queued()
+        self.notifications.notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         self._check()
@@ -232,35 +187,18 @@ class MemoryRuns:
                 self._add_batch(run, append.batch)
         return frozenset(lost)
 
-    async def end(
-        self,
-        claim: Claim,
-        stored: StoredResponse,
-        batch: EventBatch,
-        *,
-        conversation: str | None = None,
-        expires_at: int | None = None,
-        webhook: WebhookEvent | None = None,
-        usage: UsageRecord | None = None,
-    ) -> bool:
+    async def end(self, claim: Claim, end: RunEnd) -> bool:
         self._check()
         run = self._claimed_run(claim)
         if run is None:
             return False
         run.ended_at = 0
-        self._add_batch(run, batch)
-        if webhook is not None:
-            self._webhooks[webhook.id] = (webhook, 0)
-        self._save(
-            claim.job.tenant,
-            stored,
-            conversation,
-            expires_at=expires_at,
-            listed=stored.response.store,
-            usage=usage,
-        )
+        self._add_batch(run, end.batch)
+        if end.webhook is not None:
+            self._webhooks[end.webhook.id] = (end.webhook, 0)
+        self._save(Saving.of_run_end(claim.job.tenant, end))
         self._locks.remove_holder(claim.job.tenant, claim.job.id)
-        self._subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])
+        self.notifications.subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])
         return True
 
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
@@ -283,15 +221,11 @@ class MemoryRuns:
             self._webhooks[event.id] = (replace(event, due_at=retry_at), attempts + 1)
         return tuple(DueWebhook(event.id, event.body, count + 1) for event, count in due[:limit])
 
-    async def postpone_webhook(self, event_id: str, until: float) -> None:
+    async def settle_webhook(self, event_id: str, retry_at: float | None) -> None:
         self._check()
-        if event_id in self._webhooks:
-            event, attempts = self._webhooks[event_id]
-            self._webhooks[event_id] = (replace(event, due_at=until), attempts)
-
-    async def delete_webhook(self, event_id: str) -> None:
-        self._check()
-        self._webhooks.pop(event_id, None)
+        event, attempts = self._webhooks.pop(event_id, (None, 0))
+        if event is not None and retry_at is not None:
+            self._webhooks[event_id] = (replace(event, due_at=retry_at), attempts)
 
     async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
         self._check()
@@ -317,7 +251,7 @@ class MemoryRuns:
         """Delete the run of a deleted response."""
         if self._runs.pop(key, None) is not None:
             self._locks.remove_holder(*key)
-            self._subscriptions.mark_stale([key])
+            self.notifications.subscriptions.mark_stale([key])
 
     def delete_tenant(self, tenant: str) -> int:
         """Delete the runs of a tenant. Return their number."""
@@ -362,7 +296,8 @@ class MemoryRuns:
         old_owner, run.owner = run.owner, owner
         run.epoch += 1
         run.attempts += 1
-        self._notify_lost(run.job.id, run.epoch, old_owner)
+        if old_owner:
+            self.notifications.notify_lost([(run.job.id, run.epoch)])
         return Claim(job=run.job, epoch=run.epoch, attempts=run.attempts)
 
     def _claimed_run(self, claim: Claim) -> _Run | None:
@@ -375,14 +310,6 @@ class MemoryRuns:
         if batch.count:
             run.batches += batch.rows
             run.attempts = 0
-            self._subscriptions.publish(run.job.tenant, run.job.id, replace(batch, tokens=b""))
-
-    def _notify_queued(self) -> None:
-        if self._listener is not None:
-            self._listener.on_run_queued()
-
-    def _notify_lost(self, response_id: str, epoch: int, old_owner: str | None) -> None:
-        """Notify the listener that another owner took over a run from ``old_owner``. If the run had
-        no owner, do nothing."""
-        if old_owner and self._listener is not None:
-            self._listener.on_run_lost(response_id, epoch)
+            self.notifications.subscriptions.publish(
+                run.job.tenant, run.job.id, replace(batch, tokens=b"")
+            )

@@ -4,40 +4,42 @@ process."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.errors import StoreError
-from antiphon.store.base import Retention
-from antiphon.store.blob_storage import NoBlobResponses
+from antiphon.store.base import Retention, Store
 from antiphon.store.common.eviction import TenantTotals
 from antiphon.store.common.quotas import exceeds
 from antiphon.store.common.row_mapping import item_kind
+from antiphon.store.common.saving import Saving
+from antiphon.store.containers import ContainerDirectory
+from antiphon.store.keys import KeyStore
+from antiphon.store.rates import RateStore
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
+    Reservation,
     ResponseQuery,
     StoredResponse,
-    SweepRecord,
     TenantUsage,
 )
+from antiphon.store.skills import SkillStore, bundle_bytes
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary, summarize
 
 from .audit import MemoryAudit
-from .containers import MemoryContainers
 from .files import MemoryFiles
-from .keys import MemoryKeys
-from .rates import MemoryRates
 from .runs import MemoryRuns
-from .skills import MemorySkills
 from .usage import MemoryUsage
+from .values import MemoryValues
 from .vectors import MemoryVectorIndex
 
 __all__ = ["MemoryStore"]
@@ -96,7 +98,7 @@ class _ConversationRow(Struct):
 _Key = tuple[str, str]
 
 
-class MemoryStore(NoBlobResponses):
+class MemoryStore(Store):
     """Implements ``Store`` with dictionaries."""
 
     def __init__(self) -> None:
@@ -106,19 +108,18 @@ class MemoryStore(NoBlobResponses):
         self._children: dict[_Key, set[_Key]] = {}
         self._holders: dict[_Key, set[_Key]] = {}
         self._conversations: dict[_Key, _ConversationRow] = {}
-        self._secrets: dict[str, bytes] = {}
         #: By tenant and approval: the response that claimed it, and the time of the claim.
         self._approvals: dict[_Key, tuple[str, int]] = {}
-        self._sweep_record: SweepRecord | None = None
         self._order = 0
         self._closed = False
-        self.keys = MemoryKeys(self._check)
+        self.values = MemoryValues(self._check)
+        self.keys = KeyStore(self.values)
+        self.rates = RateStore(self.values)
+        self.containers = ContainerDirectory(self.values)
+        self.skills = SkillStore(self.values)
         self.audit = MemoryAudit(self._check)
-        self.rates = MemoryRates(self._check)
-        self.containers = MemoryContainers(self._check)
         self.usage_log = MemoryUsage(self._check)
         self.runs = MemoryRuns(self._save, self._check)
-        self.skills = MemorySkills(self._check)
         self.vectors = MemoryVectorIndex(self._check)
         self.files = MemoryFiles(self._check, on_deleted=self.vectors.forget_file)
 
@@ -131,41 +132,36 @@ class MemoryStore(NoBlobResponses):
         usage: UsageRecord | None = None,
     ) -> bool:
         self._check()
+        saving = Saving(tenant=tenant, stored=stored, usage=usage)
         if lock is None:
-            self._save(tenant, stored, usage=usage)
+            self._save(saving)
             return True
         name = stored.response.id
         if (tenant, name) in self._rows:
             return True
         is_locked = self.runs.is_locked(tenant, name, lock)
         if is_locked:
-            self._save(tenant, stored, lock.conversation, usage=usage)
+            self._save(replace(saving, conversation=lock.conversation))
         return is_locked
 
-    def _save(
-        self,
-        tenant: str,
-        stored: StoredResponse,
-        conversation: str | None = None,
-        *,
-        expires_at: int | None = None,
-        listed: bool = True,
-        usage: UsageRecord | None = None,
-    ) -> None:
-        if usage is not None:
-            self.usage_log.add_now(usage)
-        key = (tenant, stored.response.id)
+    def _save(self, saving: Saving) -> None:
+        stored = saving.stored
+        if saving.usage is not None:
+            self.usage_log.add_now(saving.usage)
+        key = (saving.tenant, stored.response.id)
         old = self._rows.get(key)
         if old is not None:
             self._unlink(key, old)
         self._order += 1
         order = old.order if old else self._order
-        row = _ResponseRow(stored, len(_encode(stored)), order, listed, expires_at=expires_at)
+        row = _ResponseRow(
+            stored, len(_encode(stored)), order, saving.listed, expires_at=saving.expires_at
+        )
         self._rows[key] = row
         self._children.setdefault(_parent(key, row), set()).add(key)
-        for item in row.items if listed else ():
-            self._holders.setdefault((tenant, item.id), set()).add(key)
-        conversation_row = self._conversations.get((tenant, conversation or ""))
+        for item in row.items if saving.listed else ():
+            self._holders.setdefault((saving.tenant, item.id), set()).add(key)
+        conversation_row = self._conversations.get((saving.tenant, saving.conversation or ""))
         if conversation_row is not None:
             conversation_row.add(row.items)
 
@@ -173,9 +169,6 @@ class MemoryStore(NoBlobResponses):
         self._check()
         row = self._rows.get((tenant, response_id))
         return row.stored if row is not None and row.live else None
-
-    async def has_response(self, tenant: str, response_id: str) -> bool:
-        return await self.load(tenant, response_id) is not None
 
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         self._check()
@@ -237,8 +230,10 @@ class MemoryStore(NoBlobResponses):
             total += _drop_tenant(rows, tenant)
         total += sum(
             part.delete_tenant(tenant)
-            for part in (self.vectors, self.files, self.skills, self.usage_log)
+            for part in (self.vectors, self.files, self.values, self.usage_log)
         )
+        for container in await self.containers.list(tenant):
+            total += await self.containers.delete(tenant, container.resource.id)
         return total
 
     async def usage(self, tenant: str) -> TenantUsage:
@@ -253,7 +248,7 @@ class MemoryStore(NoBlobResponses):
             running_runs=running,
             files=files,
             files_bytes=files_bytes,
-            skills_bytes=self.skills.total_bytes(tenant),
+            skills_bytes=await bundle_bytes(self.values, tenant),
             vector_stores=self.vectors.count(tenant),
         )
 
@@ -261,41 +256,23 @@ class MemoryStore(NoBlobResponses):
         rows = [row for key, row in self._rows.items() if key[0] == tenant]
         return sum(row.live for row in rows), sum(row.bytes for row in rows)
 
-    async def reserve_response(
-        self,
-        tenant: str,
-        response_id: str,
-        owner: str,
-        *,
-        max_responses: int | None,
-        max_bytes: int | None,
-        lease_s: float,
-    ) -> bool:
+    async def reserve_response(self, reservation: Reservation) -> bool:
         self._check()
-        undo = self.runs.reservations.add(tenant, response_id, owner)
-        reserved = self.runs.reservations.ids(tenant, lease_s)
+        tenant, reservations = reservation.tenant, self.runs.reservations
+        undo = reservations.add(tenant, reservation.response_id, reservation.owner)
+        reserved = reservations.ids(tenant, reservation.lease_s)
         saved = [self._rows[tenant, id] for id in reserved if (tenant, id) in self._rows]
         unsaved = len(reserved) - sum(row.live for row in saved)
         count, stored_bytes = self._response_totals(tenant)
-        if exceeds(count + unsaved, max_responses) or exceeds(stored_bytes + 1, max_bytes):
+        if exceeds(count + unsaved, reservation.max_responses) or exceeds(
+            stored_bytes + 1, reservation.max_bytes
+        ):
             undo()
             return False
         return True
 
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
         self.runs.reservations.remove(tenant, response_id, owner)
-
-    async def check_writable(self) -> None:
-        self._check()
-
-    async def clock(self, now: float) -> float:
-        return now
-
-    async def load_sweep_record(self) -> SweepRecord | None:
-        return self._sweep_record
-
-    async def save_sweep_record(self, record: SweepRecord) -> None:
-        self._sweep_record = record
 
     async def sweep(self, retention: Retention, now: int) -> int:
         self._check()
@@ -391,11 +368,6 @@ class MemoryStore(NoBlobResponses):
         conversation_row.add(items)
         return True
 
-    async def load_conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
-        self._check()
-        conversation_row = self._conversations.get((tenant, conversation_id))
-        return tuple(conversation_row.items.values()) if conversation_row is not None else ()
-
     async def list_conversation_items(
         self, tenant: str, conversation_id: str, query: ItemQuery
     ) -> tuple[Item, ...] | None:
@@ -404,16 +376,6 @@ class MemoryStore(NoBlobResponses):
         if row is None or not query.cursors <= row.items.keys():
             return None if query.cursors else ()
         return tuple(islice(row.select(query), query.limit))
-
-    async def find_conversation_items(
-        self, tenant: str, conversation_id: str, item_ids: Collection[str]
-    ) -> tuple[Item, ...]:
-        self._check()
-        row = self._conversations.get((tenant, conversation_id))
-        wanted = frozenset(item_ids)
-        if row is None or wanted.isdisjoint(row.items.keys()):
-            return ()
-        return tuple(item for id, item in row.items.items() if id in wanted)
 
     async def remove_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
@@ -435,10 +397,6 @@ class MemoryStore(NoBlobResponses):
         self._check()
         if self._approvals.get((tenant, approval_id), ("", 0))[0] == response_id:
             del self._approvals[tenant, approval_id]
-
-    async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
-        self._check()
-        return self._secrets.setdefault(name, new_secret)
 
     async def close(self) -> None:
         self._closed = True

@@ -9,6 +9,7 @@ from msgspec.structs import astuple
 
 from antiphon.store.usage import (
     Rollup,
+    UsageLog,
     UsageQuery,
     UsageRecord,
     UsageTotals,
@@ -22,7 +23,7 @@ _Key = tuple[int, str, str, str, str]
 _Sums = tuple[int, ...]
 
 
-class MemoryUsage:
+class MemoryUsage(UsageLog):
     """Implements ``UsageLog`` with dictionaries. ``check``: a function that the methods call first.
     It raises ``StoreError`` if the store is closed."""
 

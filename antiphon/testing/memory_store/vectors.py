@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
 
 from msgspec import Struct, field
 
@@ -18,11 +17,9 @@ from antiphon.store.vectors import (
     IndexedChunk,
     IndexedFile,
     IndexingTask,
-    IndexUsage,
-    VectorFileQuery,
-    VectorsVersion,
+    VectorIndex,
 )
-from antiphon.wire.resources.vector_stores import FileBatch, FileCounts, VectorStore
+from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
 __all__ = ["MemoryVectorIndex"]
 
@@ -56,7 +53,7 @@ class _StoreRow(Struct):
                 yield id, chunk_row
 
 
-class MemoryVectorIndex:
+class MemoryVectorIndex(VectorIndex):
     """Stores the chunks of vector stores in dictionaries, and searches them. Implements
     ``VectorIndex``. ``check``: a function that the methods call first. It raises ``StoreError`` if
     the store is closed."""
@@ -75,10 +72,6 @@ class MemoryVectorIndex:
         store_row.store = store
         return True
 
-    async def get(self, tenant: str, store_id: str) -> VectorStore | None:
-        store_row = self._store(tenant, store_id)
-        return store_row.store if store_row is not None else None
-
     async def list_stores(self, tenant: str) -> tuple[VectorStore, ...]:
         self._check()
         return tuple(store_row.store for key, store_row in self._stores.items() if key[0] == tenant)
@@ -86,15 +79,6 @@ class MemoryVectorIndex:
     async def delete(self, tenant: str, store_id: str) -> bool:
         self._check()
         return self._stores.pop((tenant, store_id), None) is not None
-
-    async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
-        files = await self.list_files(tenant, store_id)
-        selected = [each.file for each in files if batch in (None, each.batch)]
-        counts = Counter[str](file.status for file in selected)
-        return IndexUsage(
-            counts=FileCounts(**counts, total=len(selected)),
-            bytes=sum(file.usage_bytes for file in selected),
-        )
 
     async def add_files(
         self, tenant: str, files: Sequence[IndexedFile], batch: FileBatch | None
@@ -129,10 +113,6 @@ class MemoryVectorIndex:
         file_row.indexed = indexed
         return True
 
-    async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
-        file_row = self._file_row(tenant, store_id, file_id)
-        return file_row.indexed if file_row is not None else None
-
     async def list_files(self, tenant: str, store_id: str) -> tuple[IndexedFile, ...]:
         store_row = self._store(tenant, store_id)
         return (
@@ -140,23 +120,6 @@ class MemoryVectorIndex:
             if store_row is not None
             else ()
         )
-
-    async def list_file_page(
-        self, tenant: str, store_id: str, query: VectorFileQuery
-    ) -> tuple[IndexedFile, ...]:
-        files = await self.list_files(tenant, store_id)
-        ordered = files[::-1] if query.newest_first else files
-        names = [entry.file.id for entry in ordered]
-        if any(id not in names for id in (query.after, query.until) if id is not None):
-            return ()
-        start = 0 if query.after is None else names.index(query.after) + 1
-        stop = None if query.until is None else names.index(query.until)
-        selected = (
-            entry
-            for entry in ordered[start:stop]
-            if query.status in (None, entry.file.status) and query.batch in (None, entry.batch)
-        )
-        return tuple(islice(selected, query.limit))
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
         store_row = self._store(tenant, store_id)
@@ -202,10 +165,6 @@ class MemoryVectorIndex:
         ]
         return tuple(sorted(hits, key=lambda hit: (-hit.score, hit.chunk))[:limit])
 
-    async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
-        numbers = (await self.load_vectors(tenant, store_id, model)).chunks
-        return VectorsVersion(max(numbers, default=0), len(numbers))
-
     async def load_vectors(self, tenant: str, store_id: str, model: str) -> ChunkVectors:
         store_row = self._store(tenant, store_id)
         chunk_rows = store_row.chunks() if store_row is not None else ()
@@ -215,17 +174,6 @@ class MemoryVectorIndex:
             if chunk_row.chunk.vector is not None and chunk_row.model == model
         ]
         return ChunkVectors.from_rows(rows)
-
-    async def search_vectors(
-        self,
-        tenant: str,
-        store_id: str,
-        model: str,
-        vector: bytes,
-        files: Collection[str] | None,
-        limit: int,
-    ) -> tuple[ChunkHit, ...] | None:
-        return None
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         self._check()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from antiphon.runs.background import snapshots
 from antiphon.runs.background.event_codec import encode_events
 from antiphon.runs.background.snapshots import Snapshots
-from antiphon.store.records import Append, Claim, EventBatch
+from antiphon.store.records import Append, Claim, ClaimQuery, EventBatch, NewRun, RunEnd
 from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import ResponseWriter
 from antiphon.testing.memory_store.store import MemoryStore
@@ -51,8 +51,12 @@ class Running:
         self.store = store
         self.writer.create()
         stored = replace(queued_response(self.name), response=self.response)
-        await store.runs.create(job(self.name), stored, self._batch(self.writer.take()))
-        (self.claim,) = await store.runs.claim("one", ["m"], limit=1, lease_s=3_600)
+        await store.runs.create(
+            NewRun(job=job(self.name), stored=stored, batch=self._batch(self.writer.take()))
+        )
+        (self.claim,) = await store.runs.claim(
+            ClaimQuery(owner="one", models=["m"], limit=1, lease_s=3_600)
+        )
         self.writer.start()
         self.item = self.writer.open(Message(role="assistant", content=()))
 
@@ -103,7 +107,10 @@ async def test_ended_run_has_no_snapshot() -> None:
     read = Snapshots(store, KINDS)
     assert await read.read("t", run.response) is not None
     assert run.claim is not None
-    await store.runs.end(run.claim, ended_response("a"), EventBatch(first=99, count=0, lines=b""))
+    await store.runs.end(
+        run.claim,
+        RunEnd(stored=ended_response("a"), batch=EventBatch(first=99, count=0, lines=b"")),
+    )
     assert await read.read("t", run.response) is None
     assert not read._states
 

@@ -21,6 +21,7 @@ from antiphon.runs.background.worker import BackgroundWorker, LeaseConfig
 from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
+from antiphon.store.records import ClaimQuery
 from antiphon.stream.deltas import Close, Delta, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
@@ -433,7 +434,9 @@ async def test_taken_over_run_has_the_authorization_of_its_tools(store: Store) -
     tool = {"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp", **secrets}
     first = make_service(local(engine(["Never."])), store, providers={"mcp": Dice()}, seal=seal)
     queued = await enqueue(first, tools=[tool])
-    (claim,) = await store.runs.claim("spy", {"scripted"}, limit=1, lease_s=10)
+    (claim,) = await store.runs.claim(
+        ClaimQuery(owner="spy", models={"scripted"}, limit=1, lease_s=10)
+    )
     retrieved = await first.retrieve("t", queued.id)
     for public in (str(claim.job), msgspec.json.encode(retrieved).decode()):
         assert "top-secret" not in public

@@ -15,7 +15,7 @@ from antiphon.errors import StoreError
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.store.records import ConversationLock
+from antiphon.store.records import ConversationLock, RunEnd
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run, ended_response
 from antiphon.testing.store_check import make_response
@@ -92,9 +92,11 @@ async def test_runs_and_conversations_keep_large_responses_in_blobs(
 ) -> None:
     claim = await begin_run(store)
     large = make_response("a", text=LARGE)
-    assert await store.runs.end(claim, large, batch(2))
+    assert await store.runs.end(claim, RunEnd(stored=large, batch=batch(2)))
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
-    assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "o", lease_s=60)
+    assert await store.runs.lock_conversation(
+        "t", "resp_b", ConversationLock("conv_a", "o"), lease_s=60
+    )
     lock = ConversationLock("conv_a", "o")
     assert await store.save("t", make_response("b", text=LARGE), lock=lock)
     assert await rows(url) == len(await keys(blobs)) == 2
@@ -175,5 +177,5 @@ async def test_reading_without_blobs_is_an_error(url: str, store: Store) -> None
 async def test_a_large_end_of_a_lost_run_leaves_no_row(store: Store, url: str) -> None:
     claim = await begin_run(store)
     await store.delete("t", "resp_a")
-    assert not await store.runs.end(claim, ended_response("a"), batch(2))
+    assert not await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2)))
     assert await rows(url) == 0

@@ -10,7 +10,7 @@ import asyncpg
 
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.store.records import Append
+from antiphon.store.records import Append, RunEnd
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run, ended_response, numbers
 
@@ -45,7 +45,7 @@ class Opened:
     async def end_run(self, name: str) -> None:
         """Create a run and end it."""
         claim = await begin_run(self.store, name)
-        assert await self.store.runs.end(claim, ended_response(name), batch(2))
+        assert await self.store.runs.end(claim, RunEnd(stored=ended_response(name), batch=batch(2)))
 
 
 @asynccontextmanager

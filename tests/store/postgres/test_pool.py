@@ -21,7 +21,7 @@ from antiphon.store import open_store
 from antiphon.store.common.sql import migrations, queries
 from antiphon.store.postgres.pool import index_key
 from antiphon.store.postgres.store import PostgresStore
-from antiphon.store.records import Append
+from antiphon.store.records import Append, ClaimQuery, Reservation, RunEnd
 from antiphon.testing.file_check import make_file
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begin_run, ended_response
@@ -301,7 +301,7 @@ async def test_pool_recovers_from_a_killed_server() -> None:
                 store.runs.append((Append(claim, batch(2)),)),
                 store.save("t", make_response("b")),
                 store.load("t", "resp_a"),
-                store.runs.claim("two", ["m"], limit=1, lease_s=60),
+                store.runs.claim(ClaimQuery(owner="two", models=["m"], limit=1, lease_s=60)),
             ):
                 with pytest.raises(RunError, match="does not answer"):
                     await work
@@ -311,7 +311,9 @@ async def test_pool_recovers_from_a_killed_server() -> None:
                 await tail.wait()  # it hears again: what was said meanwhile has to be read
             assert tail.is_stale
         assert await store.runs.append((Append(claim, batch(2)),)) == frozenset()
-        assert await store.runs.end(claim, ended_response("a"), batch(3)) is True
+        assert (
+            await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(3))) is True
+        )
         await store.close()
 
 
@@ -348,7 +350,9 @@ async def test_cancelled_append_still_notifies(database: Postgres) -> None:
             await tail.wait()
             found = tail.next_batch(1)
             assert found is not None and found.first == 2
-            ending = asyncio.create_task(store.runs.end(claim, ended_response("a"), batch(3)))
+            ending = asyncio.create_task(
+                store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(3)))
+            )
             await asyncio.sleep(0)
             ending.cancel()
             await store.close()
@@ -367,7 +371,12 @@ async def test_a_tenant_that_waits_for_its_lock_leaves_connections_to_others(
         limits: dict[str, Any] = {"max_responses": 9, "max_bytes": None, "lease_s": 60}
         return [
             *(store.files.put("flood", make_file(name), b"x") for name in "abc"),
-            *(store.reserve_response("flood", f"resp_{n}", "o", **limits) for n in range(3)),
+            *(
+                store.reserve_response(
+                    Reservation(tenant="flood", response_id=f"resp_{n}", owner="o", **limits)
+                )
+                for n in range(3)
+            ),
         ]
 
     try:
@@ -393,7 +402,11 @@ async def test_two_servers_together_do_not_exceed_a_quota(database: Postgres) ->
         async with asyncio.timeout(60):
             for writes in (
                 [
-                    store.reserve_response("t", f"resp_{number}{n}", str(number), **limits)
+                    store.reserve_response(
+                        Reservation(
+                            tenant="t", response_id=f"resp_{number}{n}", owner=str(number), **limits
+                        )
+                    )
                     for number, store in enumerate(stores)
                     for n in range(6)
                 ],

@@ -17,7 +17,16 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.common import claimable_runs
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.postgres import store as postgres_store
-from antiphon.store.records import Append, ResponseQuery, TenantUsage
+from antiphon.store.records import (
+    Append,
+    ClaimQuery,
+    ConversationLock,
+    NewRun,
+    Reservation,
+    ResponseQuery,
+    RunEnd,
+    TenantUsage,
+)
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
 from antiphon.testing.store_check import make_response
@@ -80,7 +89,7 @@ async def test_subscription_reads_a_run_of_another_process(database: Postgres) -
             reading = asyncio.create_task(read_events(other, tail, 200))
             for n in range(2, 200):
                 await one.runs.append((Append(claim, batch(n)),))
-            assert await one.runs.end(claim, ended_response("a"), batch(200))
+            assert await one.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(200)))
             assert await reading == list(range(201))
 
 
@@ -111,12 +120,19 @@ async def test_many_subscriptions_at_once(database: Postgres) -> None:
 async def test_owner_without_heartbeat_loses_its_runs(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         claim = await begin_run(one, owner="dead")
-        assert await other.runs.claim("alive", ["m"], limit=9, lease_s=60) == ()
-        await one.runs.heartbeat("dead")
-        (taken,) = await other.runs.claim("alive", ["m"], limit=9, lease_s=0)
+        assert (
+            await other.runs.claim(ClaimQuery(owner="alive", models=["m"], limit=9, lease_s=60))
+            == ()
+        )
+        await one.runs.heartbeat(ClaimQuery(owner="dead"))
+        (taken,) = await other.runs.claim(
+            ClaimQuery(owner="alive", models=["m"], limit=9, lease_s=0)
+        )
         assert (taken.job, taken.epoch) == (claim.job, claim.epoch + 1)
         assert await one.runs.append((Append(claim, batch(2)),)) == {"resp_a"}  # a zombie
-        assert await one.runs.end(claim, ended_response("a"), batch(2)) is False
+        assert (
+            await one.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2))) is False
+        )
         assert await other.runs.append((Append(taken, batch(2)),)) == frozenset()
 
 
@@ -126,19 +142,31 @@ async def test_run_whose_row_was_locked_is_claimed_soon(
     """A reader locks the row for a moment, to mark that it follows the run."""
     url = await database.create_migrated_database()
     store = await open_store(url)
-    await store.runs.create(job("a"), queued_response("a"), batch(0))
+    await store.runs.create(NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0)))
     listener = RecordingListener()
-    monkeypatch.setattr(store.runs._notifications, "_listener", listener)
+    monkeypatch.setattr(store.runs.notifications, "listener", listener)
     connection = await asyncpg.connect(url)
     async with asyncio.timeout(60):
         async with connection.transaction():
             await connection.execute("UPDATE antiphon.runs SET followed_until = now()")
             for _ in range(3):  # the row stays locked
                 listener.news.clear()
-                assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
-                assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
+                assert (
+                    await store.runs.claim(
+                        ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60)
+                    )
+                    == ()
+                )
+                assert (
+                    await store.runs.claim(
+                        ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60)
+                    )
+                    == ()
+                )
                 await listener.news.wait()
-        (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+        (claim,) = await store.runs.claim(
+            ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60)
+        )
     assert claim.job == job("a")
     await connection.close()
     await store.close()
@@ -169,7 +197,9 @@ async def test_lock_is_refused_while_its_run_ends(database: Postgres) -> None:
     async with asyncio.timeout(60):
         async with connection.transaction():
             await connection.execute("UPDATE antiphon.runs SET ended_at = 0")
-            lock = store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=60)
+            lock = store.runs.lock_conversation(
+                "t", "resp_a", ConversationLock("conv_a", "one"), lease_s=60
+            )
             locking = asyncio.create_task(lock)
             waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             while not locking.done() and not await connection.fetchval(waits):
@@ -182,10 +212,12 @@ async def test_lock_is_refused_while_its_run_ends(database: Postgres) -> None:
 async def test_run_is_claimed_once(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(40):
-            await one.runs.create(job(str(n)), queued_response(str(n)), batch(0))
+            await one.runs.create(
+                NewRun(job=job(str(n)), stored=queued_response(str(n)), batch=batch(0))
+            )
         taken = await asyncio.gather(
             *(
-                store.runs.claim(name, ["m"], limit=5, lease_s=60)
+                store.runs.claim(ClaimQuery(owner=name, models=["m"], limit=5, lease_s=60))
                 for store, name in ((one, "a"), (other, "b")) * 5
             )
         )
@@ -208,24 +240,34 @@ async def test_owner_is_notified_of_a_takeover(database: Postgres) -> None:
 async def test_all_processes_are_notified_of_a_queued_run(database: Postgres) -> None:
     async with two(database) as (one, _, listener):
         listener.news.clear()
-        await one.runs.create(job("a"), queued_response("a"), batch(0))
+        await one.runs.create(NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0)))
         await listener.news.wait()
 
 
 async def test_lock_passes_on_with_its_run(database: Postgres) -> None:
     async with two(database) as (one, other, _):
-        await one.runs.lock_conversation("t", "conv_a", "resp_a", "dead", lease_s=60)
-        await begin_run(one, owner="dead")
-        assert not await other.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=60)
-        await other.runs.claim("alive", ["m"], limit=9, lease_s=0)
-        await one.runs.release("dead")
-        assert not await one.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=60)
-        assert not await one.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=0), (
-            "another owner continues its run"
+        await one.runs.lock_conversation(
+            "t", "resp_a", ConversationLock("conv_a", "dead"), lease_s=60
         )
+        await begin_run(one, owner="dead")
+        assert not await other.runs.lock_conversation(
+            "t", "resp_b", ConversationLock("conv_a", "x"), lease_s=60
+        )
+        await other.runs.claim(ClaimQuery(owner="alive", models=["m"], limit=9, lease_s=0))
+        await one.runs.release("dead")
+        assert not await one.runs.lock_conversation(
+            "t", "resp_b", ConversationLock("conv_a", "x"), lease_s=60
+        )
+        assert not await one.runs.lock_conversation(
+            "t", "resp_b", ConversationLock("conv_a", "x"), lease_s=0
+        ), "another owner continues its run"
         claim = await one.runs.take_over("t", "resp_a")
-        assert claim is not None and await one.runs.end(claim, ended_response("a"), batch(9))
-        assert await one.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=0)
+        assert claim is not None and await one.runs.end(
+            claim, RunEnd(stored=ended_response("a"), batch=batch(9))
+        )
+        assert await one.runs.lock_conversation(
+            "t", "resp_b", ConversationLock("conv_a", "x"), lease_s=0
+        )
 
 
 async def test_store_recovers_from_a_server_restart() -> None:
@@ -357,10 +399,19 @@ async def test_reservations_add_many_changes_to_the_totals(database: Postgres) -
         await store.save("t", make_response(str(n)))
     for name in "ab":
         assert await store.reserve_response(
-            "t", name, "o", max_responses=104, max_bytes=None, lease_s=60
+            Reservation(
+                tenant="t",
+                response_id=name,
+                owner="o",
+                max_responses=104,
+                max_bytes=None,
+                lease_s=60,
+            )
         )
     assert not await store.reserve_response(
-        "t", "c", "o", max_responses=104, max_bytes=None, lease_s=60
+        Reservation(
+            tenant="t", response_id="c", owner="o", max_responses=104, max_bytes=None, lease_s=60
+        )
     )
     assert await query_number(url, "SELECT count(*) FROM antiphon.response_changes") == 0
     assert (await store.usage("t")).responses == 102
@@ -390,17 +441,21 @@ async def test_concurrent_appends_and_deletion_leave_no_rows(database: Postgres)
     async with asyncio.timeout(60):
         for n in range(25):
             claim = await begin_run(one, str(n))
-            await one.runs.lock_conversation("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
+            await one.runs.lock_conversation(
+                "t", f"resp_{n}", ConversationLock(f"conv_{n}", "one"), lease_s=60
+            )
             appended, ended_, deleted, _, _ = await asyncio.gather(
                 one.runs.append((Append(claim, batch(2)),)),
-                one.runs.end(claim, ended_response(str(n)), batch(3)),
+                one.runs.end(claim, RunEnd(stored=ended_response(str(n)), batch=batch(3))),
                 other.delete("t", f"resp_{n}"),
                 other.sweep(Retention(max_age_s=10), 0),
-                one.runs.heartbeat("one"),
+                one.runs.heartbeat(ClaimQuery(owner="one")),
             )
             assert deleted and appended in (frozenset(), {f"resp_{n}"}) and ended_ in (True, False)
             assert await one.load("t", f"resp_{n}") is None
-            assert await one.runs.lock_conversation("t", f"conv_{n}", "resp_x", "x", lease_s=60)
+            assert await one.runs.lock_conversation(
+                "t", "resp_x", ConversationLock(f"conv_{n}", "x"), lease_s=60
+            )
     await one.sweep(Retention(), 1_000)
     for table in ("responses", "runs", "batches", "items"):
         assert await query_number(url, f"SELECT count(*) FROM antiphon.{table}") == 0, table
@@ -414,7 +469,7 @@ async def test_finished_run_keeps_no_job(database: Postgres) -> None:
     claim = await begin_run(store)
     stored = "SELECT sum(length(request) + length(prompt)) FROM antiphon.runs"
     assert await query_number(url, stored) > 0
-    await store.runs.end(claim, ended_response("a"), batch(2))
+    await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2)))
     assert await query_number(url, stored) == 0
     await store.close()
 
@@ -422,8 +477,10 @@ async def test_finished_run_keeps_no_job(database: Postgres) -> None:
 async def test_append_of_more_runs_than_a_notice_can_name(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(400):
-            await one.runs.create(job(str(n)), queued_response(str(n)), batch(0))
-        claims = await one.runs.claim("one", ["m"], limit=400, lease_s=60)
+            await one.runs.create(
+                NewRun(job=job(str(n)), stored=queued_response(str(n)), batch=batch(0))
+            )
+        claims = await one.runs.claim(ClaimQuery(owner="one", models=["m"], limit=400, lease_s=60))
         with other.runs.subscribe("t", "resp_399") as tail:
             for n in range(1, 4):
                 await one.runs.append([Append(claim, batch(n)) for claim in claims])
@@ -448,7 +505,7 @@ async def test_reader_sees_an_end_whose_answer_was_lost(
         claim = await begin_run(one, "a")
         with one.runs.subscribe("t", "resp_a") as tail:
             monkeypatch.setattr(one.runs, "mark_stale", lambda tenant, response_id: None)
-            assert await one.runs.end(claim, ended_response("a"), batch(2, 0))
+            assert await one.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(2, 0)))
             await tail.wait()
             assert tail.is_stale
 
@@ -461,13 +518,15 @@ async def test_claimed_run_wakes_no_other_process(
     monkeypatch.setattr(claimable_runs, "_MIN_WAIT_S", 3600.0)
     async with two(database) as (one, other, listener):
         queue: Any = other.runs
-        queue = queue._notifications._queue
+        queue = queue.notifications._queue
         listener.news.clear()
-        await one.runs.create(job("a"), queued_response("a"), batch(0))
+        await one.runs.create(NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0)))
         async with asyncio.timeout(60):
             while queue._timer is None:
                 await asyncio.sleep(0)
-            (claim,) = await one.runs.claim("one", ["m"], limit=1, lease_s=60)
+            (claim,) = await one.runs.claim(
+                ClaimQuery(owner="one", models=["m"], limit=1, lease_s=60)
+            )
             while queue._timer is not None:
                 await asyncio.sleep(0)
             assert not listener.news.is_set()

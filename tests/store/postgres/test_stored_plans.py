@@ -16,9 +16,12 @@ from antiphon.store.containers import ContainerRecord
 from antiphon.store.files import FileQuery
 from antiphon.store.records import (
     Append,
+    ClaimQuery,
     ConversationLock,
     ItemQuery,
+    Reservation,
     ResponseQuery,
+    RunEnd,
 )
 from antiphon.store.vectors import IndexedChunk, VectorFileQuery
 from antiphon.testing.file_check import make_file
@@ -54,7 +57,14 @@ async def use_responses(store: Store, n: int) -> None:
     """Store, read, list and delete responses and conversations."""
     name, previous = str(n), str(n - 1) if n % 3 else None
     await store.reserve_response(
-        "t", f"resp_{name}", "owner", max_responses=10**6, max_bytes=None, lease_s=60
+        Reservation(
+            tenant="t",
+            response_id=f"resp_{name}",
+            owner="owner",
+            max_responses=10**6,
+            max_bytes=None,
+            lease_s=60,
+        )
     )
     await store.save("t", make_response(name, previous))
     await store.release_reservation("t", f"resp_{name}", "owner")
@@ -87,7 +97,9 @@ async def use_conversations(store: Store, n: int) -> None:
     await store.remove_conversation_item("t", "conv_0", f"msg_d_{n}_conv_0")
     lock = ConversationLock(conversation=f"conv_{n}", owner="owner")
     holder = f"resp_in_{n}"
-    assert await store.runs.lock_conversation("t", f"conv_{n}", holder, "owner", lease_s=60)
+    assert await store.runs.lock_conversation(
+        "t", holder, ConversationLock(f"conv_{n}", "owner"), lease_s=60
+    )
     await store.save("t", make_response(f"in_{n}"), lock=lock)
     await store.runs.unlock_conversation("t", f"conv_{n}", holder)
 
@@ -101,10 +113,10 @@ async def use_runs(store: Store, n: int) -> None:
         await store.runs.events("t", f"resp_{name}", -1, limit=10)
         await store.runs.load_batches(claim)
         if name.startswith("run"):
-            await store.runs.end(claim, ended_response(name), batch(5))
+            await store.runs.end(claim, RunEnd(stored=ended_response(name), batch=batch(5)))
             await store.load("t", f"resp_{name}")
     assert await store.delete("t", f"resp_run_{n}_deleted")
-    await store.runs.heartbeat("one", ["m"], lease_s=60)
+    await store.runs.heartbeat(ClaimQuery(owner="one", models=["m"], lease_s=60))
     await store.runs.count_unended("t", "key")
 
 

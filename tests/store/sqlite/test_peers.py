@@ -14,7 +14,7 @@ from antiphon.errors import SetupError
 from antiphon.store.base import Retention
 from antiphon.store.common import claimable_runs
 from antiphon.store.common.subscriptions import Subscription
-from antiphon.store.records import Append, ConversationLock
+from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, Reservation, RunEnd
 from antiphon.store.sqlite import peer_notifications
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
@@ -87,7 +87,7 @@ async def test_a_lost_message_only_delays_an_event(
     async with pair(tmp_path) as (one, other):
         claim = await begin_run(one)
         notifications: Any = one.runs
-        notifications._notifications._peers.send = lambda *message: None
+        notifications.notifications._peers.send = lambda *message: None
         with other.runs.subscribe("t", "resp_a") as subscription:
             reading = asyncio.create_task(follow(other, subscription, 3))
             await one.runs.append((Append(claim, batch(2)),))
@@ -103,35 +103,46 @@ async def test_runs_are_claimed_and_lost_across_processes(
         first, second = Listener(), Listener()
         one.runs.set_listener(first)
         other.runs.set_listener(second)
-        await one.runs.create(job("a"), queued_response("a"), batch(0, 2))
+        await one.runs.create(NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0, 2)))
         await asyncio.wait_for(second.queued.wait(), 60)
-        (claim,) = await one.runs.claim("one", ["m"], limit=9, lease_s=LONG_S)
-        assert await other.runs.claim("two", ["m"], limit=9, lease_s=LONG_S) == ()
-        (seized,) = await other.runs.claim("two", ["m"], limit=9, lease_s=0)
+        (claim,) = await one.runs.claim(
+            ClaimQuery(owner="one", models=["m"], limit=9, lease_s=LONG_S)
+        )
+        assert (
+            await other.runs.claim(ClaimQuery(owner="two", models=["m"], limit=9, lease_s=LONG_S))
+            == ()
+        )
+        (seized,) = await other.runs.claim(
+            ClaimQuery(owner="two", models=["m"], limit=9, lease_s=0)
+        )
         assert await asyncio.wait_for(first.lost.get(), 60) == ("resp_a", seized.epoch)
         assert await one.runs.append((Append(claim, batch(2)),)) == {"resp_a"}
-        assert await other.runs.end(seized, ended_response("a"), batch(2)) is True
+        assert (
+            await other.runs.end(seized, RunEnd(stored=ended_response("a"), batch=batch(2))) is True
+        )
 
 
 async def test_readers_hear_of_the_end_and_of_a_new_owner(tmp_path: Path) -> None:
     async with pair(tmp_path) as (one, other):
         await begin_run(one)
         with one.runs.subscribe("t", "resp_a") as subscription:
-            (seized,) = await other.runs.claim("two", ["m"], limit=9, lease_s=0)
+            (seized,) = await other.runs.claim(
+                ClaimQuery(owner="two", models=["m"], limit=9, lease_s=0)
+            )
             await asyncio.wait_for(subscription.wait(), 60)
             subscription.is_stale = False
-            await other.runs.end(seized, ended_response("a"), batch(2))
+            await other.runs.end(seized, RunEnd(stored=ended_response("a"), batch=batch(2)))
             await asyncio.wait_for(subscription.wait(), 60)
 
 
 async def test_a_lock_counts_in_all_processes(tmp_path: Path) -> None:
     async with pair(tmp_path) as (one, other):
-        lock = ("t", "conv_1")
-        assert await one.runs.lock_conversation(*lock, "resp_1", "one", lease_s=LONG_S)
-        assert not await other.runs.lock_conversation(*lock, "resp_2", "two", lease_s=LONG_S)
-        assert not await other.save("t", make_response("2"), lock=ConversationLock("conv_1", "two"))
-        assert await other.runs.lock_conversation(*lock, "resp_2", "two", lease_s=0)
-        assert not await one.save("t", make_response("1"), lock=ConversationLock("conv_1", "one"))
+        first, second = ConversationLock("conv_1", "one"), ConversationLock("conv_1", "two")
+        assert await one.runs.lock_conversation("t", "resp_1", first, lease_s=LONG_S)
+        assert not await other.runs.lock_conversation("t", "resp_2", second, lease_s=LONG_S)
+        assert not await other.save("t", make_response("2"), lock=second)
+        assert await other.runs.lock_conversation("t", "resp_2", second, lease_s=0)
+        assert not await one.save("t", make_response("1"), lock=first)
 
 
 async def test_reservations_count_in_all_processes(tmp_path: Path) -> None:
@@ -140,7 +151,9 @@ async def test_reservations_count_in_all_processes(tmp_path: Path) -> None:
         stores = [one, other] * 4
         results = await asyncio.gather(
             *(
-                store.reserve_response("t", f"resp_{n}", f"owner {n}", **limits)
+                store.reserve_response(
+                    Reservation(tenant="t", response_id=f"resp_{n}", owner=f"owner {n}", **limits)
+                )
                 for n, store in enumerate(stores)
             )
         )
@@ -172,11 +185,20 @@ async def test_one_server_alone_excludes_those_that_share(tmp_path: Path) -> Non
 
 async def test_owners_of_an_earlier_server_are_forgotten(tmp_path: Path) -> None:
     async with pair(tmp_path) as (one, other):
-        await one.runs.lock_conversation("t", "conv_1", "resp_1", "old", lease_s=LONG_S)
+        await one.runs.lock_conversation(
+            "t", "resp_1", ConversationLock("conv_1", "old"), lease_s=LONG_S
+        )
         await begin_run(one)
-        assert await other.runs.claim("new", ["m"], limit=9, lease_s=LONG_S) == ()
+        assert (
+            await other.runs.claim(ClaimQuery(owner="new", models=["m"], limit=9, lease_s=LONG_S))
+            == ()
+        )
     await (await SqliteStore.open(tmp_path / "a.db")).close()  # as before workers start
     async with pair(tmp_path) as (one, other):
-        assert await other.runs.lock_conversation("t", "conv_1", "resp_2", "new", lease_s=LONG_S)
-        (claim,) = await other.runs.claim("new", ["m"], limit=9, lease_s=LONG_S)
+        assert await other.runs.lock_conversation(
+            "t", "resp_2", ConversationLock("conv_1", "new"), lease_s=LONG_S
+        )
+        (claim,) = await other.runs.claim(
+            ClaimQuery(owner="new", models=["m"], limit=9, lease_s=LONG_S)
+        )
         assert claim.job.id == "resp_a"

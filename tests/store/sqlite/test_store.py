@@ -21,7 +21,7 @@ from antiphon.errors import RunError, SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Retention
 from antiphon.store.common.sql import migrations
-from antiphon.store.records import Append, ConversationLock
+from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, RunEnd
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
 from antiphon.testing.store_check import make_response
@@ -49,7 +49,7 @@ asyncio.run(main())
 APPENDING = """
 import asyncio, sys
 from pathlib import Path
-from antiphon.store.records import Append, ConversationLock
+from antiphon.store.records import Append, ClaimQuery, NewRun
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, job, queued_response
 
@@ -57,8 +57,10 @@ async def main():
     store = await SqliteStore.open(Path(sys.argv[1]))
     for k in range(4):
         name = f"{sys.argv[2]}_{k}"
-        await store.runs.create(job(name), queued_response(name), batch(0, 2))
-    claims = await store.runs.claim(sys.argv[2], ["m"], limit=99, lease_s=3600)
+        run = NewRun(job=job(name), stored=queued_response(name), batch=batch(0, 2))
+        await store.runs.create(run)
+    query = ClaimQuery(owner=sys.argv[2], models=["m"], limit=99, lease_s=3600)
+    claims = await store.runs.claim(query)
     async def go_on(claims):
         at = [(await store.runs.load_batches(claim))[-1].last + 1 for claim in claims]
         while True:
@@ -118,7 +120,9 @@ async def test_killed_process_loses_no_event_and_its_runs_can_be_claimed(tmp_pat
     store = await SqliteStore.open(path)
     taken = {
         claim.job.id: claim
-        for claim in await store.runs.claim("two", ["m"], limit=99, lease_s=3_600)
+        for claim in await store.runs.claim(
+            ClaimQuery(owner="two", models=["m"], limit=99, lease_s=3_600)
+        )
     }
     assert len(taken) == 12 and announced and announced.keys() <= taken.keys()
     for name, claim in taken.items():
@@ -147,7 +151,7 @@ async def test_owners_of_an_earlier_process_are_dead(tmp_path: Path) -> None:
     assert await store.runs.take_over("t", "resp_b") is not None
     await store.close()
     store = await SqliteStore.open(path)
-    taken = await store.runs.claim("two", ["m"], limit=9, lease_s=3_600)
+    taken = await store.runs.claim(ClaimQuery(owner="two", models=["m"], limit=9, lease_s=3_600))
     assert [(each.job.id, each.epoch) for each in taken] == [("resp_a", 2), ("resp_b", 3)]
     assert await store.runs.append((Append(claim, batch(2)),)) == {"resp_a"}
     await store.close()
@@ -156,11 +160,13 @@ async def test_owners_of_an_earlier_process_are_dead(tmp_path: Path) -> None:
 async def test_cancelled_append_still_notifies(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     claim, removed = await begin_run(store), await begin_run(store, "b")
-    await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=3_600)
+    await store.runs.lock_conversation(
+        "t", "resp_a", ConversationLock("conv_a", "one"), lease_s=3_600
+    )
     with store.runs.subscribe("t", "resp_a") as tail, store.runs.subscribe("t", "resp_b") as other:
         for work in (
             store.runs.append((Append(claim, batch(2)),)),
-            store.runs.end(claim, ended_response("a"), batch(3)),
+            store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(3))),
             store.delete("t", removed.job.id),
         ):
             task = asyncio.ensure_future(work)
@@ -172,20 +178,25 @@ async def test_cancelled_append_still_notifies(tmp_path: Path) -> None:
         assert page is not None and page.ended
         assert [each and each.first for each in (tail.next_batch(1), tail.next_batch(2))] == [2, 3]
         assert tail.is_stale and other.is_stale
-    assert await store.runs.lock_conversation("t", "conv_a", "resp_c", "one", lease_s=3_600) is True
+    assert (
+        await store.runs.lock_conversation(
+            "t", "resp_c", ConversationLock("conv_a", "one"), lease_s=3_600
+        )
+        is True
+    )
     await store.close()
 
 
 async def test_append_does_not_rewrite_the_request(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     request = replace(job("a"), prompt=b"tokn" * 250_000)
-    await store.runs.create(request, queued_response("a"), batch(0))
-    (claim,) = await store.runs.claim("one", ["m"], limit=1, lease_s=60)
+    await store.runs.create(NewRun(job=request, stored=queued_response("a"), batch=batch(0)))
+    (claim,) = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=1, lease_s=60))
     assert claim.job == request
     for n in range(1, 100):
         await store.runs.append((Append(claim, batch(n)),))
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 5_000_000
-    await store.runs.end(claim, ended_response("a"), batch(100))
+    await store.runs.end(claim, RunEnd(stored=ended_response("a"), batch=batch(100)))
     await store.close()
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
@@ -210,7 +221,7 @@ async def test_log_is_deleted_with_its_run(tmp_path: Path) -> None:
     await store.runs.append([Append(claim, batch(2)) for claim in claims])
     await store.delete("t", "resp_a")
     for claim in claims[1:]:
-        await store.runs.end(claim, ended_response(claim.job.id[-1]), batch(3))
+        await store.runs.end(claim, RunEnd(stored=ended_response(claim.job.id[-1]), batch=batch(3)))
     await store.sweep(Retention(max_log_age_s=1), 1_000)
     await store.delete("t", "resp_b")
     await store.sweep(Retention(max_log_age_s=1), 1_002)
@@ -491,26 +502,42 @@ async def test_runs_keep_their_conversations_locked_over_a_restart(tmp_path: Pat
     for name in "ab":
         lock = ConversationLock(f"conv_{name}", "one")
         hold = store.runs.lock_conversation
-        assert await hold("t", lock.conversation, f"resp_{name}", "one", lease_s=60)
-        assert await store.runs.create(job(name), queued_response(name), batch(0), lock=lock)
-    await store.runs.claim("one", ["m"], limit=1, lease_s=60)
+        assert await hold(
+            "t", f"resp_{name}", ConversationLock(lock.conversation, "one"), lease_s=60
+        )
+        assert await store.runs.create(
+            NewRun(job=job(name), stored=queued_response(name), batch=batch(0), lock=lock)
+        )
+    await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=1, lease_s=60))
     await store.close()
 
     store = await SqliteStore.open(path)
     hold = store.runs.lock_conversation
     for name in "ab":
-        assert await hold("t", f"conv_{name}", "resp_c", "two", lease_s=60) is False
+        assert (
+            await hold("t", "resp_c", ConversationLock(f"conv_{name}", "two"), lease_s=60) is False
+        )
         await store.runs.unlock_conversation("t", f"conv_{name}", f"resp_{name}")
-        assert await hold("t", f"conv_{name}", "resp_c", "two", lease_s=60) is False
-    assert await hold("u", "conv_a", "resp_c", "two", lease_s=60) is True, "another tenant"
+        assert (
+            await hold("t", "resp_c", ConversationLock(f"conv_{name}", "two"), lease_s=60) is False
+        )
+    assert await hold("u", "resp_c", ConversationLock("conv_a", "two"), lease_s=60) is True, (
+        "another tenant"
+    )
     await store.runs.release("one")
-    claim, other = await store.runs.claim("two", ["m"], limit=2, lease_s=60)
-    assert await hold("t", "conv_a", "resp_a", "two", lease_s=60) is True, "it continues"
-    assert await store.runs.end(claim, ended_response("a"), batch(1), conversation="conv_a")
-    assert await hold("t", "conv_a", "resp_c", "two", lease_s=60) is True
-    assert await hold("t", "conv_b", "resp_c", "two", lease_s=0) is False
+    claim, other = await store.runs.claim(
+        ClaimQuery(owner="two", models=["m"], limit=2, lease_s=60)
+    )
+    assert await hold("t", "resp_a", ConversationLock("conv_a", "two"), lease_s=60) is True, (
+        "it continues"
+    )
+    assert await store.runs.end(
+        claim, RunEnd(stored=ended_response("a"), batch=batch(1), conversation="conv_a")
+    )
+    assert await hold("t", "resp_c", ConversationLock("conv_a", "two"), lease_s=60) is True
+    assert await hold("t", "resp_c", ConversationLock("conv_b", "two"), lease_s=0) is False
     assert await store.delete("t", other.job.id)
-    assert await hold("t", "conv_b", "resp_c", "two", lease_s=60) is True
+    assert await hold("t", "resp_c", ConversationLock("conv_b", "two"), lease_s=60) is True
     await store.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from antiphon.store.base import Retention
-from antiphon.store.records import Append
+from antiphon.store.records import Append, ConversationLock, RunEnd
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.run_check import batch, begin_run, ended_response
 from antiphon.testing.store_check import make_response
@@ -30,19 +30,20 @@ async def test_deleted_runs_free_memory() -> None:
     store = MemoryStore()
     for n in range(9):
         name = str(n)
-        await store.runs.lock_conversation("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
+        lock = ConversationLock(f"conv_{n}", "one")
+        await store.runs.lock_conversation("t", f"resp_{n}", lock, lease_s=60)
         claim = await begin_run(store, name)
         with store.runs.subscribe("t", f"resp_{n}"):
             await store.runs.append((Append(claim, batch(2)),))
         if n % 3 == 0:
             await store.delete("t", f"resp_{n}")
         else:
-            await store.runs.end(claim, ended_response(name), batch(3))
+            await store.runs.end(claim, RunEnd(stored=ended_response(name), batch=batch(3)))
     await store.sweep(Retention(max_log_age_s=1), 10)
     assert store.runs._runs
     await store.sweep(Retention(max_log_age_s=1), 12)
     assert (
         not store.runs._runs
-        and not store.runs._subscriptions._by_run
+        and not store.runs.notifications.subscriptions._by_run
         and not store.runs._locks._locks
     )

@@ -451,10 +451,14 @@ ALTER TABLE bundles ALTER COLUMN content SET STORAGE EXTERNAL;
 
 -- Administration.
 
--- API keys, without their secrets.
-CREATE TABLE api_keys (name TEXT COLLATE "C" PRIMARY KEY, body BYTEA NOT NULL);
-
-CREATE TABLE secrets (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
+-- Named values, such as the API keys and the record of the last sweep. The tenant is empty if a value
+-- belongs to the whole server.
+CREATE TABLE named_values (
+    tenant TEXT NOT NULL,
+    name TEXT NOT NULL,
+    content BYTEA NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
 
 -- The audit log. Each row is an administrative act.
 CREATE TABLE audit (
@@ -508,16 +512,3 @@ CREATE TABLE usage_sums (
     latency_ms BIGINT NOT NULL,
     PRIMARY KEY (width, start, kind, tenant, api_key, model)
 );
-
--- One row: the time of the last sweep, and the times that a suspect clock has shown. See
--- ``SweepRecord``.
-CREATE TABLE sweeps (
-    id INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1),
-    swept_at BIGINT NOT NULL,
-    clock_suspect_since BIGINT,
-    clock_suspect_at BIGINT
-);
-
--- One row. A health check updates it, to test whether the database can be written.
-CREATE TABLE checks (id INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1), count BIGINT NOT NULL);
-INSERT INTO checks (count) VALUES (0);

@@ -22,11 +22,11 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.store.common.claimable_runs import ClaimableRuns
-from antiphon.store.common.subscriptions import Subscriptions
+from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.postgres.bus.connection import BusConnection
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import EventBatch
-from antiphon.store.runs import RunListener
+from antiphon.store.runs import LocalNotifications, RunListener
 
 from .batch_notices import BatchNotifier, process_channel
 from .followed_runs import FollowedRuns
@@ -82,7 +82,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Notice).decode
 
 
-class RunNotifications:
+class RunNotifications(LocalNotifications):
     """The notifications that one process sends and receives.
 
     ``process_id``: the id of this process, by which it recognizes its own notices. From its own
@@ -92,20 +92,18 @@ class RunNotifications:
     def __init__(
         self,
         pool: ConnectionPool,
-        subscriptions: Subscriptions,
         process_id: str,
         bus: BusConnection | None = None,
     ) -> None:
+        super().__init__()
         self._pool = pool
-        self._subscriptions = subscriptions
         self._process_id = process_id
-        self._listener: RunListener | None = None
         self._is_started = False
-        self._followed = FollowedRuns(pool, subscriptions, process_id)
+        self._followed = FollowedRuns(pool, self.subscriptions, process_id)
         self._batches = BatchNotifier(pool, bus)
         self._bus = bus
         self._queue = ClaimableRuns(self.notify_queued)
-        subscriptions.on_wait = self._followed.follow
+        self.subscriptions.on_wait = self._followed.follow
 
     async def open_sockets(self, folder: Path) -> None:
         """Exchange batches with the other processes on this host over sockets in this folder. Call
@@ -129,9 +127,12 @@ class RunNotifications:
                 self._bus.listen(handlers, self._followed.on_bus_connected)
 
     def set_listener(self, listener: RunListener) -> None:
-        """From now on, notify ``listener`` of the changes that other processes make to runs."""
-        self._listener = listener
+        super().set_listener(listener)
         self.start()
+
+    def subscribe(self, tenant: str, response_id: str) -> Subscription:
+        self.start()
+        return super().subscribe(tenant, response_id)
 
     async def close(self) -> None:
         """Stop following runs, send the waiting notifications and close the bus."""
@@ -147,7 +148,7 @@ class RunNotifications:
         """Deliver a batch of events to the readers in this process. Called after this process has
         appended the batch to the run of the response."""
         self._followed.on_append((tenant, response_id), batch)
-        self._subscriptions.publish(tenant, response_id, batch)
+        self.subscriptions.publish(tenant, response_id, batch)
 
     def publish_to(self, process_id: str, row: int, batch: EventBatch) -> None:
         """Send a committed batch of events to another process that follows the run. ``row``: the
@@ -157,11 +158,6 @@ class RunNotifications:
         if batch.count:
             self._batches.send(process_id, row, batch)
 
-    def notify_queued(self) -> None:
-        """Tell the ``RunListener`` of this process that runs may be waiting to be claimed."""
-        if self._listener is not None:
-            self._listener.on_run_queued()
-
     def publish_claimed(self, run_ids: Sequence[str]) -> None:
         """Tell other processes that this process has claimed these runs (has taken them to execute
         them). So the other processes do not try to claim them."""
@@ -169,14 +165,6 @@ class RunNotifications:
         for start in range(0, len(run_ids), _IDS_IN_NOTICE):
             notice = Notice(claimed_runs=tuple(run_ids[start : start + _IDS_IN_NOTICE]))
             self._batches.send_notice(NOTICES, notice.encode(self._process_id))
-
-    def notify_lost(self, lost: Sequence[tuple[str, int]]) -> None:
-        """Tell the ``RunListener`` of this process that other owners have taken over these runs.
-        ``lost``: the id of each run and its new epoch (a counter that grows with each claim of the
-        run)."""
-        if self._listener is not None:
-            for response_id, epoch in lost:
-                self._listener.on_run_lost(response_id, epoch)
 
     # --- changes by other processes --------------------------------------------------------------
 
@@ -186,11 +174,11 @@ class RunNotifications:
         except msgspec.MsgspecError:
             return  # not from Antiphon
         # Also if this process sent it: the answer to the statement that ended the run may be lost.
-        self._subscriptions.mark_stale(notice.ended_runs)
+        self.subscriptions.mark_stale(notice.ended_runs)
         if notice.sender == self._process_id:
             return
         self._queue.remove(notice.claimed_runs)
-        if self._listener is not None:
+        if self.listener is not None:
             self._queue.add(notice.queued_runs)
             if notice.has_released_runs or notice.all:
                 self._queue.add((_UNKNOWN,))

@@ -25,6 +25,7 @@ from antiphon.store.vectors import (
     IndexingTask,
     IndexUsage,
     VectorFileQuery,
+    VectorIndex,
     VectorsVersion,
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
@@ -34,7 +35,7 @@ from .pgvector import Pgvector, VectorRow
 __all__ = ["PostgresVectorIndex"]
 
 
-class PostgresVectorIndex:
+class PostgresVectorIndex(VectorIndex):
     """Implements ``VectorIndex`` with tables in PostgreSQL. ``pgvector``: the search by vectors.
     If it is None, this index cannot search by vectors, so callers load the vectors and compare
     them."""

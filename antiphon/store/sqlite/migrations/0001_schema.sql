@@ -372,10 +372,14 @@ CREATE TABLE bundles (
 
 -- Administration.
 
--- API keys, without their secrets.
-CREATE TABLE api_keys (name TEXT PRIMARY KEY, body BLOB NOT NULL);
-
-CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+-- Named values, such as the API keys and the record of the last sweep. The tenant is empty if a value
+-- belongs to the whole server.
+CREATE TABLE named_values (
+    tenant TEXT NOT NULL,
+    name TEXT NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
 
 -- The audit log. Each row is an administrative act.
 CREATE TABLE audit (
@@ -431,16 +435,3 @@ CREATE TABLE usage_sums (
     latency_ms INTEGER NOT NULL,
     PRIMARY KEY (width, start, kind, tenant, api_key, model)
 );
-
--- One row: the time of the last sweep, and the times that a suspect clock has shown. See
--- ``SweepRecord``.
-CREATE TABLE sweeps (
-    id INTEGER PRIMARY KEY CHECK (id = 1),
-    swept_at INTEGER NOT NULL,
-    clock_suspect_since INTEGER,
-    clock_suspect_at INTEGER
-);
-
--- One row. A health check updates it, to test whether the database can be written.
-CREATE TABLE checks (id INTEGER PRIMARY KEY CHECK (id = 1), count INTEGER NOT NULL);
-INSERT INTO checks (id, count) VALUES (1, 0);

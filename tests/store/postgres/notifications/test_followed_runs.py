@@ -18,7 +18,7 @@ from antiphon.store.postgres.bus import connection
 from antiphon.store.postgres.bus.base import BusError, Handlers
 from antiphon.store.postgres.notifications import followed_runs
 from antiphon.store.postgres.notifications.batch_payloads import decode_batches, encode_batches
-from antiphon.store.records import Append, EventBatch
+from antiphon.store.records import Append, ClaimQuery, EventBatch
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run
 from tests.store.postgres.test_store import two
@@ -102,7 +102,7 @@ async def test_lost_notifications_are_made_up_for_by_a_look(
     async with two(database) as (one, other, _):
         claim = await begin_run(one)
         runs: Any = one.runs
-        monkeypatch.setattr(runs._notifications, "publish_to", lambda *_: None)
+        monkeypatch.setattr(runs.notifications, "publish_to", lambda *_: None)
         reading = asyncio.create_task(receive(other, 6))
         await until_followed(url_of(other))
         for n in range(2, 7):
@@ -161,7 +161,9 @@ async def test_next_owner_notifies_the_followers(
         third = await open_store(url_of(other))
         reading = asyncio.create_task(receive(other, 2))
         await until_followed(url_of(other))
-        (claim,) = await third.runs.claim("third", ["m"], limit=1, lease_s=0)
+        (claim,) = await third.runs.claim(
+            ClaimQuery(owner="third", models=["m"], limit=1, lease_s=0)
+        )
         await third.runs.append((Append(claim, batch(2)),))
         await reading
         await third.close()
@@ -173,7 +175,7 @@ async def test_append_notifies_nobody_if_nobody_follows(database: Postgres) -> N
         with one.runs.subscribe("t", "resp_a"), other.runs.subscribe("t", "resp_a"):
             sent: list[object] = []
             runs: Any = one.runs
-            runs._notifications._batches.send = lambda *batch: sent.append(batch)
+            runs.notifications._batches.send = lambda *batch: sent.append(batch)
             await one.runs.append((Append(claim, batch(2)),))
             assert not sent
 
@@ -276,7 +278,7 @@ async def test_bus_brings_batches_without_a_look(
         async def refuse(*_: object) -> None:
             raise AssertionError("sent over the database")
 
-        monkeypatch.setattr(runs._notifications._batches, "_send_over_database", refuse)
+        monkeypatch.setattr(runs.notifications._batches, "_send_over_database", refuse)
         found = await follow_ten_batches(one, other)
         assert all(each.lines == padded(each.first, 20_000).lines for each in found)
         assert bus.sent
@@ -306,7 +308,7 @@ async def test_signed_message_from_the_future_stops_no_reader(
         reading = asyncio.create_task(receive(other, 6))
         await until_followed(url_of(other))
         runs: Any = other.runs
-        followed = runs._notifications._followed
+        followed = runs.notifications._followed
         async with asyncio.timeout(60):
             while not followed._keys:
                 await asyncio.sleep(0.01)
@@ -329,7 +331,7 @@ async def test_followers_fetch_what_they_missed_when_the_bus_is_back(
         for n in range(2, 7):
             await one.runs.append((Append(claim, batch(n)),))
         runs: Any = other.runs
-        followed = runs._notifications._followed
+        followed = runs.notifications._followed
         async with asyncio.timeout(60):
             while not reading.done():  # it may follow only later
                 followed.on_bus_connected()

@@ -188,7 +188,7 @@ async def test_events_reach_a_reader_on_the_same_host_without_the_database(
         async def record(waiting: object, notices: object) -> None:
             sent.append(waiting)
 
-        monkeypatch.setattr(one.runs._notifications._batches, "_send_over_database", record)
+        monkeypatch.setattr(one.runs.notifications._batches, "_send_over_database", record)
         await check_ten_batches(one, other)
         assert not any(sent), "only notices of claimed runs"
 
@@ -214,11 +214,11 @@ async def test_lost_socket_loses_no_event(
         for n in range(2, 12):
             await one.runs.append((Append(claim, padded(n, 100)),))
             if n == 6:
-                sockets = one.runs._notifications._batches._sockets
+                sockets = one.runs.notifications._batches._sockets
                 async with asyncio.timeout(60):
                     while not sockets._connections:
                         await asyncio.sleep(0.001)
-                other.runs._notifications._batches._sockets._own_path.unlink()
+                other.runs.notifications._batches._sockets._own_path.unlink()
                 for connection in tuple(sockets._connections.values()):
                     connection.close()
                     await asyncio.sleep(0.01)

@@ -1,0 +1,40 @@
+"""The in-memory values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from antiphon.store.values import ValueStore
+
+__all__ = ["MemoryValues"]
+
+
+class MemoryValues(ValueStore):
+    """Implements ``ValueStore`` with a dictionary. ``check``: a function that the methods call
+    first. It raises ``StoreError`` if the store is closed."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._values: dict[tuple[str, str], bytes] = {}
+
+    async def read(self, tenant: str, name: str) -> bytes | None:
+        self._check()
+        return self._values.get((tenant, name))
+
+    async def replace(self, tenant: str, name: str, old: bytes | None, new: bytes | None) -> bool:
+        self._check()
+        key = (tenant, name)
+        if self._values.get(key) != old:
+            return False
+        if new is None:
+            self._values.pop(key, None)
+        else:
+            self._values[key] = new
+        return True
+
+    def delete_tenant(self, tenant: str) -> int:
+        """Delete the values of a tenant. Return their number."""
+        keys = [key for key in self._values if key[0] == tenant]
+        for key in keys:
+            del self._values[key]
+        return len(keys)
