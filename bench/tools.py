@@ -14,11 +14,11 @@ import httpx
 
 from antiphon.backends.base import Backend
 from antiphon.tools.base import (
+    AnyToolProvider,
     CallContext,
     ResponseContext,
     ToolFunction,
     ToolProgress,
-    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -180,7 +180,7 @@ def _shares(metrics: dict[str, Any]) -> Iterator[float]:
         yield min(1.0, remaining[at] / (read[at - 1] + wrote[at - 1]))
 
 
-def provider(kind: str) -> ToolProvider:
+def provider(kind: str) -> AnyToolProvider:
     """Return the tool provider of that kind of server."""
     return Weather() if kind in ("tiny", "smollm2") else Weather(float(kind))
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from antiphon.config.settings import Settings
 from antiphon.runs.request.tool_selection import SERVER_TOOLS
 from antiphon.support.installation import needs_extra
-from antiphon.tools.base import AvailabilityReporter, ToolProvider
+from antiphon.tools.base import AnyToolProvider, AvailabilityReporter
 from antiphon.workers.start_report import Capability
 
 __all__ = ["list_capabilities"]
@@ -22,7 +22,7 @@ _FILE_SEARCH = "file_search"
 
 
 def list_capabilities(
-    settings: Settings, providers: Mapping[str, ToolProvider], *, has_fetcher: bool
+    settings: Settings, providers: Mapping[str, AnyToolProvider], *, has_fetcher: bool
 ) -> tuple[Capability, ...]:
     """Return the features of a server, and whether they work.
 
@@ -52,7 +52,7 @@ def list_capabilities(
     )
 
 
-def _tool_problem(provider: ToolProvider | None) -> str | None:
+def _tool_problem(provider: AnyToolProvider | None) -> str | None:
     if provider is None:
         return "No provider is configured."
     return provider.unavailable_reason() if isinstance(provider, AvailabilityReporter) else None

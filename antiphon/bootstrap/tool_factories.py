@@ -7,7 +7,7 @@ Modules that load slowly are imported inside these functions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from antiphon.security.encryption import Encryptor
 from antiphon.security.ssrf import parse_network
 from antiphon.support.installation import antiphon_command, needs_extra
 from antiphon.support.plugins import load_plugins
-from antiphon.tools.base import ToolProvider
+from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.containers.container import Uploads
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.image_generation.base import ImageGenerator
@@ -70,12 +70,14 @@ class ToolDependencies(Struct, frozen=True, kw_only=True):
 #: ``UnavailableTool`` if the settings turn the tool off or if the tool does not work on this
 #: machine. Raises ``SetupError``.
 ProviderOpener = Callable[
-    [ToolDependencies], AbstractAsyncContextManager[Mapping[str, ToolProvider]]
+    [ToolDependencies], AbstractAsyncContextManager[Mapping[str, AnyToolProvider]]
 ]
 
 
 @asynccontextmanager
-async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
+async def _web_search(
+    dependencies: ToolDependencies,
+) -> AsyncIterator[Mapping[str, AnyToolProvider]]:
     from antiphon.tools.web_search.local_index import LocalIndex
     from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
 
@@ -129,7 +131,7 @@ def _no_index() -> str:
 
 
 @asynccontextmanager
-async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
+async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, AnyToolProvider]]:
     """Open the provider for tools of MCP servers, and the providers of built-in tools that MCP
     servers implement.
 
@@ -188,17 +190,22 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
 
 def _implementations(
     settings: Settings, configured: Mapping[str, McpEndpoint], pool: SessionPool
-) -> dict[str, ToolProvider]:
+) -> dict[str, AnyToolProvider]:
     """Return the providers of built-in tools, such as ``web_search``, that MCP servers implement.
     The keys are tool types."""
-    from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
+    from antiphon.tools.mcp.implementations import (
+        BuiltInTool,
+        McpImplementation,
+        code_interpreter,
+        web_search,
+    )
     from antiphon.tools.web_search.provider import TYPES
 
-    kinds = {
+    kinds: Mapping[str, tuple[Sequence[str], BuiltInTool[Any]]] = {
         "web_search": (TYPES, web_search),
         "code_interpreter": (("code_interpreter",), code_interpreter),
     }
-    providers: dict[str, ToolProvider] = {}
+    providers: dict[str, AnyToolProvider] = {}
     for name, server in settings.mcp_servers.items():
         if server.implements is not None:
             types, kind = kinds[server.implements]
@@ -210,7 +217,7 @@ def _implementations(
 @asynccontextmanager
 async def _code_interpreter(
     dependencies: ToolDependencies,
-) -> AsyncIterator[Mapping[str, ToolProvider]]:
+) -> AsyncIterator[Mapping[str, AnyToolProvider]]:
     from antiphon.tools.code_interpreter import CodeInterpreterProvider
 
     if _is_implemented(dependencies.settings, "code_interpreter"):
@@ -225,7 +232,7 @@ async def _code_interpreter(
 @asynccontextmanager
 async def _image_generation(
     dependencies: ToolDependencies,
-) -> AsyncIterator[Mapping[str, ToolProvider]]:
+) -> AsyncIterator[Mapping[str, AnyToolProvider]]:
     settings = dependencies.settings
     if settings.image_generation == "off":
         yield {"image_generation": UnavailableTool(_no_images())}
@@ -292,7 +299,7 @@ IMAGE_GENERATORS: Mapping[str, Callable[[ToolDependencies], Awaitable[ImageGener
 
 
 @asynccontextmanager
-async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
+async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, AnyToolProvider]]:
     """Open the provider of the tool ``programmatic_tool_calling``.
 
     The tool needs the extra ``programs``. If this extra is not installed and the setting
@@ -330,7 +337,7 @@ async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str
 @asynccontextmanager
 async def _client_tools(
     dependencies: ToolDependencies,
-) -> AsyncIterator[Mapping[str, ToolProvider]]:
+) -> AsyncIterator[Mapping[str, AnyToolProvider]]:
     """Open the tools whose calls are executed by clients, and the tool ``shell``. The commands of
     ``shell`` run on the client or in a container of the server, as the request selects."""
     from antiphon.tools.client_tools.provider import CLIENT_TOOLS
@@ -356,11 +363,13 @@ _TOOL_GROUP = "antiphon.tools"
 
 
 @asynccontextmanager
-async def open_tools(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
+async def open_tools(
+    dependencies: ToolDependencies,
+) -> AsyncIterator[Mapping[str, AnyToolProvider]]:
     """Open all tools. Yields the providers by tool type. A tool that is off has an
     ``UnavailableTool`` as its provider. Raises ``SetupError``."""
     async with AsyncExitStack() as stack:
-        providers: dict[str, ToolProvider] = {}
+        providers: dict[str, AnyToolProvider] = {}
         owners: dict[str, str] = {}  # tool type → name of the tool or plug-in that provides it
         for name, opener in (*PROVIDERS.items(), *load_plugins(_TOOL_GROUP)):
             new = await stack.enter_async_context(opener(dependencies))
@@ -384,7 +393,7 @@ async def open_server_tools(
     fetcher: Fetcher | None,
     documents: Documents,
     log: Any,
-) -> tuple[ContainerRegistry | None, Mapping[str, ToolProvider]]:
+) -> tuple[ContainerRegistry | None, Mapping[str, AnyToolProvider]]:
     """Create the registry of containers and the providers of all server-side tools. ``parts``: the
     parts of the server that containers need. ``seal``: encryptor for the state that tools give to
     clients. Returns the registry (None if the server runs no code) and the tool providers by tool

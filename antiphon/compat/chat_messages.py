@@ -7,7 +7,6 @@ structure that is specific to Chat Completions. ``wire.parsing`` checks the resu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import (
@@ -27,7 +26,7 @@ __all__ = ["read_messages"]
 _CALL_TYPES = ("function", "custom")
 
 
-def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> list[Json]:
+def read_messages(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> list[Json]:
     """Translate ``messages`` to input items, in the JSON form of the Responses API. ``path``: the
     field's name in error messages. ``paths`` records from which field of ``messages`` each item was
     read. Raises ``InvalidRequest``.
@@ -58,7 +57,7 @@ class _MessageReader:
         #: Id in the items of the last deprecated ``function_call``. The client sends no id for it.
         self._function_call_id = ""
 
-    def read(self, raw: Any, path: str) -> None:
+    def read(self, raw: object, path: str) -> None:
         fields = read_object(raw, path)
         role = fields.get("role")
         if role is None:
@@ -147,7 +146,7 @@ class _MessageReader:
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _tool_call(self, raw: Any, path: str) -> None:
+    def _tool_call(self, raw: object, path: str) -> None:
         fields = read_object(raw, path)
         kind = read_tag({"type": "function", **fields}, path, _CALL_TYPES)
         if "id" not in fields:
@@ -163,7 +162,7 @@ class _MessageReader:
         item = {"type": tag, "call_id": call_id, "name": call.get("name"), **arguments}
         self._add(item, f"{path}.{kind}")
 
-    def _function_call(self, raw: Any, path: str) -> None:
+    def _function_call(self, raw: object, path: str) -> None:
         call = read_object(raw, path)
         self._call_count += 1
         self._function_call_id = f"call_{self._call_count}"
@@ -204,7 +203,7 @@ _ROLES: Mapping[str, Callable[[_MessageReader, Json, str], None]] = {
 
 
 def _content(
-    raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]], limits: BodyLimits
+    raw: object, path: str, kinds: Mapping[str, Callable[[Json, str], Json]], limits: BodyLimits
 ) -> str | list[Json]:
     if isinstance(raw, str):
         return raw
@@ -212,7 +211,7 @@ def _content(
     return [_part(part, f"{path}[{index}]", kinds) for index, part in enumerate(parts)]
 
 
-def _part(raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]]) -> Json:
+def _part(raw: object, path: str, kinds: Mapping[str, Callable[[Json, str], Json]]) -> Json:
     fields = read_object(raw, path)
     return kinds[read_tag(fields, path, kinds)](fields, path)
 

@@ -215,20 +215,20 @@ def _refuse(raw: Json) -> None:
 # --- translated fields ---------------------------------------------------------------------------
 
 
-def _messages(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _messages(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     return {"input": read_messages(raw, path, paths, limits)}
 
 
-def _max_tokens(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _max_tokens(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     return {"max_output_tokens": raw}
 
 
-def _tools(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _tools(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     tools = read_array(raw, path, limits.tools)
     return {"tools": [_tool(tool, path, at, paths) for at, tool in enumerate(tools)]}
 
 
-def _tool(raw: Any, path: str, at: int, paths: ErrorPaths) -> Json:
+def _tool(raw: object, path: str, at: int, paths: ErrorPaths) -> Json:
     path = f"{path}[{at}]"
     fields = read_object(raw, path)
     kind = read_tag(fields, path, ("function", "custom"))
@@ -244,7 +244,7 @@ def _tool(raw: Any, path: str, at: int, paths: ErrorPaths) -> Json:
     return {**declared, "type": kind}
 
 
-def _functions(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _functions(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     functions = read_array(raw, path, limits.tools)
     tools = []
     for at, function in enumerate(functions):
@@ -253,7 +253,7 @@ def _functions(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Js
     return {"tools": tools}
 
 
-def _tool_choice(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _tool_choice(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     if not isinstance(raw, dict):
         return {"tool_choice": raw}
     fields = read_object(raw, path)
@@ -270,7 +270,7 @@ def _tool_choice(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> 
     return {"tool_choice": {**inner, "type": kind}}
 
 
-def _function_call(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _function_call(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     paths.add("tool_choice", path)
     if isinstance(raw, str):
         if raw not in ("none", "auto"):
@@ -279,7 +279,7 @@ def _function_call(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -
     return {"tool_choice": {**read_object(raw, path), "type": "function"}}
 
 
-def _response_format(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _response_format(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     fields = read_object(raw, path)
     paths.add("text.format", path)
     if fields.get("type") == "json_schema":
@@ -291,23 +291,23 @@ def _response_format(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits)
     return {"text": {"format": fields}}
 
 
-def _verbosity(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _verbosity(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     paths.add("text.verbosity", path)
     return {"text": {"verbosity": raw}}
 
 
-def _reasoning_effort(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _reasoning_effort(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     paths.add("reasoning.effort", path)
     return {"reasoning": {"effort": raw}}
 
 
-def _logprobs(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _logprobs(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     if not isinstance(raw, bool):
         raise invalid_type(path, "a boolean", json_type_name(raw))
     return {"include": ["message.output_text.logprobs"]} if raw else {}
 
 
-def _stream_options(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _stream_options(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     fields = read_object(raw, path)
     usage = fields.pop("include_usage", False)
     if not isinstance(usage, bool):

@@ -173,7 +173,7 @@ class ChatStream:
         return ChatDelta(tool_calls=(call,))
 
 
-def _frame(value: Any) -> bytes:
+def _frame(value: object) -> bytes:
     return b"data: " + _encode(value) + b"\n\n"
 
 

@@ -174,11 +174,11 @@ def _refuse(raw: Json) -> None:
             )
 
 
-def _logprobs(raw: Any, path: str) -> Json:
+def _logprobs(raw: object, path: str) -> Json:
     return {"include": ["message.output_text.logprobs"], "top_logprobs": raw}
 
 
-def _stream_options(raw: Any, path: str) -> Json:
+def _stream_options(raw: object, path: str) -> Json:
     fields = read_object(raw, path)
     usage = fields.pop("include_usage", False)
     if not isinstance(usage, bool):

@@ -188,5 +188,5 @@ class CompletionStream:
         return _frame(Completion(**self._head, choices=(choice,), usage=self._usage))
 
 
-def _frame(value: Any) -> bytes:
+def _frame(value: object) -> bytes:
     return b"data: " + _encode(value) + b"\n\n"

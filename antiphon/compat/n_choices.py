@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec.structs import replace
 
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, out_of_range
@@ -12,7 +10,7 @@ from antiphon.wire.request import CreateResponse
 __all__ = ["read_choice_count", "with_seed_offset"]
 
 
-def read_choice_count(raw: Any, path: str, limit: int) -> int:
+def read_choice_count(raw: object, path: str, limit: int) -> int:
     """Validate the number of choices, which must be from 1 to ``limit``. Raises
     ``InvalidRequest``."""
     if isinstance(raw, bool) or not isinstance(raw, int):

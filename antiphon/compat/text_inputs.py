@@ -14,7 +14,7 @@ __all__ = ["TextInput", "read_text_inputs"]
 TextInput = str | tuple[int, ...]
 
 
-def read_text_inputs(raw: Any, path: str, limit: int) -> dict[str, TextInput]:
+def read_text_inputs(raw: object, path: str, limit: int) -> dict[str, TextInput]:
     """Read one input, or an array of up to ``limit`` inputs. Returns a dict from the path of each
     input to the input, in the order of the request.
 
@@ -33,7 +33,7 @@ def read_text_inputs(raw: Any, path: str, limit: int) -> dict[str, TextInput]:
     return {path: _text_or_ids(entry, path) for path, entry in zip(paths, entries, strict=True)}
 
 
-def _text_or_ids(raw: Any, path: str) -> TextInput:
+def _text_or_ids(raw: object, path: str) -> TextInput:
     if isinstance(raw, list):
         return _token_ids(raw, path)
     if not isinstance(raw, str):

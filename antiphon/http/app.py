@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 from starlette.middleware.cors import CORSMiddleware
@@ -84,7 +84,7 @@ def create_app(
     limits: RequestLimits | None = None,
     *,
     ids: Ids,
-    log: Any,
+    log: object,
     cors: Sequence[str] = (),
     metrics: Metrics | None = None,
     admission: Admission | None = None,

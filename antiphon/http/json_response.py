@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from starlette.responses import Response as Reply
@@ -18,7 +17,7 @@ class _JsonReply(Reply):
     ``content-length`` and ``content-type``, itself, because this is faster than Starlette's general
     code."""
 
-    def render(self, content: Any) -> bytes:
+    def render(self, content: object) -> bytes:
         return _encode(content)
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
@@ -30,6 +29,6 @@ class _JsonReply(Reply):
             self.headers.update(headers)
 
 
-def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+def json_reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
     """Build a response from a wire value or anything else msgspec can encode."""
     return _JsonReply(value, status, headers)

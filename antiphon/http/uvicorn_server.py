@@ -468,7 +468,7 @@ class _ShortQueue(list[Any]):
     """The queue of a connection's pipelined requests. It is empty for nearly all connections. An
     empty ``deque`` takes 0.7 KB; this list takes much less."""
 
-    def appendleft(self, entry: Any) -> None:
+    def appendleft(self, entry: object) -> None:
         """Insert an entry at the front. ``pop`` removes entries from the end, so it returns this
         entry after all other entries."""
         self.insert(0, entry)

@@ -17,7 +17,7 @@ from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.stream.kinds import ItemKind, kinds_for
 from antiphon.stream.writer import Ids
-from antiphon.tools.base import ToolProvider
+from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tracing.base import Tracer
 from antiphon.wire.items import ItemBase
@@ -97,6 +97,6 @@ class OptionalFeatures(Struct, frozen=True, kw_only=True):
     prompts: Prompts = field(default_factory=Prompts)
     fetcher: Fetcher | None = None
     documents: Documents = field(default_factory=Documents)
-    providers: Mapping[str, ToolProvider] = {}
+    providers: Mapping[str, AnyToolProvider] = {}
     containers: ContainerRegistry | None = None
     blobs: Blobs | None = None

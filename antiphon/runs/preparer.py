@@ -44,7 +44,7 @@ from antiphon.runs.request.tool_selection import (
 )
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, with_functions
-from antiphon.tools.base import ResponseContext, ToolProvider
+from antiphon.tools.base import AnyToolProvider, ResponseContext
 from antiphon.tracing.base import TraceHeaders
 from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.items import (
@@ -101,7 +101,7 @@ class Preparer:
         self,
         dependencies: RunDependencies,
         attachments: Attachments,
-        providers: Mapping[str, ToolProvider],
+        providers: Mapping[str, AnyToolProvider],
     ) -> None:
         self._store = dependencies.store
         self._models = dependencies.models

@@ -219,7 +219,7 @@ async def _all(
                 break
 
 
-def _line(type: str, data: Any) -> bytes:
+def _line(type: str, data: object) -> bytes:
     return _encode({"type": type, "data": data}) + b"\n"
 
 

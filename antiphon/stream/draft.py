@@ -113,7 +113,7 @@ class Draft:
         drafts.append(part)
         return part
 
-    def item(self, status: str, **result: Any) -> Item:
+    def item(self, status: str, **result: object) -> Item:
         """Return the item with the text so far. ``status``: the status to set, if items of this
         type have a status. ``result``: further fields to set, such as the result of a tool."""
         changed: dict[str, Any] = dict(self.appended_values)

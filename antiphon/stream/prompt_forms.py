@@ -74,6 +74,6 @@ def present_fields(item: ItemBase, *fields: str) -> dict[str, Any]:
     return read
 
 
-def dump_text(value: Any) -> str:
+def dump_text(value: object) -> str:
     """Return a text unchanged, and any other JSON value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -232,7 +232,7 @@ class ItemWriter:
                 text_channel.part_done, part=part.close(), **{text_channel.index_field: part.index}
             )
 
-    def _emit(self, event: type[ev.Event], **fields: Any) -> None:
+    def _emit(self, event: type[ev.Event], **fields: object) -> None:
         self._out.emit(event, item_id=self._draft.item_id, output_index=self.index, **fields)
 
 
@@ -464,7 +464,7 @@ class ResponseWriter:
         usage: Usage | None,
         reason: str | None = None,
         error: ResponseError | None = None,
-        **fields: Any,
+        **fields: object,
     ) -> Response:
         """End the run: close the open items and set the final status of the response.
 
@@ -510,7 +510,7 @@ class ResponseWriter:
         if (terminal := _TERMINAL.get(self._response.status)) is not None:
             self.emit(terminal, response=self._response)
 
-    def emit(self, event: type[ev.Event], **fields: Any) -> None:
+    def emit(self, event: type[ev.Event], **fields: object) -> None:
         """Create an event with the next sequence number and add it to ``pending``. If no caller
         takes the events (``has_reader`` is false), only count the event."""
         if self.has_reader:

@@ -18,6 +18,7 @@ from antiphon.dialects.grammar.json_schema import check_schema
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import (
+    AnyToolProvider,
     CallContext,
     FollowUpItem,
     FunctionDeclarer,
@@ -25,7 +26,6 @@ from antiphon.tools.base import (
     ToolCaller,
     ToolFunction,
     ToolProgress,
-    ToolProvider,
     ToolResult,
     Toolset,
 )
@@ -65,7 +65,7 @@ class ToolCheckCase(Struct, frozen=True, kw_only=True):
     tenant: str = "t"
 
 
-async def check_tool(provider: ToolProvider, case: ToolCheckCase) -> None:
+async def check_tool(provider: AnyToolProvider, case: ToolCheckCase) -> None:
     """Check a tool provider: opening, functions, parallel calls, failures and cancellation.
 
     For each call, the response items of the call are also checked, because clients see only these
@@ -95,7 +95,7 @@ async def check_tool(provider: ToolProvider, case: ToolCheckCase) -> None:
 
 @asynccontextmanager
 async def _open(
-    provider: ToolProvider, tool: Any, response: ResponseContext
+    provider: AnyToolProvider, tool: Any, response: ResponseContext
 ) -> AsyncIterator[Toolset]:
     """Open the toolset of a provider for one tool of a request. The toolset of a provider that
     calls other tools (``ToolCaller``) is built without other tools."""
@@ -106,7 +106,7 @@ async def _open(
 
 
 async def _check_declared_functions(
-    provider: ToolProvider, case: ToolCheckCase, response: ResponseContext
+    provider: AnyToolProvider, case: ToolCheckCase, response: ResponseContext
 ) -> None:
     """Check that ``provider.declared_functions``, which announces the functions of the tool,
     returns the same functions as ``provider.open``."""
@@ -134,7 +134,7 @@ async def _call_items(function: ToolFunction, case: ToolCheckCase, arguments: st
     )
 
 
-def _check_rejections(provider: ToolProvider, case: ToolCheckCase) -> None:
+def _check_rejections(provider: AnyToolProvider, case: ToolCheckCase) -> None:
     for tool in case.rejected_tools:
         try:
             provider.check(tool, "tools[7]")
@@ -289,7 +289,7 @@ async def _check_cancellation(function: ToolFunction, case: ToolCheckCase, argum
 
 
 async def _check_parallel_use(
-    provider: ToolProvider, case: ToolCheckCase, response: ResponseContext
+    provider: AnyToolProvider, case: ToolCheckCase, response: ResponseContext
 ) -> None:
     """Check that several tasks can open the provider at the same time. Check that a task with an
     open provider can be cancelled, and that the provider still works afterwards."""

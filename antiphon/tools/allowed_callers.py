@@ -20,7 +20,7 @@ __all__ = ["callable_by_model", "callable_by_programs", "callers_of", "check_cal
 _DIRECT = ("direct",)
 
 
-def callers_of(tool: Any) -> Sequence[str]:
+def callers_of(tool: object) -> Sequence[str]:
     """Return the allowed callers of a tool: ``direct`` (the model), ``programmatic`` (programs that
     the model writes), or both."""
     callers = getattr(tool, "allowed_callers", UNSET)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from .citations import CitationFinder, CitationNotation
 
 __all__ = [
     "AccessChecker",
+    "AnyToolProvider",
     "ArgumentObserver",
     "AvailabilityReporter",
     "CallContext",
@@ -38,6 +39,10 @@ __all__ = [
     "ToolResult",
     "Toolset",
 ]
+
+
+#: The class of the tool that a provider implements.
+ToolT = TypeVar("ToolT", contravariant=True)
 
 
 class NestedCall(Struct, frozen=True):
@@ -244,15 +249,15 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
         return (*self.items, *self.interrupted_items)
 
 
-class ToolProvider(Protocol):
+class ToolProvider(Protocol[ToolT]):
     """The implementation of one tool type (``mcp``, ``web_search`` …). A server has one object per
-    tool type."""
+    tool type. The type parameter is the class of the tool, such as ``tl.Mcp``."""
 
-    def check(self, tool: Any, path: str) -> None:
+    def check(self, tool: ToolT, path: str) -> None:
         """Raise ``InvalidRequest`` if ``tool`` has a field or a value that the provider does not
         support. The error names the path of the field. ``path``: the tool's path in the request."""
 
-    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+    def leading_item(self, tool: ToolT, response: ResponseContext) -> Item | None:
         """Return the item with which the output begins, for example ``mcp_list_tools``. Return None
         if the tool has no such item.
 
@@ -260,7 +265,7 @@ class ToolProvider(Protocol):
         caller emits the item and completes it with the values in ``Toolset.fields``.
         """
 
-    def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
+    def open(self, tool: ToolT, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         """Return a context manager that offers the tool for as long as the response runs.
 
         The same task enters and exits the context, and this task may be cancelled. A resource that
@@ -271,8 +276,12 @@ class ToolProvider(Protocol):
         """
 
 
+#: A provider whose type of tool is known only at runtime, such as an entry of a registry.
+AnyToolProvider = ToolProvider[Any]
+
+
 @runtime_checkable
-class FunctionDeclarer(Protocol):
+class FunctionDeclarer(Protocol[ToolT]):
     """A provider that can say which functions it offers before its method ``open`` is called.
 
     The first prompt of a response is rendered with these declared functions. The prompt is rendered
@@ -281,7 +290,7 @@ class FunctionDeclarer(Protocol):
     """
 
     async def declared_functions(
-        self, tool: Any, response: ResponseContext
+        self, tool: ToolT, response: ResponseContext
     ) -> Sequence[ToolFunction] | None:
         """Return the functions that ``open`` will offer. Return None if they are not known before
         ``open``.
@@ -306,12 +315,12 @@ class ToolCaller(Protocol):
 
 
 @runtime_checkable
-class AccessChecker(Protocol):
+class AccessChecker(Protocol[ToolT]):
     """A provider that checks, before a response starts, whether the tenant may use the objects to
     which its tool refers. It may also check the items of the conversation. For example, an image
     edit needs an earlier image."""
 
-    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
+    async def check_access(self, tool: ToolT, response: ResponseContext, path: str) -> None:
         """Check the tool before the response starts. ``path``: the tool's path in the request.
 
         Raises ``RequestError`` in two cases:

@@ -62,13 +62,15 @@ class CodeInterpreterProvider:
     def __init__(self, containers: ContainerRegistry) -> None:
         self._containers = containers
 
-    def check(self, tool: Any, path: str) -> None:
+    def check(self, tool: tl.CodeInterpreter, path: str) -> None:
         if isinstance(tool.container, str):
             return
         request = wc.read_auto_container(tool.container, f"{path}.container")
         self._containers.policy.check(request, f"{path}.container")
 
-    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
+    async def check_access(
+        self, tool: tl.CodeInterpreter, response: ResponseContext, path: str
+    ) -> None:
         """Raise ``RequestError`` if the request names a container or file that does not exist or
         belongs to another tenant."""
         where = f"{path}.container"
@@ -79,18 +81,20 @@ class CodeInterpreterProvider:
                 response.tenant, wc.read_auto_container(tool.container, where), where
             )
 
-    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+    def leading_item(self, tool: tl.CodeInterpreter, response: ResponseContext) -> Item | None:
         return None
 
     async def declared_functions(
-        self, tool: Any, response: ResponseContext
+        self, tool: tl.CodeInterpreter, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         container = await self._existing_container(tool, response)
         skills = () if container is None else container.skills
         return (_function(skills, _policy(tool, container)),)
 
     @asynccontextmanager
-    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(
+        self, tool: tl.CodeInterpreter, response: ResponseContext
+    ) -> AsyncIterator[Toolset]:
         session = _CodeSession(
             await self._container(tool, response),
             with_outputs=_INCLUDE_OUTPUTS in response.include,
@@ -106,7 +110,7 @@ class CodeInterpreterProvider:
             await session.container.release()
 
     async def _existing_container(
-        self, tool: Any, response: ResponseContext
+        self, tool: tl.CodeInterpreter, response: ResponseContext
     ) -> ContainerHandle | None:
         """Return the container that the request names. If the request names no container, return
         the container of the last code interpreter or shell call. Return None if there was no such
@@ -118,7 +122,9 @@ class CodeInterpreterProvider:
         except RequestError:
             return None
 
-    async def _container(self, tool: Any, response: ResponseContext) -> ContainerHandle:
+    async def _container(
+        self, tool: tl.CodeInterpreter, response: ResponseContext
+    ) -> ContainerHandle:
         """Acquire a container for the response and return it. If the request names a container,
         this container is acquired. Otherwise, the container of the conversation's last code
         interpreter or shell call is acquired. If that container cannot be used again, a new
@@ -132,7 +138,7 @@ class CodeInterpreterProvider:
             raise RunError(error.message, code="invalid_prompt") from None
 
 
-def _policy(tool: Any, container: ContainerHandle | None) -> wc.NetworkPolicy | None:
+def _policy(tool: tl.CodeInterpreter, container: ContainerHandle | None) -> wc.NetworkPolicy | None:
     """Return the network policy that the request sets. If the request names a container, return the
     policy of this container."""
     if not isinstance(tool.container, str):

@@ -24,6 +24,7 @@ from antiphon.wire.items import Item, ShellCall, ShellCallOutput
 from antiphon.wire.parsing.fields import known_fields
 from antiphon.wire.resources import containers as wc
 from antiphon.wire.resources.skills import read_local_skills
+from antiphon.wire.tools import Shell
 
 from .base import (
     CallContext,
@@ -57,7 +58,7 @@ class ShellProvider:
         self._reason = reason
         self._client = CLIENT_TOOLS["shell"]
 
-    def check(self, tool: Any, path: str) -> None:
+    def check(self, tool: Shell, path: str) -> None:
         environment = _environment(tool)
         kind = environment.get("type")
         where = f"{path}.environment"
@@ -84,7 +85,7 @@ class ShellProvider:
         request = wc.read_auto_container(environment, where, "container_auto")
         self._containers.policy.check(request, where)
 
-    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
+    async def check_access(self, tool: Shell, response: ResponseContext, path: str) -> None:
         """Raise ``RequestError`` if the request names a container, file or skill that does not
         exist or belongs to another tenant."""
         environment, where = _environment(tool), f"{path}.environment"
@@ -99,11 +100,11 @@ class ShellProvider:
             request = wc.read_auto_container(environment, where, "container_auto")
             await self._containers.check_auto(response.tenant, request, where)
 
-    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+    def leading_item(self, tool: Shell, response: ResponseContext) -> Item | None:
         return None
 
     async def declared_functions(
-        self, tool: Any, response: ResponseContext
+        self, tool: Shell, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         environment, containers = _environment(tool), self._containers
         if containers is None or environment.get("type") not in _HOSTED_ENVIRONMENTS:
@@ -120,17 +121,17 @@ class ShellProvider:
             return (_hosted_function((), None),)
         return (_hosted_function(container.skills, container.network_policy),)
 
-    def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
+    def open(self, tool: Shell, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         if self._containers is None or _environment(tool).get("type") not in _HOSTED_ENVIRONMENTS:
             return self._local(tool, response)
         return self._hosted(self._containers, _environment(tool), response)
 
     @asynccontextmanager
-    async def _local(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+    async def _local(self, tool: Shell, response: ResponseContext) -> AsyncIterator[Toolset]:
         yield Toolset(functions=await self._local_functions(tool, response))
 
     async def _local_functions(
-        self, tool: Any, response: ResponseContext
+        self, tool: Shell, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         skills = local_skills_prompt(
             read_local_skills(_environment(tool).get("skills") or [], "skills")
@@ -291,7 +292,7 @@ def _output(outcome: ExecutionResult) -> dict[str, Any]:
     }
 
 
-def _environment(tool: Any) -> Mapping[str, Any]:
+def _environment(tool: Shell) -> Mapping[str, Any]:
     """Return the environment in which the commands of the shell tool run. If the request sets no
     environment, return an environment of the type ``local``: the client runs the commands."""
     environment = tool.environment

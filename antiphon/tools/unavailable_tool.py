@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 from antiphon.errors import ToolError
 from antiphon.wire.items import Item
+from antiphon.wire.tools import Tool
 
 from .base import ResponseContext, Toolset
 
@@ -23,10 +23,10 @@ class UnavailableTool:
     def unavailable_reason(self) -> str | None:
         return self._reason
 
-    def check(self, tool: Any, path: str) -> None: ...
+    def check(self, tool: Tool, path: str) -> None: ...
 
-    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+    def leading_item(self, tool: Tool, response: ResponseContext) -> Item | None:
         return None
 
-    def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
+    def open(self, tool: Tool, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         raise ToolError(self._reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -117,7 +117,7 @@ def select_page(items: Iterable[_T], params: PageParams) -> tuple[tuple[_T, ...]
     return PagedList(items).select(params)
 
 
-def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
+def page_query(make: Callable[..., _Q], params: PageParams, **more: object) -> _Q:
     """Return the query with which a store reads a page. The query asks for one entry more than the
     page has: if the store returns this entry, there are more pages. A backwards page
     (``PageParams.is_backwards``) is read in reverse order.

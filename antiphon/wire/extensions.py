@@ -85,7 +85,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
         return self.json if isinstance(self.json, dict) else None
 
 
-def read_structured_outputs(raw: Any, path: str) -> StructuredOutputs:
+def read_structured_outputs(raw: object, path: str) -> StructuredOutputs:
     """Read ``structured_outputs``. Raises ``InvalidRequest``."""
     fields = read_object(raw, path)
     _refuse_unknown(fields, StructuredOutputs.__struct_fields__, path)
@@ -158,7 +158,7 @@ _NEUTRAL_VALUES: Mapping[str, Any] = {
 }
 
 
-def read_generation_config(raw: Any, path: str) -> Json:
+def read_generation_config(raw: object, path: str) -> Json:
     """Translate ``generation_config`` of ``transformers serve`` into request fields. ``raw`` is an
     object, or the JSON text of an object.
 
@@ -176,7 +176,7 @@ def read_generation_config(raw: Any, path: str) -> Json:
     return options if do_sample else {**options, "temperature": 0}
 
 
-def _is_neutral(name: str, value: Any) -> bool:
+def _is_neutral(name: str, value: object) -> bool:
     """Return whether the field ``name`` of ``generation_config`` has no effect with this value."""
     if name in _DESCRIPTIVE_FIELDS:
         return True

@@ -326,7 +326,7 @@ def _refuse_async(tools: tuple[Tool, ...], path: str) -> None:
             _refuse_async(tool.tools, f"{path}[{index}].tools")
 
 
-def _never_neutral(value: Any) -> bool:
+def _never_neutral(value: object) -> bool:
     return False
 
 

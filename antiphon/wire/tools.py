@@ -15,6 +15,7 @@ from .tags import tag_of
 
 __all__ = [
     "HOSTED_CHOICES",
+    "AnyWebSearch",
     "ApplyPatch",
     "Callers",
     "CodeInterpreter",
@@ -136,6 +137,10 @@ class WebSearchPreviewDated(
     _WebSearch, frozen=True, kw_only=True, tag="web_search_preview_2025_03_11"
 ):
     pass
+
+
+#: All versions of the web search.
+AnyWebSearch = WebSearch | WebSearchDated | WebSearchPreview | WebSearchPreviewDated
 
 
 class FileSearch(ToolBase, frozen=True, kw_only=True, tag="file_search"):

@@ -35,7 +35,7 @@ from antiphon.store.store_observer import observe_store
 from antiphon.support.logs import open_log
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tools.base import ToolProvider
+from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tracing.base import Tracer
 from tests.conformance import oracle
@@ -96,7 +96,7 @@ class Server:
         seal: Encryptor | None = None,
         prompts: Prompts | None = None,
         thinking_budgets: Mapping[str, int] = {},
-        providers: Mapping[str, ToolProvider] = {},
+        providers: Mapping[str, AnyToolProvider] = {},
         containers: ContainerRegistry | None = None,
         blobs: Blobs | None = None,
         tracer: Tracer | None = None,

@@ -12,7 +12,7 @@ from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.tools.allowed_callers import callers_of
-from antiphon.tools.base import ToolProvider
+from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.programs.provider import ProgramProvider
 from antiphon.tools.shell import ShellProvider
@@ -59,7 +59,7 @@ def javascript() -> Iterator[JavaScript]:
 def program_options(javascript: JavaScript) -> Mapping[str, Any]:
     """Return the options of a server that runs programs."""
     manager = containers()
-    providers: dict[str, ToolProvider] = {
+    providers: dict[str, AnyToolProvider] = {
         **CLIENT_TOOLS,
         "shell": ShellProvider(manager),
         **code_interpreter_options(manager)["providers"],

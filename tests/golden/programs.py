@@ -8,7 +8,7 @@ from functools import cache
 
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import Encryptor
-from antiphon.tools.base import ToolProvider
+from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.programs.provider import ProgramProvider
 
 __all__ = ["programs"]
@@ -32,7 +32,7 @@ def _javascript() -> JavaScript:
     return JavaScript(step_s=0.5)
 
 
-def programs() -> Mapping[str, ToolProvider]:
+def programs() -> Mapping[str, AnyToolProvider]:
     """Return the provider of programs by its tool type."""
     provider = ProgramProvider(_javascript(), PlainEncryptor(), clock=lambda: 1000.0)
     return {"programmatic_tool_calling": provider}

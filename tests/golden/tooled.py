@@ -13,7 +13,7 @@ from typing import Any
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
 from antiphon.errors import RunError, ToolError
-from antiphon.tools.base import ToolProvider
+from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.provider import McpProvider
@@ -43,7 +43,7 @@ class ScriptedWords:
         if "broken" in words:
             raise broken
 
-    def providers(self) -> dict[str, ToolProvider]:
+    def providers(self) -> dict[str, AnyToolProvider]:
         """Return the tool providers by tool type."""
         pool: Any = _Pool(self)
         return {

@@ -17,7 +17,7 @@ from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Ser
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.tools.base import ToolProvider
+from antiphon.tools.base import AnyToolProvider
 from antiphon.wire.events import Event
 from antiphon.wire.parsing.requests import parse_create_response
 
@@ -54,7 +54,7 @@ def make_service(
     *,
     seal: Encryptor | None = None,
     prompts: Prompts | None = None,
-    providers: Mapping[str, ToolProvider] = {},
+    providers: Mapping[str, AnyToolProvider] = {},
     first_id: int = 1,
     **policy: Any,
 ) -> Service:

@@ -136,7 +136,7 @@ def _joined_text(request: Mapping[str, Any]) -> str:
     return "\n".join(_texts(inputs))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     """Yield the strings in a JSON value, except URLs and encoded data such as the contents of a
     file."""
     if isinstance(value, str):
@@ -156,5 +156,5 @@ def _lower_bound(request: Mapping[str, Any]) -> int:
     return sum(map(len, text.split())) // _MAX_TOKEN_CHARS
 
 
-def _whole_number(value: Any) -> int | None:
+def _whole_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -146,7 +146,7 @@ class DeltaBuilder:
             self.out.append(Close(status="incomplete"))
             self.open = self._item_kind = self._channel = None
 
-    def close(self, upstream_state: str = "", **result: Any) -> None:
+    def close(self, upstream_state: str = "", **result: object) -> None:
         """Close the open item, if there is one.
 
         ``upstream_state``: data that only the upstream can read. It becomes the item's field

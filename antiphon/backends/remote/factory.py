@@ -133,7 +133,9 @@ def _flavour_by_name(name: str, flavour: str, rows: Mapping[str, _Flavour]) -> _
     return rows[flavour]
 
 
-def _flavour_by_listing(upstream: Upstream, listed: Any, rows: Mapping[str, _Flavour]) -> _Flavour:
+def _flavour_by_listing(
+    upstream: Upstream, listed: object, rows: Mapping[str, _Flavour]
+) -> _Flavour:
     host, owner = urlsplit(upstream.url).hostname, model_owner(listed)
     for row in rows.values():
         if host in row.hosts or owner in row.owners:

@@ -50,7 +50,7 @@ def _parts(item: it.Item) -> Iterator[Any]:
         yield from held if isinstance(held, tuple) else (held,)
 
 
-def _is_unread(part: Any, heads: tuple[str, ...]) -> bool:
+def _is_unread(part: object, heads: tuple[str, ...]) -> bool:
     url = getattr(part, "image_url", None)
     return isinstance(url, str) and url.startswith(heads)
 

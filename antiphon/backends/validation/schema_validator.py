@@ -84,7 +84,7 @@ async def match_fault_in_process(lark: str, text: str, *, whole: bool) -> str | 
     return (await _run_worker(lark=lark, text=text, whole=whole)).fault
 
 
-async def _run_worker(**request: Any) -> _Verdict:
+async def _run_worker(**request: object) -> _Verdict:
     """Run the worker process for one request. Every wait has a time limit.
 
     ``request``: the fields of the worker's request, such as ``schema`` and ``text``. Raises

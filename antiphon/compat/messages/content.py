@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -36,7 +35,7 @@ _BILLING_HEADER = "x-anthropic-billing-header:"
 _FAILED = "The tool call failed."
 
 
-def read_system(raw: Any, path: str, limits: BodyLimits) -> str:
+def read_system(raw: object, path: str, limits: BodyLimits) -> str:
     """Return the text of ``system``, which is a string or an array of text blocks. Raises
     ``InvalidRequest``."""
     if isinstance(raw, str):
@@ -47,7 +46,7 @@ def read_system(raw: Any, path: str, limits: BodyLimits) -> str:
 
 
 def read_messages(
-    raw: Any,
+    raw: object,
     path: str,
     tools: ToolCollector,
     paths: ErrorPaths,
@@ -119,7 +118,7 @@ class _MessageReader:
         is_hidden = clear_at == "next_user_message" and has_reply
         self._read_content(fields["content"], f"{path}.content", is_hidden=is_hidden)
 
-    def _read_content(self, raw: Any, path: str, *, is_hidden: bool) -> None:
+    def _read_content(self, raw: object, path: str, *, is_hidden: bool) -> None:
         if isinstance(raw, str):
             raw = [{"type": "text", "text": raw}]
         known = BLOCKS[self._role]
@@ -188,7 +187,7 @@ class _MessageReader:
         }
         self._add(item, path, call_id="tool_use_id", output="content")
 
-    def _result_parts(self, raw: Any, path: str) -> tuple[list[Json], list[str]]:
+    def _result_parts(self, raw: object, path: str) -> tuple[list[Json], list[str]]:
         if isinstance(raw, str):
             return ([_input_text(raw)] if raw else []), [path]
         parts: list[Json] = []
@@ -334,7 +333,7 @@ def _input_text(text: str) -> Json:
     return {"type": "input_text", "text": text}
 
 
-def _text(raw: Any, path: str) -> str:
+def _text(raw: object, path: str) -> str:
     fields = read_object(raw, path)
     read_tag(fields, path, ("text",))
     if "text" not in fields:
@@ -459,7 +458,7 @@ _PARTS: Mapping[str, Callable[[Json, str], list[Json]]] = {
 # --- search results ------------------------------------------------------------------------------
 
 
-def _search_result(raw: Any, path: str) -> Json:
+def _search_result(raw: object, path: str) -> Json:
     fields = read_object(raw, path)
     url, title, content = (
         _string(fields, name, path) for name in ("url", "title", "encrypted_content")

@@ -230,7 +230,7 @@ def _conversation(raw: Json, paths: ErrorPaths, limits: BodyLimits) -> Json:
     return fields
 
 
-def _thinking_turns(raw: Any) -> int | None:
+def _thinking_turns(raw: object) -> int | None:
     """Return how many of the most recent answers keep their thinking in the conversation, as the
     field ``context_management`` requests. None means all answers. Raises ``InvalidRequest``."""
     if raw is None:
@@ -245,7 +245,7 @@ def _thinking_turns(raw: Any) -> int | None:
     return turns
 
 
-def _kept_turns(keep: Any, path: str, index: int) -> int | None:
+def _kept_turns(keep: object, path: str, index: int) -> int | None:
     path = f"{path}[{index}].keep"
     if keep == "all":
         return None
@@ -265,22 +265,22 @@ def _renamed(name: str) -> Callable[[Any, str, ErrorPaths], Json]:
     return lambda raw, path, paths: {name: raw}
 
 
-def _max_tokens(raw: Any, path: str, paths: ErrorPaths) -> Json:
+def _max_tokens(raw: object, path: str, paths: ErrorPaths) -> Json:
     if isinstance(raw, bool) or not isinstance(raw, int):
         raise invalid_type(path, "an integer", json_type_name(raw))
     return {"max_output_tokens": raw}
 
 
-def _metadata(raw: Any, path: str, paths: ErrorPaths) -> Json:
+def _metadata(raw: object, path: str, paths: ErrorPaths) -> Json:
     user = read_object(raw, path).get("user_id")
     return {} if user is None else {"user": user}
 
 
-def _service_tier(raw: Any, path: str, paths: ErrorPaths) -> Json:
+def _service_tier(raw: object, path: str, paths: ErrorPaths) -> Json:
     return {"service_tier": _TIERS[read_choice(raw, path, _TIERS)]}
 
 
-def _thinking(raw: Any, path: str, paths: ErrorPaths) -> Json:
+def _thinking(raw: object, path: str, paths: ErrorPaths) -> Json:
     """Translate ``thinking``. The type ``adaptive`` lets the model decide how much it thinks. This
     is the default for all models on this server, so the type changes nothing."""
     fields = read_object(raw, path)
@@ -295,11 +295,11 @@ def _thinking(raw: Any, path: str, paths: ErrorPaths) -> Json:
     return {"thinking_token_budget": fields["budget_tokens"]}
 
 
-def _omits_thinking(raw: Any) -> bool:
+def _omits_thinking(raw: object) -> bool:
     return isinstance(raw, dict) and raw.get("display") not in (None, _DISPLAYS[0])
 
 
-def _output_config(raw: Any, path: str, paths: ErrorPaths) -> Json:
+def _output_config(raw: object, path: str, paths: ErrorPaths) -> Json:
     fields = read_object(raw, path)
     if "task_budget" in fields:
         raise _unsupported(f"{path}.task_budget")
@@ -313,7 +313,7 @@ def _output_config(raw: Any, path: str, paths: ErrorPaths) -> Json:
     return translated
 
 
-def _format(raw: Any, path: str, paths: ErrorPaths) -> Json:
+def _format(raw: object, path: str, paths: ErrorPaths) -> Json:
     fields = read_object(raw, path)
     read_tag(fields, path, ("json_schema",))
     if "schema" not in fields:

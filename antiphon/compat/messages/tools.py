@@ -50,12 +50,12 @@ class ToolCollector:
         #: Maximum number of web searches (``max_uses``). None means no maximum.
         self._max_uses: int | None = None
 
-    def declare(self, raw: Any, path: str) -> None:
+    def declare(self, raw: object, path: str) -> None:
         """Declare all tools in the field ``tools`` of the request. Raises ``InvalidRequest``."""
         for index, tool in enumerate(read_array(raw, path, self._limits.tools)):
             self.define(tool, f"{path}[{index}]")
 
-    def define(self, raw: Any, path: str) -> None:
+    def define(self, raw: object, path: str) -> None:
         """Declare one tool. If the tool does not set ``defer_loading``, the model may use it
         immediately. Raises ``InvalidRequest``."""
         fields = read_object(raw, path)
@@ -75,15 +75,15 @@ class ToolCollector:
         if fields.get("defer_loading") is not True:
             self._offered.add(name)
 
-    def add(self, name: Any, path: str) -> None:
+    def add(self, name: object, path: str) -> None:
         """Let the model use a declared tool. Raises ``InvalidRequest`` for an unknown name."""
         self._offered.add(self._known(name, path))
 
-    def remove(self, name: Any, path: str) -> None:
+    def remove(self, name: object, path: str) -> None:
         """Hide a declared tool from the model. Raises ``InvalidRequest`` for an unknown name."""
         self._offered.discard(self._known(name, path))
 
-    def _known(self, name: Any, path: str) -> str:
+    def _known(self, name: object, path: str) -> str:
         if not isinstance(name, str):
             raise invalid_type(path, "a string", json_type_name(name))
         if name not in self._declared:
@@ -118,7 +118,7 @@ class ToolCollector:
         return name in self._declared and self._declared[name][0]["type"] == "web_search"
 
 
-def _check_callers(raw: Any, path: str) -> None:
+def _check_callers(raw: object, path: str) -> None:
     for index, caller in enumerate(raw if isinstance(raw, list) else [raw]):
         if caller != "direct":
             raise invalid_value(f"{path}[{index}]", str(caller), ("direct",))
@@ -151,7 +151,7 @@ def _web_search(fields: Json, path: str) -> Json:
     return tool
 
 
-def read_tool_choice(raw: Any, path: str, tools: ToolCollector) -> Json:
+def read_tool_choice(raw: object, path: str, tools: ToolCollector) -> Json:
     """Translate ``tool_choice`` to fields of the Responses request. Raises ``InvalidRequest``."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, _CHOICES)

@@ -154,7 +154,7 @@ def type_spans(schema: Json, *, nullable: bool = True) -> tuple[TextSpan, ...]:
     return (TextSpan(kind), *tail)
 
 
-def _bound(keyword: str, value: Any) -> str:
+def _bound(keyword: str, value: object) -> str:
     """Describe a bound as text, such as "≥ 1". ``keyword``: the schema keyword of the bound, such
     as ``minimum``. ``value``: the value of this keyword."""
     text = _BOUNDS[keyword].format(value)
@@ -163,7 +163,7 @@ def _bound(keyword: str, value: Any) -> str:
     return text
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -414,7 +414,7 @@ class _Types:
     def response_schema(self, type: Any) -> Json:
         return self._sent.roots[self._sent_types.index(type)]
 
-    def request_schema(self, type: Any) -> Json:
+    def request_schema(self, type: object) -> Json:
         return self._accepted.roots[self._accepted_types.index(type)]
 
 

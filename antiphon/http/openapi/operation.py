@@ -87,7 +87,7 @@ def operation(id: str, **fields: Any) -> Callable[[_HandlerT], _HandlerT]:
     return attach
 
 
-def operation_of(endpoint: Any) -> Operation | None:
+def operation_of(endpoint: object) -> Operation | None:
     """Return the operation that the endpoint of a route declares. ``endpoint``: a handler method,
     or an ASGI app. Returns None if the endpoint declares no operation."""
     found = getattr(endpoint, _ATTRIBUTE, None)

@@ -125,7 +125,7 @@ def rename_components(schemas: Schemas, names: Mapping[str, str]) -> Schemas:
     )
 
 
-def used_components(schema: Any, components: Mapping[str, Json]) -> dict[str, Json]:
+def used_components(schema: object, components: Mapping[str, Json]) -> dict[str, Json]:
     """Return the components to which a schema refers, directly or through other components."""
     found: set[str] = set()
     names = _references(schema)
@@ -184,7 +184,7 @@ def _generic_name(cls: Any, unions: Mapping[str, Any]) -> str:
     return "".join((*names, get_origin(cls).__name__))
 
 
-def _plain(schema: Any) -> Json:
+def _plain(schema: object) -> Json:
     """Return the schema in plain JSON types: tuples become lists."""
     plain: Json = json.loads(json.dumps(schema))
     return plain
@@ -206,7 +206,7 @@ def _struct_classes(types: Iterable[Any]) -> Iterator[type[Struct]]:
             stack += _inner_types(info)
 
 
-def _inner_types(info: Any) -> list[Any]:
+def _inner_types(info: object) -> list[Any]:
     """Return the types inside a container or a union. ``info``: msgspec's description of the
     container or the union."""
     names = ("type", "item_type", "key_type", "value_type")
@@ -280,7 +280,7 @@ def _nullable(schema: Json) -> Json:
 # --- references ----------------------------------------------------------------------------------
 
 
-def _map(schema: Any, change: Callable[[Json], Json]) -> Any:
+def _map(schema: object, change: Callable[[Json], Json]) -> Any:
     """Apply ``change`` to every object in a schema, innermost objects first. Returns the changed
     schema."""
     if isinstance(schema, dict):
@@ -338,7 +338,7 @@ def _rename(schema: Json, names: Mapping[str, str]) -> Json:
     return changed
 
 
-def _references(schema: Any) -> set[str]:
+def _references(schema: object) -> set[str]:
     """Return the names of the components to which a schema refers."""
     found: set[str] = set()
 

@@ -186,7 +186,7 @@ class Recorder:
         if delta.key:
             self._calls[delta.key] = item
 
-    def _close_current(self, status: str = "completed", **result: Any) -> None:
+    def _close_current(self, status: str = "completed", **result: object) -> None:
         """Close the current item. Exception: if the item is the call of a server-side tool, only
         the arguments of the call end now, and the item stays open until the tool has finished.
         ``status``, ``result``: the final status and further fields of the closed item."""

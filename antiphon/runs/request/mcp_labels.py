@@ -59,7 +59,7 @@ def _tool(tool: tl.Tool, labels: Mapping[str, str], path: str) -> tl.Tool:
     return _TOOLS[kind]
 
 
-def _choice(choice: Any, labels: Mapping[str, str]) -> Any:
+def _choice(choice: object, labels: Mapping[str, str]) -> Any:
     if not isinstance(choice, tl.ToolChoiceObject):
         return choice
     if choice.type == "mcp" and choice.server_label in labels:

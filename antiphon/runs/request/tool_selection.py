@@ -12,7 +12,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import ToolChoice, ToolName
 from antiphon.tools import tool_search
 from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
-from antiphon.tools.base import AvailabilityReporter, ToolFunction, ToolProvider
+from antiphon.tools.base import AnyToolProvider, AvailabilityReporter, ToolFunction
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.wire import tools as tl
 from antiphon.wire.admin.tool_list import ToolEntry
@@ -46,7 +46,7 @@ class ServerTool(Struct, frozen=True):
 
     type: str
     tool: tl.Tool
-    provider: ToolProvider
+    provider: AnyToolProvider
     path: str
 
 
@@ -84,7 +84,7 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
 def select_tools(
     request: CreateResponse,
     unavailable: str,
-    providers: Mapping[str, ToolProvider] = {},
+    providers: Mapping[str, AnyToolProvider] = {},
     upstream: frozenset[str] = frozenset(),
 ) -> ToolSelection:
     """Group the request's tools by who runs them. Raises ``InvalidRequest``.
@@ -214,7 +214,7 @@ SERVER_TOOLS: tuple[tl.HostedTool, ...] = tuple(
 )
 
 
-def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
+def list_tools(providers: Mapping[str, AnyToolProvider]) -> tuple[ToolEntry, ...]:
     """Return every type of tool that Antiphon can run, and whether this server can run it now."""
     reasons = _unavailable_reasons(providers)
     runners = {name: _RUNNERS.get(name, name) for name in SERVER_TOOLS}
@@ -226,8 +226,8 @@ def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
 
 
 def _named_providers(
-    request: CreateResponse, providers: Mapping[str, ToolProvider]
-) -> Mapping[str, ToolProvider]:
+    request: CreateResponse, providers: Mapping[str, AnyToolProvider]
+) -> Mapping[str, AnyToolProvider]:
     """Return only the providers whose tools the request names. Asking the other providers whether
     they are available would take longer than all other work on a request."""
     if isinstance(request.tool_choice, tl.ToolChoiceObject):  # may name tools that are not declared
@@ -236,7 +236,7 @@ def _named_providers(
     return {name: each for name, each in providers.items() if name in names}
 
 
-def _unavailable_reasons(providers: Mapping[str, ToolProvider]) -> dict[str, str]:
+def _unavailable_reasons(providers: Mapping[str, AnyToolProvider]) -> dict[str, str]:
     """Return the tool types that do not work at the moment, each with the reason."""
     found = (
         (name, each.unavailable_reason())
@@ -267,7 +267,7 @@ def _ignored_tools(
 
 
 def _server_tools(
-    tools: Sequence[tl.Tool], providers: Mapping[str, ToolProvider]
+    tools: Sequence[tl.Tool], providers: Mapping[str, AnyToolProvider]
 ) -> Iterator[ServerTool]:
     for index, tool in enumerate(tools):
         if (provider := providers.get(tool.type)) is not None:

@@ -32,7 +32,7 @@ def computer_actions(arguments: Mapping[str, Any]) -> list[Json]:
     return [_read_action(one) or dict(_SCREENSHOT) for one in each] or [dict(_SCREENSHOT)]
 
 
-def _read_action(action_arguments: Any) -> Json | None:
+def _read_action(action_arguments: object) -> Json | None:
     if not isinstance(action_arguments, dict):
         return None
     kind = action_arguments.get("type")
@@ -55,22 +55,22 @@ def _read_integer(value: Any) -> int | None:
     return int(value) if is_number and -_MAX_COORDINATE < value < _MAX_COORDINATE else None
 
 
-def _read_string(value: Any) -> str | None:
+def _read_string(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _read_strings(value: Any) -> list[str] | None:
+def _read_strings(value: object) -> list[str] | None:
     keys = [value] if isinstance(value, str) else value
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         return None
     return keys or None
 
 
-def _read_button(value: Any) -> str | None:
+def _read_button(value: object) -> str | None:
     return value if value in _BUTTONS else None
 
 
-def _read_path(value: Any) -> list[Json] | None:
+def _read_path(value: object) -> list[Json] | None:
     points = value if isinstance(value, list) else []
     path: list[Json] = []
     for point in points:

@@ -42,7 +42,7 @@ class _ClientToolSpec(Struct, frozen=True, kw_only=True):
     parse_fields: Callable[[str], Mapping[str, Any]]
     argument_observer: Callable[[], ArgumentObserver] | None = None
     #: Text added to the description, computed from the tool of the request.
-    extra_description: Callable[[Any], str] = lambda tool: ""
+    extra_description: Callable[[tl.Tool], str] = lambda tool: ""
 
 
 class ClientToolProvider:
@@ -52,15 +52,15 @@ class ClientToolProvider:
     def __init__(self, spec: _ClientToolSpec) -> None:
         self._spec = spec
 
-    def check(self, tool: Any, path: str) -> None:
+    def check(self, tool: tl.Tool, path: str) -> None:
         """Accept every tool of this type. It needs no check because the client runs it, not
         Antiphon."""
 
-    def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
+    def leading_item(self, tool: tl.Tool, response: ResponseContext) -> it.Item | None:
         return None
 
     async def declared_functions(
-        self, tool: Any, response: ResponseContext
+        self, tool: tl.Tool, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         spec = self._spec
         description = f"{spec.function.description}{spec.extra_description(tool)}"
@@ -73,7 +73,7 @@ class ClientToolProvider:
         return (function,)
 
     @asynccontextmanager
-    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(self, tool: tl.Tool, response: ResponseContext) -> AsyncIterator[Toolset]:
         yield Toolset(functions=await self.declared_functions(tool, response))
 
 
@@ -132,13 +132,15 @@ def _computer_preview_fields(arguments: str) -> Mapping[str, Any]:
     return {"action": computer_actions(parse_lenient(arguments, "action"))[0]}
 
 
-def _display_description(tool: Any) -> str:
+def _display_description(tool: tl.Tool) -> str:
+    if not isinstance(tool, tl.ComputerUsePreview):
+        return ""
     size = f"{tool.display_width} x {tool.display_height}"
     return f" The screen ({tool.environment}) has {size} pixels; x and y count from its top left."
 
 
 def _build_function(
-    name: str, description: str, required: tuple[str, ...], **properties: Any
+    name: str, description: str, required: tuple[str, ...], **properties: object
 ) -> tl.Function:
     return tl.Function(
         name=name,

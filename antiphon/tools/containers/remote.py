@@ -134,7 +134,7 @@ class RemoteContainer:
         """Close the container's sandbox environment. Everything in it is lost."""
         await self._call("close")
 
-    async def _call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
+    async def _call(self, method: str, *arguments: object, returns: object = None) -> Any:
         async with self._translating():
             key = (self._record.tenant, self.id)
             return await self._calls.call(method, *key, *arguments, returns=returns)

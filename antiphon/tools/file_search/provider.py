@@ -80,12 +80,12 @@ class FileSearchProvider:
     def __init__(self, vector_search: StoreSearch) -> None:
         self._vector_search = vector_search
 
-    def check(self, tool: Any, path: str) -> None:
+    def check(self, tool: tl.FileSearch, path: str) -> None:
         if not tool.vector_store_ids:
             raise empty_value(f"{path}.vector_store_ids", ())
         _search_request(tool, (), path)
 
-    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
+    async def check_access(self, tool: tl.FileSearch, response: ResponseContext, path: str) -> None:
         """Raise ``RequestError`` if the request names a vector store that does not exist or belongs
         to another tenant."""
         ranking = _search_request(tool, (), path).ranking
@@ -93,11 +93,11 @@ class FileSearchProvider:
             response.tenant, tool.vector_store_ids, ranking, path
         )
 
-    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+    def leading_item(self, tool: tl.FileSearch, response: ResponseContext) -> Item | None:
         return None
 
     async def declared_functions(
-        self, tool: Any, response: ResponseContext
+        self, tool: tl.FileSearch, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         function = ToolFunction(
             tool=_FUNCTION, initial_item=FileSearchCall(queries=()), parse_fields=_call_fields
@@ -105,7 +105,7 @@ class FileSearchProvider:
         return (function,)
 
     @asynccontextmanager
-    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(self, tool: tl.FileSearch, response: ResponseContext) -> AsyncIterator[Toolset]:
         passages = _NumberedPassages(response.all_items)
         call = partial(self._run, tool, passages, _INCLUDE_RESULTS in response.include)
         (function,) = await self.declared_functions(tool, response)
@@ -116,7 +116,7 @@ class FileSearchProvider:
 
     async def _run(
         self,
-        tool: Any,
+        tool: tl.FileSearch,
         passages: _NumberedPassages,
         with_results: bool,
         arguments: str,
@@ -201,7 +201,7 @@ def _files_of(call: FileSearchCall) -> Iterator[tuple[str, str] | None]:
         yield (str(file_id), str(filename)) if known else None
 
 
-def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> SearchRequest:
+def _search_request(tool: tl.FileSearch, queries: tuple[str, ...], path: str) -> SearchRequest:
     """Build the search request from the tool's options and the queries. Raises
     ``InvalidRequest``."""
     filters = None if tool.filters is UNSET else tool.filters

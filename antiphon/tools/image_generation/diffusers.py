@@ -292,7 +292,7 @@ class _StepCallback:
         self._stop = stop
 
     def __call__(
-        self, pipeline: Any, step: int, timestep: Any, callback_kwargs: dict[str, Any]
+        self, pipeline: object, step: int, timestep: object, callback_kwargs: dict[str, Any]
     ) -> Any:
         if self._stop.is_set():
             raise _Cancelled
@@ -321,7 +321,7 @@ def _best_device(torch: Any) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def _derive_pipeline(pipeline: Any, argument: str, auto: str) -> Any:
+def _derive_pipeline(pipeline: object, argument: str, auto: str) -> Any:
     """Return a pipeline that has the parameter with the name ``argument`` and uses the same model
     as ``pipeline``. Return None if diffusers has no such pipeline. ``auto``: the name of the
     diffusers class that makes the pipeline."""
@@ -339,7 +339,7 @@ def _has_argument(pipeline: Any, argument: str) -> bool:
     return pipeline is not None and argument in inspect.signature(pipeline.__call__).parameters
 
 
-def _native_side(pipeline: Any) -> int:
+def _native_side(pipeline: object) -> int:
     """Return the side length, in pixels, of the square images on which the model was trained."""
     side = getattr(pipeline, "default_sample_size", None)
     if side is None:

@@ -255,7 +255,7 @@ def _text(payload: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _parse_usage(payload: Any) -> dict[str, Any]:
+def _parse_usage(payload: object) -> dict[str, Any]:
     """Return the token counts that the upstream reports. Values that are not integers are left
     out."""
     if not isinstance(payload, Mapping) or not isinstance(payload.get("total_tokens"), int):
@@ -299,7 +299,7 @@ def _multipart(fields: Mapping[str, Any], task: ImageTask) -> tuple[str, bytes]:
     return f"multipart/form-data; boundary={boundary}", body
 
 
-def _flatten(name: str, value: Any) -> list[tuple[str, str]]:
+def _flatten(name: str, value: object) -> list[tuple[str, str]]:
     if isinstance(value, Mapping):
         return [
             pair

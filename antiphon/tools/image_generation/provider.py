@@ -85,7 +85,7 @@ class ImageGenerationProvider:
         self._policy = policy
         self._slots = FairLimiter(policy.concurrency)
 
-    def check(self, tool: Any, path: str) -> None:
+    def check(self, tool: tl.ImageGeneration, path: str) -> None:
         check_mask(tool, path)
         image_request = self._image_request(tool, path)
         if not self._generator.supports_edits and requested_action(tool) == "edit":
@@ -98,7 +98,9 @@ class ImageGenerationProvider:
         except UnsupportedOption as unable:
             raise unsupported_value(f"{path}.{unable.field}", str(unable)) from None
 
-    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
+    async def check_access(
+        self, tool: tl.ImageGeneration, response: ResponseContext, path: str
+    ) -> None:
         """Raise ``InvalidRequest`` if the mask cannot be read or is not a PNG, or if the request
         asks for an edit and the conversation contains no image."""
         if requested_action(tool) == "edit" and not len(self._conversation_images(response)):
@@ -117,17 +119,19 @@ class ImageGenerationProvider:
                 where, "a mask is a PNG, transparent where the image is to change"
             )
 
-    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+    def leading_item(self, tool: tl.ImageGeneration, response: ResponseContext) -> Item | None:
         return None
 
     async def declared_functions(
-        self, tool: Any, response: ResponseContext
+        self, tool: tl.ImageGeneration, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         action = self._action(tool)
         return (ToolFunction(tool=_function(action), initial_item=ImageGenerationCall()),)
 
     @asynccontextmanager
-    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(
+        self, tool: tl.ImageGeneration, response: ResponseContext
+    ) -> AsyncIterator[Toolset]:
         session = _ImageSession(
             self._generator,
             self._conversation_images(response),
@@ -141,12 +145,12 @@ class ImageGenerationProvider:
         (function,) = await self.declared_functions(tool, response)
         yield Toolset(functions=(replace(function, handler=session.run),))
 
-    def _action(self, tool: Any) -> str:
+    def _action(self, tool: tl.ImageGeneration) -> str:
         """Return the action that the request asks for. If the generator does not support edits,
         return ``generate``."""
         return requested_action(tool) if self._generator.supports_edits else "generate"
 
-    def _image_request(self, tool: Any, path: str) -> ImageRequest:
+    def _image_request(self, tool: tl.ImageGeneration, path: str) -> ImageRequest:
         policy = self._policy
         image_request = parse_image_request(
             tool, path, models=policy.models, max_pixels=policy.max_pixels

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import UNSET
 
@@ -128,7 +127,7 @@ def _parse_size(text: str, path: str, max_pixels: int) -> tuple[int, int] | str:
     return width, height
 
 
-def _check_svg(svg: Any, path: str) -> None:
+def _check_svg(svg: object, path: str) -> None:
     if not isinstance(svg, dict):
         raise invalid_type(path, "an object", json_type_name(svg))
     for name in svg:

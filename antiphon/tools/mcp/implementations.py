@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import CallToolResult
 
-__all__ = ["McpImplementation", "code_interpreter", "web_search"]
+__all__ = ["BuiltInTool", "McpImplementation", "code_interpreter", "web_search"]
 
+_T = TypeVar("_T")
 _PYTHON = "python"
 _INCLUDE_OUTPUTS = "code_interpreter_call.outputs"
 #: Name of a tool, or of one of its parameters → the action of the tool's calls.
@@ -58,7 +59,7 @@ _ACTIONS: Mapping[str, str] = {
 }
 
 
-class _ToolKind(Struct, frozen=True, kw_only=True):
+class BuiltInTool(Struct, Generic[_T], frozen=True, kw_only=True):
     """Describes how the tools of an MCP server become one built-in tool.
 
     - ``check``: rejects fields of a request that the MCP server does not support.
@@ -74,31 +75,33 @@ class _ToolKind(Struct, frozen=True, kw_only=True):
     - ``step``: name of the progress event of a running call, for example ``searching``.
     """
 
-    check: Callable[[Any, str], None]
+    check: Callable[[_T, str], None]
     function: Callable[[ListedTool], ToolFunction | None]
     arguments: Callable[[ListedTool, str], dict[str, Any]]
     result_fields: Callable[[ListedTool, str, str, bool], Mapping[str, Any]]
     step: str
 
 
-class McpImplementation:
+class McpImplementation(Generic[_T]):
     """The ``ToolProvider`` of a built-in tool that an MCP server implements. ``name``: the MCP
     server's name in error messages."""
 
-    def __init__(self, kind: _ToolKind, name: str, server: McpEndpoint, pool: SessionPool) -> None:
+    def __init__(
+        self, kind: BuiltInTool[_T], name: str, server: McpEndpoint, pool: SessionPool
+    ) -> None:
         self._kind = kind
         self._name = name
         self._server = server
         self._pool = pool
 
-    def check(self, tool: Any, path: str) -> None:
+    def check(self, tool: _T, path: str) -> None:
         self._kind.check(tool, path)
 
-    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+    def leading_item(self, tool: _T, response: ResponseContext) -> Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(self, tool: _T, response: ResponseContext) -> AsyncIterator[Toolset]:
         """Offer the MCP server's tools. Raises ``ConnectorError`` if the tools cannot be listed."""
         session = SessionKey.for_response(response, self._server)
         try:
@@ -141,7 +144,7 @@ class McpImplementation:
 # --- web search ----------------------------------------------------------------------------------
 
 
-def _check_search(tool: Any, path: str) -> None:
+def _check_search(tool: tl.AnyWebSearch, path: str) -> None:
     """Raise ``InvalidRequest`` for search filters and a user location, because the MCP server would
     ignore them."""
     for name in ("filters", "user_location"):
@@ -197,7 +200,7 @@ def _lenient(written: str) -> Mapping[str, Any]:
 
 
 #: ``web_search``: the server can search, open pages, and find text in pages.
-web_search = _ToolKind(
+web_search = BuiltInTool(
     check=_check_search,
     function=_search_function,
     arguments=lambda tool, written: dict(parse_arguments(written)),
@@ -208,7 +211,7 @@ web_search = _ToolKind(
 # --- code interpreter ----------------------------------------------------------------------------
 
 
-def _check_code(tool: Any, path: str) -> None:
+def _check_code(tool: tl.CodeInterpreter, path: str) -> None:
     """Raise ``InvalidRequest`` if the request names a container or files for the tool's code. The
     code runs on the MCP server, not in a container."""
     where = f"{path}.container"
@@ -251,7 +254,7 @@ def _outputs(tool: ListedTool, written: str, text: str, shows_outputs: bool) -> 
 
 
 #: ``code_interpreter``: the server has a tool that takes code.
-code_interpreter = _ToolKind(
+code_interpreter = BuiltInTool(
     check=_check_code,
     function=_code_function,
     arguments=lambda tool, written: {_code_field(tool) or "code": written},

@@ -87,7 +87,7 @@ def parse_tool_rules(tool: Mcp, path: str = "") -> ToolRules:
     )
 
 
-def _parse_allowed_tools(value: Any, path: str) -> Rule:
+def _parse_allowed_tools(value: object, path: str) -> Rule:
     if value is UNSET or value is None or value == {}:
         return lambda tool: True
     if isinstance(value, list | tuple):
@@ -95,7 +95,7 @@ def _parse_allowed_tools(value: Any, path: str) -> Rule:
     return _parse_filter(value, path)
 
 
-def _parse_require_approval(value: Any, path: str) -> Rule:
+def _parse_require_approval(value: object, path: str) -> Rule:
     """Read the field ``require_approval``. Its value is ``always``, ``never``, or an object with
     filters of these names. For an object, these rules apply in order:
 
@@ -125,7 +125,7 @@ def _parse_require_approval(value: Any, path: str) -> Rule:
     return needs_approval
 
 
-def _parse_filter(value: Any, path: str) -> Rule:
+def _parse_filter(value: object, path: str) -> Rule:
     """Parse a tool filter. A tool matches the filter if it meets all conditions of the filter."""
     if not isinstance(value, dict):
         raise _invalid_value(path, "an object with 'tool_names' or 'read_only'")

@@ -285,7 +285,7 @@ class _GuardedBackend(httpcore2.AsyncNetworkBackend):
                 failure = error
         raise failure
 
-    async def connect_unix_socket(self, *args: Any, **kwargs: Any) -> Any:
+    async def connect_unix_socket(self, *args: object, **kwargs: object) -> Any:
         raise _AddressRefused(ADDRESS_REFUSED)
 
     async def sleep(self, seconds: float) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import UNSET, to_builtins
 
@@ -108,7 +107,7 @@ def _mcp_result(call: it.McpCall) -> CallOutcome:
     )
 
 
-def _error_text(error: Any) -> str:
+def _error_text(error: object) -> str:
     """Return the message of an error. If the error has no message, return the error as JSON."""
     if isinstance(error, str):
         return error
@@ -142,6 +141,6 @@ def _error_result(message: str) -> CallOutcome:
     return CallOutcome(_json(message), failed=True)
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     """Return the value encoded as JSON. Raises ``ValueError`` for NaN and infinity."""
     return json.dumps(value, allow_nan=False)

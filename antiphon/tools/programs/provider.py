@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -91,22 +90,28 @@ class ProgramProvider:
         self._clock = clock
         self._max_calls = max_calls
 
-    def check(self, tool: Any, path: str) -> None:
+    def check(self, tool: tl.ProgrammaticToolCalling, path: str) -> None:
         """Accept every tool of this type. It has no fields to check."""
 
-    def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
+    def leading_item(
+        self, tool: tl.ProgrammaticToolCalling, response: ResponseContext
+    ) -> it.Item | None:
         return None
 
     async def declared_functions(
-        self, tool: Any, response: ResponseContext
+        self, tool: tl.ProgrammaticToolCalling, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         return ()  # the function is offered by ``compose``
 
     @asynccontextmanager
-    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(
+        self, tool: tl.ProgrammaticToolCalling, response: ResponseContext
+    ) -> AsyncIterator[Toolset]:
         yield Toolset()  # the function is offered by ``compose``
 
-    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
+    async def check_access(
+        self, tool: tl.ProgrammaticToolCalling, response: ResponseContext, path: str
+    ) -> None:
         """Raise ``InvalidRequest`` if the conversation contains an unfinished program (JavaScript
         code of the model) that cannot continue. For example, one of its tool calls still needs an
         approval."""

@@ -41,7 +41,7 @@ def property_access(path: Sequence[str]) -> str:
     return "".join(f".{name}" if _NAME.match(name) else f"[{json.dumps(name)}]" for name in path)
 
 
-def schema_type(schema: Any, depth: int = 0) -> str:
+def schema_type(schema: object, depth: int = 0) -> str:
     """Return the TypeScript type for a JSON schema. The type is ``unknown`` if the schema does not
     determine a type. ``depth``: nesting level of the schema."""
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
@@ -63,7 +63,7 @@ def schema_type(schema: Any, depth: int = 0) -> str:
     return _PRIMITIVE_TYPES.get(str(kind), "unknown")
 
 
-def _inner_type(schema: Any, depth: int) -> str:
+def _inner_type(schema: object, depth: int) -> str:
     text = schema_type(schema, depth + 1)
     return f"({text})" if " | " in text or " & " in text else text
 
@@ -82,7 +82,7 @@ def _object_type(schema: Mapping[str, Any], depth: int) -> str:
     return f"{{ {'; '.join(fields)} }}"
 
 
-def _field_comment(schema: Any) -> str:
+def _field_comment(schema: object) -> str:
     """Return a field's description as a TypeScript comment of limited length."""
     description = schema.get("description") if isinstance(schema, Mapping) else None
     if not isinstance(description, str) or not description.strip():
@@ -91,5 +91,5 @@ def _field_comment(schema: Any) -> str:
     return f" /* {line if len(line) <= 200 else line[:199] + '…'} */"
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)

@@ -102,26 +102,28 @@ class WebSearchProvider:
     def unavailable_reason(self) -> str | None:
         return self._unavailable_reason()
 
-    def check(self, tool: Any, path: str) -> None:
+    def check(self, tool: tl.AnyWebSearch, path: str) -> None:
         check_tool(tool, path)
 
-    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+    def leading_item(self, tool: tl.AnyWebSearch, response: ResponseContext) -> Item | None:
         return None
 
     async def declared_functions(
-        self, tool: Any, response: ResponseContext
+        self, tool: tl.AnyWebSearch, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         if self._is_forbidden(tool):
             return ()
         return tuple(_tool_function(name, tool) for name in _STEPS)
 
-    def _is_forbidden(self, tool: Any) -> bool:
+    def _is_forbidden(self, tool: tl.AnyWebSearch) -> bool:
         """Whether the request forbids web access (``external_web_access: false``) although the page
         source needs it."""
         return self._is_external and tool.external_web_access is False
 
     @asynccontextmanager
-    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(
+        self, tool: tl.AnyWebSearch, response: ResponseContext
+    ) -> AsyncIterator[Toolset]:
         if self._is_forbidden(tool):
             yield Toolset()
             return
@@ -142,7 +144,7 @@ class WebSearchProvider:
         )
 
 
-def _tool_function(name: str, tool: Any) -> ToolFunction:
+def _tool_function(name: str, tool: tl.AnyWebSearch) -> ToolFunction:
     """Return the description of the function ``name`` for the model. Its handler, which runs the
     calls, is not set."""
     return ToolFunction(

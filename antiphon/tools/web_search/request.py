@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import UNSET
 
@@ -16,6 +15,7 @@ from antiphon.wire.parsing.errors import (
     too_long_error,
 )
 from antiphon.wire.parsing.fields import Json, known_fields, read_array, read_object
+from antiphon.wire.tools import AnyWebSearch
 
 from .browser import SearchOptions
 
@@ -34,7 +34,7 @@ _MAX_LOCATION_LENGTH = 128
 _CONTENT_TYPES = ("text", "image")
 
 
-def check_tool(tool: Any, path: str) -> None:
+def check_tool(tool: AnyWebSearch, path: str) -> None:
     """Raise ``InvalidRequest`` if a field of the tool is invalid or not supported. The error
     contains the path of the field."""
     filters = known_fields(
@@ -52,7 +52,7 @@ def check_tool(tool: Any, path: str) -> None:
             raise invalid_value(f"{path}.search_content_types[{at}]", kind, _CONTENT_TYPES[:1])
 
 
-def _check_domains(domains: Any, path: str) -> None:
+def _check_domains(domains: object, path: str) -> None:
     for at, one in enumerate(read_array(domains, path, _MAX_DOMAINS)):
         if not isinstance(one, str):
             raise invalid_type(f"{path}[{at}]", "a string", json_type_name(one))
@@ -60,7 +60,7 @@ def _check_domains(domains: Any, path: str) -> None:
             raise pattern_mismatch(f"{path}[{at}]", _DOMAIN.pattern)
 
 
-def _check_location(name: str, value: Any, path: str) -> None:
+def _check_location(name: str, value: object, path: str) -> None:
     if not isinstance(value, str):
         raise invalid_type(path, "a string", json_type_name(value))
     if len(value) > _MAX_LOCATION_LENGTH:
@@ -71,7 +71,7 @@ def _check_location(name: str, value: Any, path: str) -> None:
         raise pattern_mismatch(path, _COUNTRY.pattern)
 
 
-def search_options(tool: Any) -> SearchOptions:
+def search_options(tool: AnyWebSearch) -> SearchOptions:
     """Return the search options that the request sets for the tool."""
     size = "medium" if tool.search_context_size is UNSET else tool.search_context_size
     count, max_view_chars = _SIZES[size]
@@ -85,7 +85,7 @@ def search_options(tool: Any) -> SearchOptions:
     )
 
 
-def describe_location(tool: Any) -> str:
+def describe_location(tool: AnyWebSearch) -> str:
     """Return the user's location as text. The text is empty if the request contains no location."""
     location = _location(tool)
     return ", ".join(
@@ -93,9 +93,9 @@ def describe_location(tool: Any) -> str:
     )
 
 
-def _filters(tool: Any) -> Json:
+def _filters(tool: AnyWebSearch) -> Json:
     return read_object({} if tool.filters is UNSET else tool.filters, "filters")
 
 
-def _location(tool: Any) -> Json:
+def _location(tool: AnyWebSearch) -> Json:
     return read_object({} if tool.user_location is UNSET else tool.user_location, "user_location")

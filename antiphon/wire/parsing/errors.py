@@ -54,12 +54,12 @@ _MAX_VALUE_CHARS = 40  # characters of a client's own text in a message
 _MAX_ID_CHARS = 64
 
 
-def json_type_name(value: Any) -> str:
+def json_type_name(value: object) -> str:
     """Return the JSON type of a value as words with an article, such as ``a string``."""
     return _JSON_TYPE_NAMES.get(type(value), "an unknown value")
 
 
-def truncated(value: Any) -> str:
+def truncated(value: object) -> str:
     """Return a value as text. Long text is cut, so that it fits into an error message."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _MAX_VALUE_CHARS else text[:_MAX_VALUE_CHARS] + "…"
@@ -173,7 +173,7 @@ def too_many_properties(path: str, length: int, limit: int) -> InvalidRequest:
     )
 
 
-def empty_value(path: str, value: Any) -> InvalidRequest:
+def empty_value(path: str, value: object) -> InvalidRequest:
     """Return the error for an empty string or array."""
     kind = "string" if isinstance(value, str) else "array"
     return _invalid(
@@ -195,7 +195,7 @@ _PATH_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
 def translate_validation_error(
-    error: msgspec.ValidationError, path: str, raw: Any, supported: Iterable[Any] = ()
+    error: msgspec.ValidationError, path: str, raw: object, supported: Iterable[Any] = ()
 ) -> InvalidRequest:
     """Translate a validation error of msgspec into OpenAI's wording.
 
@@ -224,18 +224,18 @@ def _value_at(raw: Any, path: str) -> Any:
     return raw
 
 
-def _missing_field(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
+def _missing_field(match: re.Match[str], at: str, value: object) -> InvalidRequest:
     return missing_parameter(f"{at}.{match[1]}" if at else match[1])
 
 
-def _wrong_type(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
+def _wrong_type(match: re.Match[str], at: str, value: object) -> InvalidRequest:
     wanted = " or ".join(
         _MSGSPEC_TYPE_NAMES.get(name, name) for name in match[1].split(" | ") if name != "null"
     )
     return invalid_type(at, wanted, _MSGSPEC_TYPE_NAMES.get(match[2], match[2]))
 
 
-def _wrong_length(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
+def _wrong_length(match: re.Match[str], at: str, value: object) -> InvalidRequest:
     sign, limit = match[1], int(match[2])
     if not isinstance(value, str | list | tuple):
         return _invalid(at, f"expected a length {sign} {limit}.", "invalid_value")
@@ -249,7 +249,7 @@ def _wrong_range(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
     return out_of_range(at, kind, value, match[2], match[3].removesuffix(".0"))
 
 
-def _wrong_pattern(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
+def _wrong_pattern(match: re.Match[str], at: str, value: object) -> InvalidRequest:
     return pattern_mismatch(at, match[1])
 
 

@@ -51,7 +51,7 @@ def drop_nulls(raw: Json) -> Json:
     return {name: value for name, value in raw.items() if value is not None}
 
 
-def read_object(raw: Any, path: str) -> Json:
+def read_object(raw: object, path: str) -> Json:
     """Return the fields of a JSON object. Null fields are dropped. Raises ``InvalidRequest`` for a
     value that is not an object."""
     if not isinstance(raw, dict):
@@ -75,7 +75,7 @@ def known_fields(raw: Mapping[str, Any], names: Collection[str], path: str) -> J
     return {name: value for name, value in given.items() if name in names}
 
 
-def read_array(raw: Any, path: str, limit: int, expected: str = "an array") -> list[Any]:
+def read_array(raw: object, path: str, limit: int, expected: str = "an array") -> list[Any]:
     """Return an array of at most ``limit`` entries. Raises ``InvalidRequest``. ``expected``: the
     name of the expected type in the error message."""
     if not isinstance(raw, list):
@@ -85,7 +85,7 @@ def read_array(raw: Any, path: str, limit: int, expected: str = "an array") -> l
     return raw
 
 
-def read_choice(raw: Any, path: str, allowed: Collection[str]) -> str:
+def read_choice(raw: object, path: str, allowed: Collection[str]) -> str:
     """Return ``raw`` if it is one of the ``allowed`` words. Raises ``InvalidRequest`` for any other
     value."""
     if not isinstance(raw, str) or raw not in allowed:
@@ -129,7 +129,7 @@ def _literal_values(cls: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(_values_of(hint)) for name, hint in get_type_hints(cls).items()}
 
 
-def _values_of(hint: Any) -> list[Any]:
+def _values_of(hint: object) -> list[Any]:
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     if get_origin(hint) in (Union, UnionType, tuple):

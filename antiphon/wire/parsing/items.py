@@ -52,7 +52,7 @@ _NAMED_OUTPUT_PARTS = ("output_text", "refusal")
 _TOOL_OUTPUT_PARTS = ("input_text", "input_image", "input_file", "input_video")
 
 
-def read_items(raw: Any, path: str, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
+def read_items(raw: object, path: str, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
     """Read the items of the JSON array ``raw``. ``path``: where the request contains the array. The
     path appears in errors. Raises ``InvalidRequest``."""
     items = read_array(raw, path, limits.items)
@@ -71,7 +71,7 @@ def read_items(raw: Any, path: str, limits: BodyLimits = DEFAULT_LIMITS) -> tupl
     return tuple(read)
 
 
-def _read_item(raw: Any, path: str, limits: BodyLimits) -> it.Item:
+def _read_item(raw: object, path: str, limits: BodyLimits) -> it.Item:
     fields = read_object(raw, path)
     if "type" not in fields and (implied := _implied_type(fields)):
         fields["type"] = implied
@@ -123,12 +123,12 @@ def _read_parts(
     )
 
 
-def read_part(raw: Any, path: str, allowed: tuple[str, ...]) -> it.Part:
+def read_part(raw: object, path: str, allowed: tuple[str, ...]) -> it.Part:
     """Parse one message part. Its type must be in ``allowed``. Raises ``InvalidRequest``."""
     return _read_part(raw, path, allowed, allowed)
 
 
-def _read_part(raw: Any, path: str, allowed: tuple[str, ...], named: tuple[str, ...]) -> it.Part:
+def _read_part(raw: object, path: str, allowed: tuple[str, ...], named: tuple[str, ...]) -> it.Part:
     fields = read_object(raw, path)
     tag = fields.get("type")
     if tag in allowed:
@@ -160,7 +160,7 @@ def _normalize_output_text(fields: Json, path: str) -> None:
         fields["logprobs"] = [_drop_logprob_nulls(logprob) for logprob in fields["logprobs"]]
 
 
-def _read_annotations(raw: Any, path: str) -> list[it.Annotation]:
+def _read_annotations(raw: object, path: str) -> list[it.Annotation]:
     if not isinstance(raw, list):
         raise invalid_type(path, "an array", json_type_name(raw))
     annotations: list[it.Annotation] = []
@@ -171,7 +171,7 @@ def _read_annotations(raw: Any, path: str) -> list[it.Annotation]:
     return annotations
 
 
-def _drop_logprob_nulls(raw: Any) -> Any:
+def _drop_logprob_nulls(raw: object) -> Any:
     if not isinstance(raw, dict):
         return raw
     fields = drop_nulls(raw)

@@ -48,7 +48,7 @@ class _RawMessage(Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
 
 
-def read_previous_messages(raw: Any, path: str, limits: BodyLimits) -> PreviousMessages:
+def read_previous_messages(raw: object, path: str, limits: BodyLimits) -> PreviousMessages:
     """Translate the messages in ``previous_input_messages`` to items. Raises ``InvalidRequest``.
 
     A tool result is matched with its call by id. Harmony messages have no ids, so their results are
@@ -68,7 +68,7 @@ def read_previous_messages(raw: Any, path: str, limits: BodyLimits) -> PreviousM
     return replace(previous, items=(*previous.items, *items))
 
 
-def _is_raw(message: Any) -> bool:
+def _is_raw(message: object) -> bool:
     return isinstance(message, dict) and message.get("type") == RAW_MESSAGE_TYPE
 
 
@@ -148,7 +148,7 @@ class _PreviousMessageReader:
         ):
             yield self._call(call, f"{path}.tool_calls[{at}]")
 
-    def _call(self, raw: Any, path: str) -> it.Item:
+    def _call(self, raw: object, path: str) -> it.Item:
         call = read_object(raw, path)
         function = read_object(call.get("function"), f"{path}.function")
         for name in ("name", "arguments"):
@@ -184,7 +184,7 @@ def _reasoning(text: str) -> it.Item:
     return it.Reasoning(summary=(), content=(it.ReasoningText(text=text),))
 
 
-def _read_text(raw: Any, path: str) -> str:
+def _read_text(raw: object, path: str) -> str:
     """Return the text of a value: the value itself if it is a string, or the texts of its parts
     joined by newlines."""
     if raw is None or isinstance(raw, str):
@@ -220,7 +220,7 @@ def _user_parts(fields: Json, path: str) -> tuple[it.Part, ...]:
     )
 
 
-def _is_image(part: Any) -> bool:
+def _is_image(part: object) -> bool:
     return isinstance(part, dict) and part.get("type") in ("image_url", "input_image")
 
 

@@ -234,7 +234,7 @@ def _moved_field(raw: Json) -> InvalidRequest:
 # --- fields with a parser of their own -----------------------------------------------------------
 
 
-def _read_input(raw: Any, path: str, limits: BodyLimits) -> tuple[it.Item, ...]:
+def _read_input(raw: object, path: str, limits: BodyLimits) -> tuple[it.Item, ...]:
     if isinstance(raw, str):
         if len(raw) > _MAX_TEXT_CHARS:
             raise too_long_error(path, len(raw), _MAX_TEXT_CHARS)
@@ -246,25 +246,25 @@ def _read_input(raw: Any, path: str, limits: BodyLimits) -> tuple[it.Item, ...]:
     return read_items(raw, path, limits)
 
 
-def _read_tools(raw: Any, path: str, limits: BodyLimits) -> Any:
+def _read_tools(raw: object, path: str, limits: BodyLimits) -> Any:
     return read_tools(raw, path, limits.tools)
 
 
-def _read_choice(raw: Any, path: str, limits: BodyLimits) -> Any:
+def _read_choice(raw: object, path: str, limits: BodyLimits) -> Any:
     return read_tool_choice(raw, path)
 
 
 _FORMATS: Mapping[str, type[Format]] = classes_by_tag(Format.__args__)
 
 
-def _read_text(raw: Any, path: str, limits: BodyLimits) -> TextConfig:
+def _read_text(raw: object, path: str, limits: BodyLimits) -> TextConfig:
     fields = read_object(raw, path)
     if "format" in fields:
         fields["format"] = _read_format(fields["format"], f"{path}.format")
     return convert(fields, TextConfig, path)
 
 
-def _read_format(raw: Any, path: str) -> Format:
+def _read_format(raw: object, path: str) -> Format:
     fields = read_object(raw, path)
     cls = _FORMATS[read_tag(fields, path, _FORMATS)]
     if cls is JsonSchemaFormat and "name" not in fields and "json_schema" in fields:
@@ -279,15 +279,15 @@ def _read_format(raw: Any, path: str) -> Format:
     return form
 
 
-def _read_reasoning(raw: Any, path: str, limits: BodyLimits) -> ReasoningConfig:
+def _read_reasoning(raw: object, path: str, limits: BodyLimits) -> ReasoningConfig:
     return convert(read_object(raw, path), ReasoningConfig, path)
 
 
-def _read_stream_options(raw: Any, path: str, limits: BodyLimits) -> StreamOptions:
+def _read_stream_options(raw: object, path: str, limits: BodyLimits) -> StreamOptions:
     return convert(read_object(raw, path), StreamOptions, path)
 
 
-def _read_conversation(raw: Any, path: str, limits: BodyLimits) -> ConversationRef:
+def _read_conversation(raw: object, path: str, limits: BodyLimits) -> ConversationRef:
     if isinstance(raw, str):
         raw = {"id": raw}
     if not isinstance(raw, dict):
@@ -297,7 +297,7 @@ def _read_conversation(raw: Any, path: str, limits: BodyLimits) -> ConversationR
     return reference
 
 
-def _read_previous_response_id(raw: Any, path: str, limits: BodyLimits) -> str:
+def _read_previous_response_id(raw: object, path: str, limits: BodyLimits) -> str:
     if not isinstance(raw, str):
         raise invalid_type(path, "a string", json_type_name(raw))
     return check_response_id(raw, path)
@@ -306,7 +306,7 @@ def _read_previous_response_id(raw: Any, path: str, limits: BodyLimits) -> str:
 _VARIABLE_PARTS = ("input_text", "input_image", "input_file")
 
 
-def _read_prompt(raw: Any, path: str, limits: BodyLimits) -> PromptRef:
+def _read_prompt(raw: object, path: str, limits: BodyLimits) -> PromptRef:
     fields = read_object(raw, path)
     if "variables" in fields:
         variables = read_object(fields["variables"], f"{path}.variables")
@@ -317,7 +317,7 @@ def _read_prompt(raw: Any, path: str, limits: BodyLimits) -> PromptRef:
     return convert(fields, PromptRef, path)
 
 
-def _read_variable(raw: Any, path: str) -> Any:
+def _read_variable(raw: object, path: str) -> Any:
     if isinstance(raw, str):
         return raw
     if not isinstance(raw, dict):
@@ -326,7 +326,7 @@ def _read_variable(raw: Any, path: str) -> Any:
 
 
 def _read_context_management(
-    raw: Any, path: str, limits: BodyLimits
+    raw: object, path: str, limits: BodyLimits
 ) -> tuple[ContextManagement, ...]:
     entries = read_array(raw, path, _MAX_CONTEXT_ENTRIES)
     if not entries:
@@ -334,21 +334,21 @@ def _read_context_management(
     return tuple(_read_context_entry(entry, f"{path}[{at}]") for at, entry in enumerate(entries))
 
 
-def _read_context_entry(raw: Any, path: str) -> ContextManagement:
+def _read_context_entry(raw: object, path: str) -> ContextManagement:
     fields = read_object(raw, path)
     read_tag(fields, path, ("compaction",))
     return convert(fields, ContextManagement, path)
 
 
-def _read_stop(raw: Any, path: str, limits: BodyLimits) -> Any:
+def _read_stop(raw: object, path: str, limits: BodyLimits) -> Any:
     return [raw] if isinstance(raw, str) else raw
 
 
-def _read_metadata(raw: Any, path: str, limits: BodyLimits) -> dict[str, str]:
+def _read_metadata(raw: object, path: str, limits: BodyLimits) -> dict[str, str]:
     return read_metadata(raw, path)
 
 
-def read_metadata(raw: Any, path: str = "metadata") -> dict[str, str]:
+def read_metadata(raw: object, path: str = "metadata") -> dict[str, str]:
     """Read metadata. It has at most 16 entries, with keys up to 64 characters and values up to 512
     characters. Raises ``InvalidRequest``."""
     if not isinstance(raw, dict):
@@ -365,7 +365,7 @@ def read_metadata(raw: Any, path: str = "metadata") -> dict[str, str]:
     return raw
 
 
-def _read_logit_bias(raw: Any, path: str, limits: BodyLimits) -> dict[int, float]:
+def _read_logit_bias(raw: object, path: str, limits: BodyLimits) -> dict[int, float]:
     if not isinstance(raw, dict):
         raise invalid_type(path, "an object", json_type_name(raw))
     biases: dict[int, float] = {}

@@ -64,7 +64,7 @@ _CHAT_SHAPE_HINT = (
 )
 
 
-def read_tools(raw: Any, path: str, limit: int) -> tuple[tl.Tool, ...]:
+def read_tools(raw: object, path: str, limit: int) -> tuple[tl.Tool, ...]:
     """Read an array of at most ``limit`` tools. Raises ``InvalidRequest``."""
     return tuple(
         _read_tool(tool, f"{path}[{index}]", limit, _TOOLS)
@@ -72,7 +72,7 @@ def read_tools(raw: Any, path: str, limit: int) -> tuple[tl.Tool, ...]:
     )
 
 
-def _read_tool(raw: Any, path: str, limit: int, allowed: Mapping[str, type[tl.Tool]]) -> tl.Tool:
+def _read_tool(raw: object, path: str, limit: int, allowed: Mapping[str, type[tl.Tool]]) -> tl.Tool:
     fields = read_object(raw, path)
     if allowed is _TOOLS:
         fields = _resolve_alias(fields)
@@ -122,7 +122,7 @@ def check_name(name: str, path: str, limit: int) -> None:
 # --- tool_choice ---------------------------------------------------------------------------------
 
 
-def read_tool_choice(raw: Any, path: str = "tool_choice") -> tl.ToolChoiceParam:
+def read_tool_choice(raw: object, path: str = "tool_choice") -> tl.ToolChoiceParam:
     """Read ``tool_choice``, a mode or an object. Raises ``InvalidRequest``."""
     if isinstance(raw, str):
         if raw not in _MODES:
@@ -133,7 +133,7 @@ def read_tool_choice(raw: Any, path: str = "tool_choice") -> tl.ToolChoiceParam:
     return _read_choice(raw, path)
 
 
-def _read_choice(raw: Any, path: str) -> tl.ToolChoiceObject:
+def _read_choice(raw: object, path: str) -> tl.ToolChoiceObject:
     fields = read_object(raw, path)
     if isinstance(kind := fields.get("type"), str) and kind in _ALIASES:
         fields["type"] = _ALIASES[kind]["type"]
@@ -148,7 +148,7 @@ def _read_choice(raw: Any, path: str) -> tl.ToolChoiceObject:
     return convert(fields, tl.ToolChoiceObject, path)
 
 
-def _read_allowed_tools(raw: Any, path: str) -> tuple[tl.ToolChoiceObject, ...]:
+def _read_allowed_tools(raw: object, path: str) -> tuple[tl.ToolChoiceObject, ...]:
     choices = read_array(raw, path, _MAX_ALLOWED_TOOLS)
     if not choices:
         raise empty_value(path, choices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -352,7 +352,7 @@ def parse_search(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SearchRequ
     )
 
 
-def read_ranking(raw: Any, path: str) -> RankingOptions:
+def read_ranking(raw: object, path: str) -> RankingOptions:
     """Read ``ranking_options``. Raises ``InvalidRequest``."""
     fields = known_fields(read_object(raw, path), RankingOptionsBody.__struct_fields__, path)
     ranker = fields.get("ranker", "auto")
@@ -444,7 +444,7 @@ def _read_chunking(raw: Json, path: str = "") -> StaticChunking:
     return StaticChunking(max_chunk_size_tokens=size, chunk_overlap_tokens=overlap)
 
 
-def _read_expiry(raw: Any) -> VectorStoreExpiresAfter:
+def _read_expiry(raw: object) -> VectorStoreExpiresAfter:
     fields = known_fields(read_object(raw, "expires_after"), ("anchor", "days"), "expires_after")
     anchor = fields.get("anchor")
     if anchor is None:
@@ -458,7 +458,7 @@ def _read_expiry(raw: Any) -> VectorStoreExpiresAfter:
     )
 
 
-def _read_queries(raw: Any) -> tuple[str, ...]:
+def _read_queries(raw: object) -> tuple[str, ...]:
     if raw is None:
         raise missing_parameter("query")
     texts = [raw] if isinstance(raw, str) else raw
@@ -479,7 +479,7 @@ def _read_queries(raw: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _read_ids(raw: Any, path: str, most: int) -> dict[str, str]:
+def _read_ids(raw: object, path: str, most: int) -> dict[str, str]:
     """Return a mapping from file id to the path of its entry in the array ``raw``. If an id occurs
     twice, the last entry counts. ``most``: the maximum length of the array."""
     ids = read_array(raw, path, most)
@@ -500,7 +500,7 @@ def _read_text(raw: Json, name: str) -> str | None:
     return value
 
 
-def _read_integer(raw: Any, path: str, least: int, most: int) -> int:
+def _read_integer(raw: object, path: str, least: int, most: int) -> int:
     if not isinstance(raw, int) or isinstance(raw, bool):
         raise invalid_type(path, "an integer", json_type_name(raw))
     if not least <= raw <= most:
@@ -509,7 +509,7 @@ def _read_integer(raw: Any, path: str, least: int, most: int) -> int:
     return raw
 
 
-def _read_decimal(raw: Any, path: str, most: float = math.inf) -> float:
+def _read_decimal(raw: object, path: str, most: float = math.inf) -> float:
     if isinstance(raw, bool) or not isinstance(raw, int | float):
         raise invalid_type(path, "a decimal", json_type_name(raw))
     if not 0 <= raw <= most:

@@ -54,18 +54,18 @@ def _ordering(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]
     """Return a version of ``compare`` that accepts values of all types. Two numbers or two texts
     are compared with ``compare``. For any other pair of values, the result is False."""
 
-    def compare_same_type(actual: Any, wanted: Any) -> bool:
+    def compare_same_type(actual: object, wanted: object) -> bool:
         texts = isinstance(actual, str) and isinstance(wanted, str)
         return (texts or (_is_number(actual) and _is_number(wanted))) and compare(actual, wanted)
 
     return compare_same_type
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _equals(actual: Any, wanted: Any) -> bool:
+def _equals(actual: object, wanted: object) -> bool:
     return isinstance(actual, bool) == isinstance(wanted, bool) and bool(actual == wanted)
 
 
@@ -96,7 +96,7 @@ def matches(filter: Filter | None, attributes: Attributes) -> bool:
     return _COMPARE[filter.type](attributes[filter.key], filter.value)
 
 
-def read_filter(raw: Any, path: str) -> Filter:
+def read_filter(raw: object, path: str) -> Filter:
     """Read a filter. Raises ``InvalidRequest``."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, _TYPES)
@@ -117,7 +117,7 @@ def read_filter(raw: Any, path: str) -> Filter:
     return Comparison(kind, key, value)
 
 
-def _check_value(kind: str, value: Any, path: str) -> None:
+def _check_value(kind: str, value: object, path: str) -> None:
     if kind in _LIST_TYPES:
         if not isinstance(value, list):
             raise _missing_or(value, path, "an array")
@@ -130,7 +130,7 @@ def _check_value(kind: str, value: Any, path: str) -> None:
         raise invalid_value(path, str(value).lower())
 
 
-def _missing_or(value: Any, path: str, expected: str) -> InvalidRequest:
+def _missing_or(value: object, path: str, expected: str) -> InvalidRequest:
     return (
         missing_parameter(path)
         if value is None

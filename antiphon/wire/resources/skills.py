@@ -6,7 +6,7 @@ Source of the fields: the types of the ``openai`` SDK, version 3.52.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -112,7 +112,7 @@ ShellSkill = SkillReference | InlineSkill
 _SHELL_SKILL_TYPES: Mapping[str, type[ShellSkill]] = classes_by_tag((SkillReference, InlineSkill))
 
 
-def read_shell_skills(raw: Any, path: str) -> tuple[ShellSkill, ...]:
+def read_shell_skills(raw: object, path: str) -> tuple[ShellSkill, ...]:
     """Read the skills of a container. Raises ``InvalidRequest``."""
     return tuple(
         _shell_skill(each, f"{path}[{at}]")
@@ -120,13 +120,13 @@ def read_shell_skills(raw: Any, path: str) -> tuple[ShellSkill, ...]:
     )
 
 
-def _shell_skill(raw: Any, path: str) -> ShellSkill:
+def _shell_skill(raw: object, path: str) -> ShellSkill:
     fields = read_object(raw, path)
     kind = _SHELL_SKILL_TYPES[read_tag(fields, path, _SHELL_SKILL_TYPES)]
     return convert(known_fields(fields, {*kind.__struct_fields__, "type"}, path), kind, path)
 
 
-def read_local_skills(raw: Any, path: str) -> tuple[LocalSkill, ...]:
+def read_local_skills(raw: object, path: str) -> tuple[LocalSkill, ...]:
     """Read the skills of a local shell. Raises ``InvalidRequest``."""
     return tuple(
         convert(

@@ -12,7 +12,7 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.inference.conversation import ToolChoice
 from antiphon.runs.service import Service
 from antiphon.stream.deltas import Delta
-from antiphon.tools.base import ToolProvider
+from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.tools.mcp.endpoint import McpEndpoint
@@ -70,7 +70,7 @@ class _McpPool:
         return CallToolResult(content=[TextContent(text="six")])
 
 
-def _providers() -> dict[str, ToolProvider]:
+def _providers() -> dict[str, AnyToolProvider]:
     boxes, pool, pages, stores = containers(), _McpPool(), _Pages(), _VectorStores()
     return {
         "code_interpreter": CodeInterpreterProvider(boxes),

@@ -120,7 +120,7 @@ class _Writer:
     def _parts(self, parts: Sequence[Any], path: str) -> tuple[Any, ...]:
         return tuple(self._part(part, f"{path}[{index}]") for index, part in enumerate(parts))
 
-    def _part(self, part: Any, path: str) -> Any:
+    def _part(self, part: object, path: str) -> Any:
         match part:
             case it.ComputerScreenshot(image_url=url) if url is UNSET:
                 return part  # the image is no longer available
@@ -142,7 +142,7 @@ class _Writer:
                 return self._mark({"type": "file", "file": file})
         return part
 
-    def _mark(self, part: Any) -> it.InputText:
+    def _mark(self, part: object) -> it.InputText:
         self._parts_by_number.append(part)
         return it.InputText(
             text=f"\U0010ff00{self._secret}:{len(self._parts_by_number) - 1}\U0010ff01"

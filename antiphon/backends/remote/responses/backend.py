@@ -200,7 +200,7 @@ def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
     return form + format_instructions(replace(options, text=replace(options.text, verbosity=UNSET)))
 
 
-def _set_fields(value: Any) -> dict[str, Any]:
+def _set_fields(value: object) -> dict[str, Any]:
     """Return the fields of ``value`` that are set and not null. ``value``: the option ``reasoning``
     or ``text``. Returns an empty dict if the only such field is ``format`` with its default value,
     ``{"type": "text"}``."""

@@ -35,7 +35,7 @@ __all__ = [
 Json = dict[str, Any]
 
 
-def usage_of(reported: Any, input_tokens: int, output_tokens: int) -> Usage:
+def usage_of(reported: object, input_tokens: int, output_tokens: int) -> Usage:
     """Return the token usage of a reply.
 
     ``reported``: the usage that the upstream reports. ``input_tokens``, ``output_tokens``:
@@ -59,7 +59,7 @@ def logprobs_of(reported: list[Any]) -> tuple[it.Logprob, ...]:
         return ()
 
 
-def _count(reported: Any, name: str, default: int) -> int:
+def _count(reported: object, name: str, default: int) -> int:
     value = reported.get(name) if isinstance(reported, Mapping) else None
     return int(value) if isinstance(value, int) else default
 
@@ -134,7 +134,7 @@ def _texts(values: Iterable[Any]) -> list[str]:
     return [value for value in values if isinstance(value, str) and value]
 
 
-def parts_of(value: Any) -> list[Json]:
+def parts_of(value: object) -> list[Json]:
     """Return the elements of a list that are JSON objects. Return an empty list if ``value`` is not
     a list."""
     return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
