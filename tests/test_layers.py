@@ -15,7 +15,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "support": {"errors"},
     "inference": {"wire"},
-    "ipc": {"errors"},
+    "ipc": {"errors", "support"},
     "tracing": {"errors", "support", "wire"},
     "config": {"errors", "support"},
     "security": {"errors"},

@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
+from antiphon.support.tasks import BackgroundTasks
+
 from .documents import DocumentReader, ProcessReader
 
 __all__ = ["BackgroundReader"]
@@ -29,10 +31,11 @@ class BackgroundReader:
 
     def __init__(self, reader: AbstractAsyncContextManager[DocumentReader | None]) -> None:
         self._reader = reader
+        self._tasks = BackgroundTasks("opening of the document reader")
         self._opening: asyncio.Task[DocumentReader | None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._opening = asyncio.create_task(self._open())
+        self._opening = self._tasks.start(self._open(), is_awaited=True)
         return self
 
     async def _open(self) -> DocumentReader | None:
@@ -45,8 +48,7 @@ class BackgroundReader:
         traceback: TracebackType | None,
     ) -> None:
         assert self._opening is not None
-        self._opening.cancel()
-        await asyncio.wait([self._opening])
+        await self._tasks.close()
         if not self._opening.cancelled() and self._opening.exception() is None:
             await self._reader.__aexit__(kind, error, traceback)
 

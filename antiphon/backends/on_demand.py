@@ -35,6 +35,7 @@ from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Delta, NewPrompt
+from antiphon.support.tasks import BackgroundTasks
 
 __all__ = ["OnDemandBackend", "OnDemandReply", "ProgressCallback"]
 
@@ -173,10 +174,11 @@ class OnDemandBackend(BackendWrapper):
         self._logged_at = 0.0
         self._current: _Instance | None = None
         self._loads: dict[_Instance, asyncio.Task[None]] = {}
+        self._load_tasks = BackgroundTasks("load of a model")
         #: Retired instance that requests still use → future that is done after the last request.
         self._retired: dict[_Instance, asyncio.Future[None]] = {}
         #: Tasks that close retired instances.
-        self._closings: set[asyncio.Task[None]] = set()
+        self._closings = BackgroundTasks("end of a model")
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -223,9 +225,13 @@ class OnDemandBackend(BackendWrapper):
             if current.backend is None:
                 self._cancel_load(current)
             current.retire()
-        for wait in (self._loads.values(), self._retired.values(), self._closings):
-            if wait:
-                await asyncio.wait(list(wait))
+        # Only those that run now: later requests may load the model again.
+        if loads := self._load_tasks.tasks:
+            await asyncio.wait(loads)
+        if self._retired:
+            await asyncio.wait(list(self._retired.values()))
+        if closings := self._closings.tasks:
+            await asyncio.wait(closings)
 
     async def ready(self) -> bool:
         """Start loading the model if necessary, and wait at most ``ready_timeout_s``. Return
@@ -276,17 +282,14 @@ class OnDemandBackend(BackendWrapper):
     async def close(self) -> None:
         self._closed = True
         self._stop_timer()
-        for instance, task in self._loads.items():
+        for instance in self._loads:
             instance.fail(BackendError("The model is closed."))
-            task.cancel()
-        if self._loads:
-            await asyncio.wait(list(self._loads.values()))
+        await self._load_tasks.close()
         if self._current is not None:
             self._current.retire()
         for instance in list(self._retired):  # the owner has waited for the requests
             self._close_retired(instance)
-        if self._closings:
-            await asyncio.wait(list(self._closings))
+        await self._closings.wait()
 
     # --- use -------------------------------------------------------------------------------------
 
@@ -348,8 +351,8 @@ class OnDemandBackend(BackendWrapper):
             instance.fail(BackendError("The model is closed."))
             return instance
         instance.on_retire = self._on_retire
-        others = [*self._loads.values(), *self._retired.values(), *self._closings]
-        task = asyncio.create_task(self._load(instance, others, progress, evict=evict))
+        others = [*self._loads.values(), *self._retired.values(), *self._closings.tasks]
+        task = self._load_tasks.start(self._load(instance, others, progress, evict=evict))
         task.add_done_callback(lambda _: self._loads.pop(instance))
         self._loads[instance] = task
         self._current = instance
@@ -481,9 +484,7 @@ class OnDemandBackend(BackendWrapper):
         self._retired.pop(instance).set_result(None)
 
     def _start_closing(self, instance: _Instance, backend: Backend) -> None:
-        closing = asyncio.create_task(self._close(instance, backend))
-        self._closings.add(closing)
-        closing.add_done_callback(self._closings.discard)
+        self._closings.start(self._close(instance, backend))
 
     async def _close(self, instance: _Instance, backend: Backend) -> None:
         try:

@@ -3,12 +3,12 @@ were deleted, and blobs of abandoned uploads."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+
+from structlog.typing import FilteringBoundLogger
 
 from antiphon.store.base import Store
+from antiphon.support.tasks import BackgroundTasks, repeat
 
 from .base import Blobs
 
@@ -30,32 +30,32 @@ class BlobCollector:
     no harm. ``clock`` returns Unix seconds. It is used if the store has no clock.
     """
 
-    def __init__(self, store: Store, blobs: Blobs, *, clock: Callable[[], float], log: Any) -> None:
+    def __init__(
+        self, store: Store, blobs: Blobs, *, clock: Callable[[], float], log: FilteringBoundLogger
+    ) -> None:
         self._store = store
         self._blobs = blobs
         self._clock = clock
         self._log = log
+        self._searched_at = 0.0
+        self._tasks = BackgroundTasks("blob collector")
 
     async def __aenter__(self) -> BlobCollector:
-        self._task = asyncio.create_task(self._run(), name="blob collector")
+        failure = "unused contents of files could not be deleted"
+        work = repeat(
+            self._collect, _UNUSED_S, failure=failure, is_first_delayed=True, log=self._log
+        )
+        self._tasks.start(work)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await self._tasks.close()
 
-    async def _run(self) -> None:
-        searched_at = 0.0
-        while True:
-            await asyncio.sleep(_UNUSED_S)
-            try:
-                await self.delete_unused()
-                if self._clock() - searched_at >= _SEARCH_S:
-                    searched_at = self._clock()
-                    await self.delete_abandoned()
-            except Exception:
-                self._log.exception("unused contents of files could not be deleted")
+    async def _collect(self) -> None:
+        await self.delete_unused()
+        if self._clock() - self._searched_at >= _SEARCH_S:
+            self._searched_at = self._clock()
+            await self.delete_abandoned()
 
     async def delete_unused(self) -> int:
         """Delete the blobs that the store has marked as unused. Return the number of deleted

@@ -22,6 +22,7 @@ from typing import Any
 from antiphon.errors import StoreError
 from antiphon.security.encryption import DecryptionError, Encryptor
 from antiphon.store.files import BlobRef
+from antiphon.support.tasks import BackgroundTasks
 
 from .base import ListedBlob
 
@@ -73,6 +74,7 @@ class ObjectBlobs:
     async def put(self, chunks: AsyncIterator[bytes]) -> BlobRef:
         key = f"{self._root}/{self._new_id()}{_ENCRYPTED if self._encrypts else ''}"
         digest, size, number = hashlib.sha256(), 0, 0
+        uploads = BackgroundTasks("upload of a segment")
         upload: asyncio.Task[None] | None = None
         try:
             async for segment in _segments(chunks):
@@ -81,14 +83,13 @@ class ObjectBlobs:
                 if upload is not None:
                     await upload
                 # One segment is uploaded while the next one is read.
-                upload = asyncio.create_task(self._put_segment(f"{key}/{number:06d}", segment))
+                work = self._put_segment(f"{key}/{number:06d}", segment)
+                upload = uploads.start(work, is_awaited=True)
                 number += 1
             if upload is not None:
                 await upload
         finally:
-            if upload is not None and not upload.done():
-                upload.cancel()
-                await asyncio.gather(upload, return_exceptions=True)
+            await uploads.close()
         return BlobRef(key=key, sha256=digest.hexdigest(), bytes=size)
 
     async def _put_segment(self, name: str, segment: bytes) -> None:

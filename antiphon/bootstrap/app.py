@@ -7,6 +7,7 @@ module is the only one that knows all of them.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,6 +25,7 @@ from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.ipc.http_endpoint import is_call
 from antiphon.limits.admission import Admission, admission_queue
+from antiphon.limits.rate_limits import RateLimits
 from antiphon.models import catalog
 from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.resources.files import Files
@@ -165,9 +167,11 @@ async def open_app(
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
+        rates = RateLimits(store.rates, owner=secrets.token_hex(8), timer=time.monotonic)
+        stack.push_async_callback(rates.close)
         admission = _admission(settings, metrics, worker)
         factory = _AppFactory(
-            dependencies, models, containers, service, metrics, admission, worker, log
+            dependencies, models, containers, service, metrics, admission, rates, worker, log
         )
         asgi = factory.build(settings, shown)
         async with open_watchdog(settings, log, metrics):
@@ -233,6 +237,7 @@ class _AppFactory(Struct, frozen=True):
     service: Service
     metrics: Metrics
     admission: Admission
+    rates: RateLimits
     worker: WorkerContext | None
     log: Any
 
@@ -248,6 +253,7 @@ class _AppFactory(Struct, frozen=True):
             cors=settings.cors_origins,
             metrics=self.metrics,
             admission=self.admission,
+            rates=self.rates,
             manager=self.models.manager,
             api_keys=stored_api_keys(settings, self.dependencies),
             processes=None if self.worker is None else self.worker.processes,

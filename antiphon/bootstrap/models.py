@@ -15,6 +15,7 @@ from antiphon.models.download import progress_bar
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS
 from antiphon.resources.rerankers import Rerankers
 from antiphon.retrieval.vector_search import require_numpy
+from antiphon.support.tasks import running
 from antiphon.workers.context import WorkerContext
 
 from .clock import read_clock
@@ -35,14 +36,13 @@ async def loading_models(
     """Context manager that loads the models in the background and yields the loading task. During
     the loading, the ``async with`` block can open other parts of the server. At the end of the
     block, the models are closed."""
-    loading = asyncio.create_task(load_models(settings, worker))
-    # Let the task start. Its thread then reads the first model, while the block opens other parts.
-    await asyncio.sleep(0)
     try:
-        yield loading
+        async with running(load_models(settings, worker)) as loading:
+            # Let the task start. Its thread then reads the first model, while the block opens other
+            # parts.
+            await asyncio.sleep(0)
+            yield loading
     finally:
-        loading.cancel()
-        await asyncio.wait([loading])
         if not loading.cancelled() and loading.exception() is None:
             await loading.result().close()
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 from antiphon.support.logs import LogLevel
+from antiphon.support.tasks import BackgroundTasks
 
 from .load import LoadedSettings, SettingsSources
 from .settings import Settings
@@ -106,13 +107,11 @@ class SettingsReloader:
         self._level = level
         self._on_reloaded = on_reloaded
         self._lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("reload")
 
     def start(self) -> None:
         """Start a reload in the background."""
-        task = asyncio.create_task(self._reload(), name="reload")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._reload())
 
     async def _reload(self) -> None:
         self._on_reloaded(await self.reload())

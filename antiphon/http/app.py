@@ -88,6 +88,7 @@ def create_app(
     cors: Sequence[str] = (),
     metrics: Metrics | None = None,
     admission: Admission | None = None,
+    rates: RateLimits | None = None,
     manager: ModelAdministration | None = None,
     settings: SettingList | None = None,
     api_keys: ApiKeys | None = None,
@@ -101,6 +102,7 @@ def create_app(
     - ``log``: a structlog logger.
     - ``cors``: origins whose pages may call the app; "*" allows all origins.
     - ``admission``: the admission queue of the app; None creates a queue from ``limits``.
+    - ``rates`` counts the requests of clients; None creates it.
     - ``manager`` manages the models; None leaves out the routes ``/antiphon/models``.
     - ``settings``: the content that ``/antiphon/settings`` returns; None leaves out this route.
     - ``api_keys``: the API keys in the store; None if API keys are not kept in the store.
@@ -116,7 +118,7 @@ def create_app(
     metrics = metrics or Metrics()
     admission = admission or admission_queue(limits, clock, metrics.observe_wait)
     metrics.observe_queue(admission)
-    rates = RateLimits(service.rates, owner=secrets.token_hex(8), timer=clock)
+    rates = rates or RateLimits(service.rates, owner=secrets.token_hex(8), timer=clock)
     metrics.observe_models(
         lambda: {model.name: model.status.value == "loaded" for model in service.models()},
         lambda: {

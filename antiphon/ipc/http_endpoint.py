@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from antiphon.support.tasks import BackgroundTasks
+
 from .frames import encode_length
 from .messages import CallMessage
 from .signatures import CallSigner, content_digest
@@ -99,11 +101,12 @@ async def _stream(answers: AsyncGenerator[bytes, None], receive: _Receive, send:
     answer. Stop after the last answer, or when the caller disconnects."""
     headers = [(b"content-type", b"application/octet-stream")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    gone = asyncio.ensure_future(_wait_for_disconnect(receive))
-    pending: asyncio.Future[bytes | None] | None = None
+    tasks = BackgroundTasks("answers to another server")
+    gone = tasks.start(_wait_for_disconnect(receive), is_awaited=True)
+    pending: asyncio.Task[bytes | None] | None = None
     try:
         while True:
-            pending = pending or asyncio.ensure_future(anext(answers, None))
+            pending = pending or tasks.start(_next_answer(answers), is_awaited=True)
             await asyncio.wait(
                 (pending, gone), timeout=KEEPALIVE_S, return_when=asyncio.FIRST_COMPLETED
             )
@@ -118,10 +121,11 @@ async def _stream(answers: AsyncGenerator[bytes, None], receive: _Receive, send:
             await send({"type": "http.response.body", "body": frame, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
     finally:
-        for future in (gone, pending):
-            if future is not None:
-                future.cancel()
-                await asyncio.gather(future, return_exceptions=True)
+        await tasks.close()
+
+
+async def _next_answer(answers: AsyncGenerator[bytes, None]) -> bytes | None:
+    return await anext(answers, None)
 
 
 async def _wait_for_disconnect(receive: _Receive) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import AntiphonError, BackendError
+from antiphon.support.tasks import BackgroundTasks
 
 from .frames import FrameConnection
 from .messages import CallMessage, MessageKind, encode, error_message
@@ -84,20 +85,15 @@ class _Connection:
         self.frames = FrameConnection(self._on_frame, self._on_closed)
         self._target = target
         self._on_end = on_end
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._calls = BackgroundTasks("call of another process")
         self._methods = CallableMethods(target)
 
     async def end(self) -> None:
         """Cancel the unfinished calls and wait until they have ended."""
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._calls.close()
 
     def _on_closed(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
+        self._calls.cancel_all()
         on_disconnect = getattr(self._target, "on_disconnect", None)
         if on_disconnect is not None:
             on_disconnect()
@@ -106,8 +102,7 @@ class _Connection:
     def _on_frame(self, frame: bytes) -> None:
         message = _decode(frame)
         if message.kind is MessageKind.CANCEL:
-            if (task := self._tasks.get(message.call)) is not None:
-                task.cancel()
+            self._calls.cancel(message.call)
             return
         try:
             method = self._methods.find(message.method)
@@ -119,9 +114,7 @@ class _Connection:
         if method.is_plain:
             self._call_plain(message, method, arguments)
             return
-        task = asyncio.create_task(self._run(message.call, method, arguments))
-        self._tasks[message.call] = task
-        task.add_done_callback(lambda _: self._tasks.pop(message.call, None))
+        self._calls.start(self._run(message.call, method, arguments), key=message.call)
 
     def _call_plain(self, message: CallMessage, method: Method, arguments: tuple[Any, ...]) -> None:
         try:

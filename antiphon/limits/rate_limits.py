@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from antiphon.errors import StoreError
 from antiphon.store.rates import RateReport, RateState, RateStore
+from antiphon.support.tasks import BackgroundTasks
 
 from .clients import LimitScope
 from .refusals import limit_reached
@@ -139,7 +140,7 @@ class RateLimits:
         #: Scopes with requests that wait for the next report.
         self._wanted: set[str] = set()
         self._scheduled: asyncio.TimerHandle | None = None
-        self._exchange: asyncio.Task[None] | None = None
+        self._exchanges = BackgroundTasks("rate limits")
 
     async def take(self, scopes: Sequence[LimitScope]) -> tuple[Permit, ...]:
         """Admit or refuse one request that counts for all of these scopes. A request is admitted
@@ -197,6 +198,12 @@ class RateLimits:
             for view in views:
                 view.running -= 1
 
+    async def close(self) -> None:
+        """Stop the reports to the store. The store forgets this process after a while."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        await self._exchanges.close()
+
     def _check_running(self, scope: LimitScope, limit: int) -> None:
         """Raise ``Overloaded`` if the scope has no room for one more running request."""
         view = self._view(scope.id)
@@ -243,10 +250,8 @@ class RateLimits:
         which contains the state of the scope. If the store does not answer in time, keep using the
         local copy of the scope's token bucket."""
         self._wanted.add(name)
-        if self._exchange is None or self._exchange.done():
-            self._start_exchange()
-        assert self._exchange is not None
-        await asyncio.wait((self._exchange,), timeout=_TIMEOUT_S)
+        exchange = self._exchanges.start_once("exchange", self._run_exchange)
+        await asyncio.wait((exchange,), timeout=_TIMEOUT_S)
         self._view(name).read_at = self._timer()
 
     def _schedule(self) -> None:
@@ -256,11 +261,7 @@ class RateLimits:
 
     def _on_time(self) -> None:
         self._scheduled = None
-        if self._exchange is None or self._exchange.done():
-            self._start_exchange()
-
-    def _start_exchange(self) -> None:
-        self._exchange = asyncio.create_task(self._run_exchange(), name="rate limits")
+        self._exchanges.start_once("exchange", self._run_exchange)
 
     async def _run_exchange(self) -> None:
         """For each scope in use, report to the store how many requests were admitted and how many

@@ -5,7 +5,6 @@ The module ``factories`` builds the backends of the models.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -23,6 +22,7 @@ from antiphon.backends.reranking import RerankBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import model_not_found
+from antiphon.support.tasks import BackgroundTasks
 
 from .download import DEFAULT, DEFAULT_SAMPLING, ProgressCallback
 from .embedding_factories import EMBEDDERS
@@ -129,7 +129,7 @@ class Catalog:
         self._set_models(models, default)
         #: Backends of removed models. Some of their requests may still be running.
         self._former: list[Backend] = []
-        self._closings: set[asyncio.Task[None]] = set()
+        self._closings = BackgroundTasks("end of a model")
 
     def _set_models(self, models: tuple[ServedModel, ...], default: str | None) -> None:
         self._models = models
@@ -166,9 +166,7 @@ class Catalog:
             if configured.on_demand is None:
                 self._former.append(configured.backend)
                 continue
-            closing = asyncio.create_task(_close_idle(configured.on_demand))
-            self._closings.add(closing)
-            closing.add_done_callback(self._closings.discard)
+            self._closings.start(_close_idle(configured.on_demand))
 
     async def close_models_not_in(self, other: Catalog) -> None:
         """Close the models of this catalog, except those that are also in the catalog ``other``.
@@ -184,8 +182,7 @@ class Catalog:
         async with AsyncExitStack() as stack:
             for backend in (*self._former, *(model.backend for model in self._models)):
                 stack.push_async_callback(backend.close)
-            for closing in self._closings:
-                stack.callback(closing.cancel)
+            stack.push_async_callback(self._closings.close)
 
 
 async def _close_idle(on_demand: OnDemandBackend) -> None:

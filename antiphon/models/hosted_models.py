@@ -3,7 +3,6 @@ worker processes."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
@@ -22,6 +21,7 @@ from antiphon.engines.hosted.engine import hosted_engine
 from antiphon.errors import AntiphonError, BackendError
 from antiphon.ipc.blocking_client import BlockingClient
 from antiphon.ipc.client import CallClient
+from antiphon.support.tasks import repeat, running
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
 from .embedding_factories import EMBEDDERS
@@ -62,12 +62,11 @@ class HostedModels:
         """Connect to the host (the process that runs the hosted models). Until the block ends, the
         yielded instance follows the states of the host's models."""
         models = cls(path)
-        following = asyncio.create_task(models._follow(), name="states of hosted models")
+        failure = "the states of hosted models are unknown"
         try:
-            yield models
+            async with running(repeat(models._follow, _RETRY_S, failure=failure)):
+                yield models
         finally:
-            following.cancel()
-            await asyncio.wait([following])
             models.calls.close()
             models.blocking.close()
 
@@ -97,15 +96,14 @@ class HostedModels:
         return EmbeddingBackend(name, HostedEmbedder(name, description, self.calls))
 
     async def _follow(self) -> None:
-        while True:
-            try:
-                states = self.calls.stream("statuses", returns=dict[str, Status])
-                async with aclosing(states):
-                    async for statuses in states:
-                        self._statuses = statuses
-            except AntiphonError:
-                self._statuses = {}
-            await asyncio.sleep(_RETRY_S)
+        """Follow the states until the connection to the host is lost."""
+        try:
+            states = self.calls.stream("statuses", returns=dict[str, Status])
+            async with aclosing(states):
+                async for statuses in states:
+                    self._statuses = statuses
+        except AntiphonError:
+            self._statuses = {}
 
 
 class HostedBackend(OnDemandBackend):

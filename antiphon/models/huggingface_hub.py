@@ -15,11 +15,13 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from antiphon.errors import SetupError
 from antiphon.support.installation import needs_extra
+from antiphon.support.tasks import running
 
 __all__ = ["Hub"]
 
@@ -76,15 +78,15 @@ class Hub:
                 raise _Cancelled
             progress(name, there, total)
 
-        transfer = asyncio.ensure_future(
-            asyncio.to_thread(self._call, repo, self._transfer, repo, name, target, step)
-        )
-        try:
-            await asyncio.shield(transfer)
-        except asyncio.CancelledError:
-            cancelled.set()
-            await asyncio.wait([transfer])  # the thread still writes to the partial file
-            raise
+        work = asyncio.to_thread(self._call, repo, self._transfer, repo, name, target, step)
+        async with running(work) as transfer:
+            try:
+                await asyncio.shield(transfer)
+            except asyncio.CancelledError:
+                cancelled.set()
+                with suppress(SetupError, _Cancelled):  # the thread still writes to the file
+                    await transfer
+                raise
 
     def _transfer(
         self, repo: str, name: str, target: Path, step: Callable[[int, int | None], None]

@@ -13,6 +13,7 @@ from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import BackendError, InvalidRequest, NotFound, Overloaded, SetupError
+from antiphon.support.tasks import running
 from antiphon.wire.admin.managed_models import (
     ManagedModel,
     ManagedModelList,
@@ -119,19 +120,17 @@ class ModelManager:
 
     async def _pull(self, configured: ConfiguredModel) -> AsyncGenerator[PullEvent, None]:
         steps = _Steps(asyncio.get_running_loop())
-        pulling = asyncio.ensure_future(fetch_files(configured.model, self._settings, steps.report))
-        pulling.add_done_callback(lambda _: steps.finish())
-        try:
-            while (step := await steps.next()) is not None:
-                yield step
-            await pulling
-        except SetupError as error:
-            yield PullFailed(message=str(error))
-        else:
-            yield PullCompleted(model=await self._describe(configured))
-        finally:
-            pulling.cancel()
-            await asyncio.wait([pulling])
+        work = fetch_files(configured.model, self._settings, steps.report)
+        async with running(work) as pulling:
+            pulling.add_done_callback(lambda _: steps.finish())
+            try:
+                while (step := await steps.next()) is not None:
+                    yield step
+                await pulling
+            except SetupError as error:
+                yield PullFailed(message=str(error))
+            else:
+                yield PullCompleted(model=await self._describe(configured))
 
     async def _describe(self, configured: ConfiguredModel) -> ManagedModel:
         model, settings = configured.model, self._settings

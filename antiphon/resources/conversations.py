@@ -3,9 +3,7 @@ response adds items at the same time."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from msgspec import Struct
 
@@ -14,6 +12,7 @@ from antiphon.resources.input_items import resolve_items
 from antiphon.store.base import Store
 from antiphon.store.records import ConversationLock, ItemQuery
 from antiphon.stream.writer import Ids
+from antiphon.support.tasks import BackgroundTasks, repeat_until_done
 from antiphon.wire.cursors import (
     PageParams,
     make_page,
@@ -82,7 +81,7 @@ class Conversations:
         self._owner = owner
         self._lease_s = lease_s
         #: Tasks that repeat an unlock until the store confirms it.
-        self._unlocks: set[asyncio.Task[None]] = set()
+        self._unlocks = BackgroundTasks("unlocking of a conversation")
 
     async def create(self, tenant: str, request: CreateConversation) -> ConversationResource:
         """Create a conversation with its first items."""
@@ -217,9 +216,7 @@ class Conversations:
         failed or was cancelled. The background task retries until the store answers. Without the
         task, the lock could stay forever: as long as this server runs, its heartbeats renew all its
         locks."""
-        task = asyncio.create_task(self._unlock_until_done(tenant, conversation_id, response_id))
-        self._unlocks.add(task)
-        task.add_done_callback(self._unlocks.discard)
+        self._unlocks.start(self._unlock_until_done(tenant, conversation_id, response_id))
 
     async def _unlock_until_done(self, tenant: str, conversation_id: str, response_id: str) -> None:
         """Unlock the conversation repeatedly, every ``_lease_s`` seconds, until the store has
@@ -227,13 +224,14 @@ class Conversations:
         waiting for the answer to a request that locks the conversation. Such a request may take
         effect after the unlock."""
         confirmed = 0
-        while True:
-            with suppress(StoreError):
-                await self._store.runs.unlock_conversation(tenant, conversation_id, response_id)
-                confirmed += 1
-            if confirmed == _UNLOCKS:
-                return
-            await asyncio.sleep(self._lease_s)
+
+        async def unlock() -> bool:
+            nonlocal confirmed
+            await self._store.runs.unlock_conversation(tenant, conversation_id, response_id)
+            confirmed += 1
+            return confirmed == _UNLOCKS
+
+        await repeat_until_done(unlock, self._lease_s, failure="a conversation is not unlocked")
 
     async def reacquire_lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str

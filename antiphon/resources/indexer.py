@@ -14,11 +14,12 @@ import structlog
 from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents, UnreadableDocument
-from antiphon.errors import RequestError, RunError
+from antiphon.errors import RequestError, RunError, StoreError
 from antiphon.retrieval.chunking import Passage, split_text
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexingTask, VectorIndex
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
+from antiphon.support.tasks import BackgroundTasks, Backoff, retry
 from antiphon.wire.resources.vector_stores import FileStatus, LastError
 
 from .embeddings import Embeddings
@@ -29,6 +30,8 @@ __all__ = ["Indexer"]
 _log = structlog.get_logger(__name__)
 
 _MAX_CONCURRENT_FILES = 2
+#: Seconds between attempts to read the list of unfinished files: the first and the longest pause.
+_RETRY_S, _RETRY_MAX_S = 1.0, 60.0
 #: Number of texts per embedding call. Between two calls, other requests can use the model.
 _EMBEDDING_BATCH = 16
 
@@ -67,45 +70,45 @@ class Indexer:
         self._embeddings = embeddings
         self._model = model
         self._slots = FairLimiter(_MAX_CONCURRENT_FILES)
-        self._tasks: dict[IndexingTask, asyncio.Task[None]] = {}
-        self._resuming: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks("indexing")
 
     def start(self) -> None:
         """Start to index the files whose indexing an earlier process did not finish."""
-        self._resuming = asyncio.create_task(self._resume())
+        self._tasks.start(self._resume())
 
     async def stop(self) -> None:
         """Cancel all indexing tasks. The next call of ``start`` resumes the indexing of the files
         that are not yet indexed."""
-        tasks = [*self._tasks.values(), *([self._resuming] if self._resuming else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def add(self, jobs: Iterable[IndexingTask]) -> None:
         """Index these files in the background. If a task for the same file is running, cancel the
         task first."""
         for job in jobs:
             self.cancel(job)
-            self._tasks[job] = task = asyncio.create_task(self._index(job))
-            task.add_done_callback(lambda done, job=job: self._on_done(job, done))  # type: ignore[misc]
+            self._tasks.start(self._index(job), key=job)
 
     def cancel(self, job: IndexingTask) -> None:
         """Cancel the indexing of a file."""
-        task = self._tasks.pop(job, None)
-        if task is not None:
-            task.cancel()
-
-    def _on_done(self, job: IndexingTask, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(job) is task:
-            del self._tasks[job]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("indexing of a file was interrupted", file=job.file_id, reason=str(error))
+        self._tasks.cancel(job)
 
     async def _resume(self) -> None:
-        self.add(job for job in await self._vectors.list_unfinished() if job not in self._tasks)
+        jobs = await retry(
+            self._vectors.list_unfinished,
+            StoreError,
+            Backoff(_RETRY_S, _RETRY_MAX_S),
+            failure="unfinished files cannot be listed",
+        )
+        self.add(job for job in jobs if job not in self._tasks)
 
     async def _index(self, job: IndexingTask) -> None:
+        try:
+            await self._index_file(job)
+        except StoreError as error:  # the next start of a process resumes it
+            reason = error.message
+            _log.error("indexing of a file was interrupted", file=job.file_id, reason=reason)
+
+    async def _index_file(self, job: IndexingTask) -> None:
         async with self._slots.slot(job.tenant):
             entry = await self._vectors.get_file(job.tenant, job.store_id, job.file_id)
             if entry is None or entry.file.status != "in_progress":

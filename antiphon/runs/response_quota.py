@@ -3,7 +3,6 @@ response in the quota of its tenant."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from antiphon.errors import StoreError
@@ -11,8 +10,12 @@ from antiphon.limits import quotas
 from antiphon.limits.refusals import quota_exceeded
 from antiphon.store.base import Store
 from antiphon.store.records import Reservation
+from antiphon.support.tasks import BackgroundTasks, repeat_until_done
 
 __all__ = ["ResponseQuota"]
+
+#: Number of confirmed releases after which a reservation is certainly gone.
+_RELEASES = 2
 
 #: A tenant and the id of a response.
 _Key = tuple[str, str]
@@ -34,7 +37,7 @@ class ResponseQuota:
         self._owner = owner
         self._lease_s = lease_s
         #: Tasks that release reservations. They run until the store has confirmed the release.
-        self._releases: set[asyncio.Task[None]] = set()
+        self._releases = BackgroundTasks("release of a reservation")
         #: Attempts to create each response that have not ended. The last attempt of a response
         #: releases its reservation.
         self._attempts: dict[_Key, set[object]] = {}
@@ -115,9 +118,7 @@ class ResponseQuota:
         Without a release, the heartbeats of this server would prolong the reservation. ``key``:
         tenant and response id. ``attempt``: identifies the call of ``reserve``.
         """
-        task = asyncio.create_task(self._release_until_done(key, attempt))
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
+        self._releases.start(self._release_until_done(key, attempt))
 
     async def _release_until_done(self, key: _Key, attempt: object) -> None:
         """Release the reservation of a response twice, with a pause between. The second release is
@@ -128,12 +129,13 @@ class ResponseQuota:
         the other call releases the reservation.
         """
         confirmed = 0
-        while confirmed < 2 and self._is_last(key, attempt):
-            try:
+
+        async def release() -> bool:
+            nonlocal confirmed
+            if self._is_last(key, attempt):
                 await self._store.release_reservation(*key, self._owner)
                 confirmed += 1
-            except StoreError:
-                pass  # repeated below
-            if confirmed < 2:
-                await asyncio.sleep(self._lease_s)
+            return confirmed == _RELEASES or not self._is_last(key, attempt)
+
+        await repeat_until_done(release, self._lease_s, failure="a reservation is not released")
         self._remove(key, attempt)

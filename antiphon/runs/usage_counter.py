@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import StoreError
 from antiphon.store.usage import UsageKind, UsageLog, UsageQuery, UsageRecord, UsageTotals
+from antiphon.support.tasks import BackgroundTasks
 from antiphon.wire.response import InputTokensDetails, Response, Usage
 
 __all__ = [
@@ -105,7 +106,7 @@ class UsageCounter:
         self.clock = clock
         self._records: list[UsageRecord] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._flushes: set[asyncio.Task[None]] = set()
+        self._flushes = BackgroundTasks("usage")
         #: Held while records are being written.
         self._write_lock = asyncio.Lock()
 
@@ -132,9 +133,7 @@ class UsageCounter:
 
     def _start_flush(self) -> None:
         self._timer = None
-        task = asyncio.create_task(self.flush(), name="usage")
-        self._flushes.add(task)
-        task.add_done_callback(self._flushes.discard)
+        self._flushes.start(self.flush())
 
     async def flush(self) -> None:
         """Write the queued records now, and wait for a write that is still running. If the store
@@ -165,8 +164,7 @@ class UsageCounter:
 
     async def close(self) -> None:
         """Write the queued records."""
-        if self._flushes:
-            await asyncio.wait(set(self._flushes))
+        await self._flushes.wait()
         await self.flush()
         if self._timer is not None:
             self._timer.cancel()

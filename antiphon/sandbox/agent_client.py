@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.errors import ToolError
+from antiphon.support.tasks import running
 
 from .agent_calls import (
     ENDED,
@@ -182,16 +183,16 @@ class AgentBox(AgentCalls):
             if not self.is_alive:
                 raise ToolError(ENDED)
             self._send_frame(frame)
-            response = asyncio.ensure_future(self._read_response(on_output))
-            try:
-                raw = await asyncio.wait_for(asyncio.shield(response), wait_s)
-            except asyncio.CancelledError:
-                await self._interrupt(response)
-                raise
-            except (OSError, EOFError, TimeoutError, ValueError):
-                response.cancel()
-                await self.close()
-                raise ToolError(ENDED) from None
+            async with running(self._read_response(on_output)) as response:
+                try:
+                    raw = await asyncio.wait_for(asyncio.shield(response), wait_s)
+                except asyncio.CancelledError:
+                    await self._interrupt(response)
+                    raise
+                except (OSError, EOFError, TimeoutError, ValueError):
+                    response.cancel()
+                    await self.close()
+                    raise ToolError(ENDED) from None
         try:
             return decode_answer(raw, kind)
         except msgspec.DecodeError:

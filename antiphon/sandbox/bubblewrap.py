@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
 from antiphon.support.installation import detect, needs_extra
+from antiphon.support.tasks import BackgroundTasks
 
 from . import seccomp
 from .agent_client import AgentBox
@@ -179,7 +180,7 @@ class Bubblewrap:
         self._default_limits = default_limits or Limits()
         self._pool_size = pool_size
         self._pool: deque[AgentBox] = deque()
-        self._fill_task: asyncio.Task[None] | None = None
+        self._filling = BackgroundTasks("pool of boxes")
         self._is_closed = False
 
     async def check(self) -> str:
@@ -213,20 +214,13 @@ class Bubblewrap:
                 break
         else:
             box = await self._start(limits)
-        if (
-            self._pool_size
-            and not self._is_closed
-            and (self._fill_task is None or self._fill_task.done())
-        ):
-            self._fill_task = asyncio.create_task(self._fill())
+        if self._pool_size and not self._is_closed:
+            self._filling.start_once("fill", self._fill)
         return box
 
     async def close(self) -> None:
         self._is_closed = True
-        if self._fill_task is not None:
-            self._fill_task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._fill_task
+        await self._filling.close()
         while self._pool:
             await self._pool.pop().close()
 

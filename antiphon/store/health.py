@@ -7,6 +7,7 @@ import asyncio
 import structlog
 
 from antiphon.errors import Overloaded, StoreError
+from antiphon.support.tasks import BackgroundTasks
 
 from .base import Store
 
@@ -26,16 +27,14 @@ class StoreHealth:
         self._store = store
         self._is_writable = True
         self._checked_at: float | None = None
-        self._check: asyncio.Task[None] | None = None
+        self._checks = BackgroundTasks("store check")
 
     async def is_writable(self) -> bool:
         """Return whether the store could be written at the last check. Run a new check first if the
         last one is more than a second old. Concurrent callers share one check."""
         now = asyncio.get_running_loop().time()
         if self._checked_at is None or now - self._checked_at >= _FRESH_S:
-            if self._check is None or self._check.done():
-                self._check = asyncio.create_task(self._run(), name="store check")
-            await asyncio.shield(self._check)
+            await asyncio.shield(self._checks.start_once("check", self._run))
         return self._is_writable
 
     async def _run(self) -> None:

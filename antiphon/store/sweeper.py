@@ -9,10 +9,11 @@ a long time, the clock also looks far ahead. Such a store deletes its expired da
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+from antiphon.support.tasks import BackgroundTasks, repeat
 
 from .base import Retention, Store
 from .records import SweepRecord
@@ -54,29 +55,21 @@ class Sweeper:
         retention: Retention,
         *,
         read_clock: Callable[[], Awaitable[float]],
-        log: Any,
+        log: FilteringBoundLogger,
     ) -> None:
         self._store = store
         self._retention = retention
         self._read_clock = read_clock
         self._log = log
+        self._tasks = BackgroundTasks("sweeper")
 
     async def __aenter__(self) -> Sweeper:
-        self._task = asyncio.create_task(self._run(), name="sweeper")
+        failure = "expired responses could not be deleted"
+        self._tasks.start(repeat(self.sweep, _SWEEP_S, failure=failure, log=self._log))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.sweep()
-            except Exception:
-                self._log.exception("expired responses could not be deleted")
-            await asyncio.sleep(_SWEEP_S)
+        await self._tasks.close()
 
     async def sweep(self) -> int:
         """Check the clock, and delete the data that has expired. Return how many responses

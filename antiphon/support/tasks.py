@@ -72,6 +72,11 @@ class BackgroundTasks:
         """Whether a task with this key runs."""
         return self.get(key) is not None
 
+    @property
+    def tasks(self) -> tuple[asyncio.Task[Any], ...]:
+        """The running tasks."""
+        return tuple(self._tasks)
+
     def get(self, key: Hashable) -> asyncio.Task[Any] | None:
         """Return the running task with this key, or None."""
         task = self._keyed.get(key)
@@ -127,6 +132,11 @@ class BackgroundTasks:
         if task is not None:
             task.cancel()
 
+    def cancel_all(self) -> None:
+        """Cancel all tasks, and do not wait for their end."""
+        for task in self._tasks:
+            task.cancel()
+
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until no task runs, but at most ``timeout_s`` seconds. Returns whether that is
         so."""
@@ -145,8 +155,7 @@ class BackgroundTasks:
         if grace_s and await self.wait(grace_s):
             return
         while self._tasks:  # a task that ends may start another one
-            for task in self._tasks:
-                task.cancel()
+            self.cancel_all()
             await asyncio.wait(self._tasks)
 
     def _on_done(self, key: Hashable | None, task: asyncio.Task[Any]) -> None:

@@ -4,7 +4,7 @@ they run in a container of Antiphon or on the client's machine."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, ToolError
 from antiphon.sandbox.base import ExecutionResult
+from antiphon.support.tasks import running
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS, shell_function
 from antiphon.tools.client_tools.shell_arguments import CommandObserver, shell_action
 from antiphon.tools.containers.handle import ContainerHandle
@@ -256,7 +257,7 @@ def _parse_action(arguments: str) -> Mapping[str, Any]:
 
 
 async def _stream_output(
-    run: Callable[..., Awaitable[ExecutionResult]],
+    run: Callable[..., Coroutine[Any, Any, ExecutionResult]],
 ) -> AsyncGenerator[dict[str, str] | ExecutionResult, None]:
     """Yield the output of a command while it runs, then its result. Closing the generator stops the
     command."""
@@ -266,18 +267,14 @@ async def _stream_output(
         both = {"stdout": output, "stderr": errors}
         pieces_queue.put_nowait({name: text for name, text in both.items() if text})
 
-    task = asyncio.ensure_future(run(on_output=on_output))
-    task.add_done_callback(lambda _: pieces_queue.put_nowait(None))
-    try:
+    async with running(run(on_output=on_output)) as task:
+        task.add_done_callback(lambda _: pieces_queue.put_nowait(None))
         while (piece := await pieces_queue.get()) is not None:
             yield piece
         try:
             yield await task
         except (RequestError, ToolError) as error:  # the output of earlier commands is kept
             yield ExecutionResult(output="", stderr=error.message, end_reason="died", exit_code=1)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def _output(outcome: ExecutionResult) -> dict[str, Any]:

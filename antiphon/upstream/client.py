@@ -21,6 +21,7 @@ import structlog
 
 from antiphon.errors import BackendError, SetupError
 from antiphon.inference.sampling import Session
+from antiphon.support.tasks import BackgroundTasks
 
 from .errors import UpstreamDown, error_from_response
 from .http import HttpClient, HttpResponse
@@ -105,7 +106,7 @@ class Upstream:
         self._resolved_at: float | None = None
         roots = (each.removeprefix(DNS_PREFIX).removesuffix("/v1") for each in addresses)
         self._pool = ReplicaPool(roots, time.monotonic)
-        self._probes: set[asyncio.Task[None]] = set()
+        self._probes = BackgroundTasks("probe of an upstream")
         self._router = router
         self._session_tokens = SessionTokens()
         self._key = key
@@ -137,8 +138,7 @@ class Upstream:
     async def close(self) -> None:
         """Close all connections. Later requests fail."""
         self._closed = True
-        for probe in self._probes:
-            probe.cancel()
+        await self._probes.close()
         await self._client.close()
 
     async def request_json(self, url: str, body: Any = None, *, wait_s: float = 30) -> Any:
@@ -298,9 +298,7 @@ class Upstream:
         replica."""
         for replica in self._pool.find_unprobed() if len(self._pool) > 1 else ():
             replica.is_probing = True
-            probe = asyncio.create_task(self._probe_until_up(replica))
-            self._probes.add(probe)
-            probe.add_done_callback(self._probes.discard)
+            self._probes.start(self._probe_until_up(replica))
 
     async def _resolve_replicas(self, resolve: Resolver) -> None:
         parts = urlsplit(self.root)

@@ -20,6 +20,7 @@ from antiphon.security.ssrf import AddressNotAllowed, guarded_session, is_ip_add
 from antiphon.store.records import DueWebhook
 from antiphon.store.runs import RunStore
 from antiphon.support.installation import needs_extra
+from antiphon.support.tasks import BackgroundTasks
 
 from .signature import Secret, signed_headers
 
@@ -128,9 +129,10 @@ class WebhookDeliveries:
         self._random = random
         self._poll_s = poll_s
         self._stopping = asyncio.Event()
+        self._tasks = BackgroundTasks("webhooks")
 
     async def __aenter__(self) -> WebhookDeliveries:
-        self._task = asyncio.create_task(self._deliver_until_stopped(), name="webhooks")
+        self._tasks.start(self._deliver_until_stopped())
         return self
 
     async def __aexit__(
@@ -145,10 +147,7 @@ class WebhookDeliveries:
         cancelled delivery becomes due again when the lease of the delivery ends.
         """
         self._stopping.set()
-        await asyncio.wait((self._task,), timeout=_STOP_S)
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await self._tasks.close(_STOP_S)
 
     async def _deliver_until_stopped(self) -> None:
         while True:

@@ -26,6 +26,7 @@ from antiphon.limits.requests import RequestLimits
 from antiphon.models.hosted_models import is_hosted
 from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.support.logs import LogLevel
+from antiphon.support.tasks import BackgroundTasks
 
 from .child import Child
 from .hub import WorkerHub
@@ -189,21 +190,22 @@ class WorkerSupervisor:
             self._announce(self._serving)
 
     async def _run_children(self) -> None:
-        hosts = [asyncio.create_task(each.run(), name=each.name) for each in self._hosts]
-        workers = [asyncio.create_task(each.run(), name=each.name) for each in self._workers]
+        hosts, workers = BackgroundTasks("host process"), BackgroundTasks("worker process")
+        for each in self._hosts:
+            hosts.start(each.run())
+        running = [workers.start(each.run()) for each in self._workers]
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         try:
-            await asyncio.wait((asyncio.gather(*workers), self._failure), return_when=_FIRST)
+            await asyncio.wait((asyncio.gather(*running), self._failure), return_when=_FIRST)
         finally:
             self._stop()
             await _end(self._workers, workers, self._settings.drain_s + CHILD_END_S)
             for child in self._hosts:
                 child.stop()
-            if hosts:
-                await _end(self._hosts, hosts, CHILD_END_S)
+            await _end(self._hosts, hosts, CHILD_END_S)
         if self._failure.done():
             self._failure.result()
 
@@ -241,14 +243,11 @@ class WorkerSupervisor:
             child.signal(signal.SIGHUP)
 
 
-async def _end(
-    children: Sequence[Child], tasks: Sequence[asyncio.Task[None]], wait_s: float
-) -> None:
+async def _end(children: Sequence[Child], tasks: BackgroundTasks, wait_s: float) -> None:
     """Wait until the children, which have been told to stop, have ended. ``tasks``: the tasks that
     run the children. If a child does not end within ``wait_s`` seconds, kill all children that
     still run."""
-    _, late = await asyncio.wait(tasks, timeout=wait_s)
-    if late:
+    if not await tasks.wait(wait_s):
         for child in children:
             child.signal(signal.SIGKILL)
-        await asyncio.wait(tasks)
+        await tasks.wait()

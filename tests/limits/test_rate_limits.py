@@ -84,9 +84,7 @@ async def test_processes_share_a_bucket_and_pay_back_what_was_too_much() -> None
         total += await admitted(one, limited, tries=1) + await admitted(two, limited, tries=1)
         clock.now += 1
         for each in (one, two):
-            each._start_exchange()
-            assert each._exchange is not None
-            await each._exchange
+            await each._run_exchange()
     assert abs(total - 660) <= 2, "a full bucket and ten minutes"
 
 
@@ -116,9 +114,7 @@ async def test_without_a_store_a_process_limits_by_itself() -> None:
     limits, limited = process(rates, clock), scope(requests_per_minute=3)
     assert await admitted(limits, limited, tries=5) == 3
     rates.is_down = False
-    limits._start_exchange()
-    assert limits._exchange is not None
-    await limits._exchange
+    await limits._run_exchange()
     (state,) = await rates.exchange("b", [RateReport(scope=limited.id, per_minute=3)])
     assert state.level == 0, "reported later"
 

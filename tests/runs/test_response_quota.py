@@ -70,7 +70,7 @@ async def test_given_up_attempt_is_released(store: LostAnswers, quota: ResponseQ
     with pytest.raises(StoreError):
         await quota.reserve("t", "resp_a")
     async with asyncio.timeout(60):
-        await asyncio.gather(*quota._releases)
+        await quota._releases.wait()
     assert not quota._attempts
     assert not await is_full(store)
 

@@ -170,8 +170,7 @@ async def test_pool_keeps_one_box_ready() -> None:
     other = await pooled.open(Limits(memory_bytes=128 << 20, disk_bytes=4 << 20))
     try:
         assert await run(box, "1") == "1\n" and await run(other, "2") == "2\n"
-        assert pooled._fill_task is not None
-        await pooled._fill_task
+        assert await pooled._filling.wait(60)
         assert len(pooled._pool) == 1
     finally:
         await box.close()

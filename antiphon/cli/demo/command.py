@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from antiphon.support.tasks import BackgroundTasks
 
 from .player import play
 from .script import MODEL, PAGES, demo_settings, write_scenes
@@ -46,15 +47,20 @@ async def run_demo(settings: Settings, show: Callable[[str], None], *, once: boo
         await index.close()
         ready = await _ready_tools(prepared)
         write_scenes(folder / "tour.toml", ready)
+        tours = BackgroundTasks("tour")
         tour: asyncio.Task[None] | None = None
 
         def started(serving: StartReport) -> None:
             nonlocal tour
             show(f"Antiphon demo at {serving.url}/v1\n{_WARNING}\n")
-            tour = asyncio.create_task(_take_tour(serving.url, ready, show, once=once))
+            work = _take_tour(serving.url, ready, show, once=once)
+            tour = tours.start(work, is_awaited=True)
 
-        await serve(prepared, started)
-        if tour is not None and tour.done():
+        try:
+            await serve(prepared, started)
+        finally:
+            await tours.close()
+        if tour is not None and not tour.cancelled():
             tour.result()
 
 

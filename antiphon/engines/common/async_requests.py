@@ -21,6 +21,7 @@ from antiphon.engines.base import Sampling
 from antiphon.errors import BackendError
 from antiphon.inference.tokens import Alternative, Chunk, TokenLogprob
 from antiphon.support.fair_limiter import FairLimiter
+from antiphon.support.tasks import BackgroundTasks
 
 from .stop_conditions import StopConditions
 from .thread_channel import ThreadChannel
@@ -49,6 +50,7 @@ class AsyncRequests:
     def __init__(self, max_concurrent: int) -> None:
         self._slots = FairLimiter(max_concurrent)
         self._running: dict[asyncio.Task[None], ThreadChannel] = {}
+        self._tasks = BackgroundTasks("request of an engine")
         self._closed = False
 
     async def chunks(
@@ -76,7 +78,7 @@ class AsyncRequests:
         if self._closed:
             raise BackendError("The engine is closed.")
         out = ThreadChannel(asyncio.get_running_loop())
-        task = asyncio.create_task(_read(outputs, stop_conditions, out))
+        task = self._tasks.start(_read(outputs, stop_conditions, out))
         self._running[task] = out
         task.add_done_callback(lambda task: self._running.pop(task, None))
         try:
@@ -89,12 +91,9 @@ class AsyncRequests:
     async def close(self) -> None:
         """Abort all running requests. Their consumers get a ``BackendError``."""
         self._closed = True
-        running = dict(self._running)
-        for task, out in running.items():
+        for out in self._running.values():
             out.send(BackendError("The engine is closed."))
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+        await self._tasks.close()
 
 
 async def _read(

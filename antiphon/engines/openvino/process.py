@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from antiphon.errors import BackendError, SetupError
+from antiphon.support.tasks import BackgroundTasks
 
 from .protocol import (
     LENGTH_PREFIX,
@@ -48,7 +49,7 @@ class WorkerProcess:
         self._load_timeout_s = load_timeout_s
         self._start_lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
-        self._reader_task: asyncio.Task[None] | None = None
+        self._readers = BackgroundTasks("reader of an engine process")
         self._listeners: dict[int, MessageHandler] = {}
         self._closed = False
 
@@ -85,7 +86,7 @@ class WorkerProcess:
                 await _kill(process)
                 raise SetupError(f"OpenVINO cannot load {self._setup.model}: {problem}")
             self._process = process
-            self._reader_task = asyncio.create_task(self._read(process))
+            self._readers.start(self._read(process))
 
     async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> str:
         try:
@@ -150,11 +151,7 @@ class WorkerProcess:
         async with self._start_lock:
             if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.close()
-            if self._reader_task is not None:
-                done, _ = await asyncio.wait([self._reader_task], timeout=_SHUTDOWN_TIMEOUT_S)
-                if not done:
-                    self._reader_task.cancel()
-                    await asyncio.wait([self._reader_task])
+            await self._readers.close(_SHUTDOWN_TIMEOUT_S)
 
 
 async def _read_frame(process: asyncio.subprocess.Process) -> list[ToParent]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -27,6 +28,7 @@ from antiphon.http.middleware.request_context import (
 from antiphon.limits.refusals import limit_reached
 from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.history.session_chains import SessionChains
+from antiphon.support.tasks import BackgroundTasks, running
 from antiphon.tracing.base import Span
 from antiphon.tracing.responses import record_content, record_response
 from antiphon.wire.events import Error, Event, SteerFailed
@@ -71,13 +73,11 @@ class WebSocketEndpoint:
 
 class _Lane:
     """A lane: the WebSocket frames with one ``stream_id``, which are processed in order. ``queue``:
-    the frames that wait. ``worker``: the task that processes the queue. ``latest``: the id of the
-    lane's latest response."""
+    the frames that wait. ``latest``: the id of the lane's latest response."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
         self.queue: deque[FrameEnvelope] = deque()
-        self.worker: asyncio.Task[None] | None = None
         self.latest: str | None = None
 
 
@@ -87,23 +87,22 @@ class _Connection:
         self._context = context
         self._send = send
         self._lanes: dict[str | None, _Lane] = {}
+        #: Tasks that process the frames of lanes, by lane.
+        self._workers = BackgroundTasks("WebSocket lane")
         self._run_slots = asyncio.Semaphore(_MAX_CONCURRENT_RUNS)
         self._has_expired = False
         self.recent = SessionChains()
 
     async def serve(self, receive: Receive) -> None:
         """Serve until the client disconnects or the connection's lifetime ends."""
-        expiry = asyncio.create_task(self._expire())
-        try:
-            while (message := await receive())["type"] == "websocket.receive":
-                await self._enqueue_frame(message.get("text"))
-        except ClientDisconnected:
-            pass
-        finally:
-            workers = [lane.worker for lane in self._lanes.values() if lane.worker is not None]
-            for task in (expiry, *workers):
-                task.cancel()
-            await asyncio.wait((expiry, *workers))
+        async with running(self._expire()):
+            try:
+                while (message := await receive())["type"] == "websocket.receive":
+                    await self._enqueue_frame(message.get("text"))
+            except ClientDisconnected:
+                pass
+            finally:
+                await self._workers.close()
 
     async def _enqueue_frame(self, text: str | None) -> None:
         """Put a frame into the queue of its lane. All frames with the same ``stream_id`` are in one
@@ -128,8 +127,7 @@ class _Connection:
         if envelope.type == "response.steer":
             return await self._process(lane, envelope)  # a queued frame would be processed too late
         lane.queue.append(envelope)
-        if lane.worker is None:
-            lane.worker = asyncio.create_task(self._work(lane))
+        self._workers.start_once(lane, partial(self._work, lane))
 
     def _lane(self, name: str | None) -> _Lane:
         if name not in self._lanes:
@@ -153,8 +151,6 @@ class _Connection:
                     await self._process(lane, lane.queue.popleft())
         except ClientDisconnected:
             lane.queue.clear()
-        finally:
-            lane.worker = None
 
     async def _process(self, lane: _Lane, envelope: FrameEnvelope) -> None:
         previous: str | None = None
@@ -282,8 +278,7 @@ class _Connection:
         await asyncio.sleep(self._endpoint.lifetime_s)
         self._has_expired = True
         with suppress(ClientDisconnected):
-            while workers := [w for lane in self._lanes.values() if (w := lane.worker)]:
-                await asyncio.wait(workers)
+            await self._workers.wait()
             await self.refuse(_expired_error(), None)
             with suppress(OSError, RuntimeError):
                 await self._send({"type": "websocket.close", "code": 1000, "reason": ""})

@@ -23,6 +23,7 @@ from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.records import Append, Claim, EventBatch, RunEnd, StoredResponse, WebhookEvent
 from antiphon.store.runs import RunStore
 from antiphon.store.usage import UsageRecord
+from antiphon.support.tasks import BackgroundTasks, Backoff, retry
 from antiphon.wire.events import Event
 from antiphon.wire.response import Response
 
@@ -58,29 +59,24 @@ class EventLogWriter:
         #: waits for a processor, for example while readers process the events of the last append.
         self._fast_append_s = _MIN_PERIOD_S / _PERIOD_FACTOR
         self._unwritten: dict[LogSink, None] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks("event log writer")
 
     def schedule(self, entry: LogSink) -> None:
         """Have this run's unwritten events written to the store with the next append. ``entry``:
         the event sink of the run."""
         self._unwritten[entry] = None
-        if self._task is None:
-            self._task = asyncio.create_task(self._write_all(), name="event log writer")
+        self._tasks.start_once("write", self._write_all)
 
     async def wait_until_idle(self) -> None:
         """Wait until all events are written."""
-        while self._task is not None:
-            await asyncio.wait((self._task,))
+        await self._tasks.wait()
 
     async def _write_all(self) -> None:
         """Write queued events to the store until no run has unwritten events."""
-        try:
-            while self._unwritten:
-                await asyncio.sleep(self._rest_s())
-                entries, self._unwritten = list(self._unwritten), {}
-                await self._write(entries)
-        finally:
-            self._task = None
+        while self._unwritten:
+            await asyncio.sleep(self._rest_s())
+            entries, self._unwritten = list(self._unwritten), {}
+            await self._write(entries)
 
     def _rest_s(self) -> float:
         """Return the pause before the next append, in seconds. If the store is slow, the pause is
@@ -240,15 +236,10 @@ async def retry_until_available(
     operation. It does not raise an error: the result of the operation says that the operation was
     rejected.
     """
-    pause_s = _RETRY_S
-    loop = asyncio.get_running_loop()
-    end = loop.time() + limit_s if limit_s is not None else math.inf
-    while True:
-        try:
-            return await operation()
-        except StoreError as error:
-            if loop.time() + pause_s > end:
-                raise
-            _log.warning("the store does not answer", error=error.message, retry_s=pause_s)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _RETRY_MAX_S)
+    return await retry(
+        operation,
+        StoreError,
+        Backoff(_RETRY_S, _RETRY_MAX_S),
+        failure="the store does not answer",
+        limit_s=limit_s,
+    )

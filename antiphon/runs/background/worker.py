@@ -19,6 +19,7 @@ from antiphon.errors import StoreError
 from antiphon.runs.execution.run import ReaderGone, Run
 from antiphon.store.records import Claim, ClaimQuery
 from antiphon.store.runs import RunStore
+from antiphon.support.tasks import BackgroundTasks, repeat
 from antiphon.tracing.base import Span
 from antiphon.tracing.responses import record_response
 from antiphon.wire.response import Response
@@ -103,42 +104,38 @@ class BackgroundWorker:
         self._wake_up = asyncio.Event()
         #: Whether there may be queued runs that the last claim did not include.
         self._has_more = True
-        self._tasks: dict[str, tuple[Claim, asyncio.Task[None]]] = {}
+        #: The claimed runs by their ids. After a takeover, the task of an earlier claim of the same
+        #: run may still be ending.
+        self._runs: dict[str, tuple[Claim, asyncio.Task[None]]] = {}
         self._sinks: dict[str, LogSink] = {}
-        self._loops: tuple[asyncio.Task[None], ...] = ()
+        self._run_tasks = BackgroundTasks("background run")
+        self._claiming = BackgroundTasks("claims")
+        self._heartbeats = BackgroundTasks("heartbeats")
 
     @property
     def running(self) -> int:
         """The number of background runs that this process executes now."""
-        return len(self._tasks)
+        return len(self._runs)
 
     def start(self) -> None:
         """Start to claim and execute runs."""
         self._store.set_listener(self)
         self._wake_up.set()
-        self._loops = (
-            asyncio.create_task(self._claim_forever(), name="claims"),
-            asyncio.create_task(self._send_heartbeats(), name="heartbeats"),
+        self._claiming.start(self._claim_forever())
+        pause_s = self._lease.lease_s / 4
+        failure = "cannot send a heartbeat"
+        self._heartbeats.start(
+            repeat(self._send_heartbeat, pause_s, failure=failure, is_first_delayed=True)
         )
 
     async def drain(self, grace_s: float) -> None:
         """Claim no new run, and wait up to ``grace_s`` seconds until the claimed runs have ended.
         Then release the remaining runs. Another server continues them, or this server does so after
         its next start."""
-        for loop in self._loops[:1]:
-            loop.cancel()
-        if self._tasks:
-            await asyncio.wait([task for _, task in self._tasks.values()], timeout=grace_s)
-        for _, task in self._tasks.values():
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait([task for _, task in self._tasks.values()])
+        await self._claiming.close()
+        await self._run_tasks.close(grace_s)
         await self.log_writer.wait_until_idle()
-        for loop in self._loops:
-            loop.cancel()
-            with suppress(asyncio.CancelledError):
-                await loop
-        self._loops = ()
+        await self._heartbeats.close()
         with suppress(StoreError):
             await self._store.release(self.owner)
 
@@ -148,7 +145,7 @@ class BackgroundWorker:
         self._wake_up.set()
 
     def on_run_lost(self, response_id: str, epoch: int) -> None:
-        claim, task = self._tasks.get(response_id, (None, None))
+        claim, task = self._runs.get(response_id, (None, None))
         if claim is None or task is None or claim.epoch >= epoch:
             return
         if (sink := self._sinks.get(response_id)) is not None:
@@ -161,7 +158,7 @@ class BackgroundWorker:
         while True:
             self._wake_up.clear()
             self._has_more = True
-            free = self._lease.max_runs - len(self._tasks)
+            free = self._lease.max_runs - len(self._runs)
             if free > 0:
                 try:
                     claims = await self._store.claim(self._claim_query(limit=free))
@@ -173,15 +170,10 @@ class BackgroundWorker:
                         self._start(claim)
             await self._wake_up.wait()
 
-    async def _send_heartbeats(self) -> None:
-        while True:
-            await asyncio.sleep(self._lease.lease_s / 4)
-            try:
-                # A server that crashes sends no notification, and notifications may be lost.
-                if await self._store.heartbeat(self._claim_query(limit=1)):
-                    self._wake_up.set()
-            except StoreError as error:
-                _log.warning("cannot send a heartbeat", error=error.message)
+    async def _send_heartbeat(self) -> None:
+        # A server that crashes sends no notification, and notifications may be lost.
+        if await self._store.heartbeat(self._claim_query(limit=1)):
+            self._wake_up.set()
 
     def _claim_query(self, *, limit: int) -> ClaimQuery:
         return ClaimQuery(
@@ -190,29 +182,25 @@ class BackgroundWorker:
             lease_s=self._lease.lease_s,
             limit=limit,
             tenant_limit=self._lease.max_runs_per_tenant,
-            held=tuple(self._tasks),
+            held=tuple(self._runs),
         )
 
     # --- a run -----------------------------------------------------------------------------------
 
     def _start(self, claim: Claim) -> None:
         name = claim.job.id
-        task = asyncio.create_task(self._execute(claim), name=name)
-        self._tasks[name] = (claim, task)
+        task = self._run_tasks.start(self._execute(claim))
+        self._runs[name] = (claim, task)
 
         def on_done(_: asyncio.Task[None]) -> None:
             makes_room = self._has_more or self._is_at_limit(claim.job.tenant)
-            if self._tasks.get(name, (None, None))[1] is task:
-                del self._tasks[name]
+            if self._runs.get(name, (None, None))[1] is task:
+                del self._runs[name]
                 self._sinks.pop(name, None)
-            error = None if task.cancelled() else task.exception()
-            if error is None:
-                if makes_room:
-                    self._wake_up.set()
-            else:  # the run is claimed again, but not at once: it may fail every time
-                task.get_loop().call_exception_handler(
-                    {"message": "a background run raised", "exception": error, "task": task}
-                )
+            has_failed = not task.cancelled() and task.exception() is not None
+            # A run that failed is claimed again, but not at once: it may fail every time.
+            if makes_room and not has_failed:
+                self._wake_up.set()
 
         task.add_done_callback(on_done)
 
@@ -220,7 +208,7 @@ class BackgroundWorker:
         """Return whether this process already executes the maximum number of runs of the tenant."""
         limit = self._lease.max_runs_per_tenant
         return limit is not None and limit <= sum(
-            claim.job.tenant == tenant for claim, _ in self._tasks.values()
+            claim.job.tenant == tenant for claim, _ in self._runs.values()
         )
 
     async def _execute(self, claim: Claim) -> None:

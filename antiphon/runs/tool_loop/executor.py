@@ -19,6 +19,7 @@ from antiphon.backends.base import ASSUMED_CONTEXT_SIZE
 from antiphon.errors import ToolError
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Open, Progress
 from antiphon.stream.kinds import error_fields
+from antiphon.support.tasks import BackgroundTasks
 from antiphon.tools.base import CallContext, FollowUpItem, NestedCall, ToolResult
 from antiphon.tracing.base import TraceHeaders, Tracer
 from antiphon.wire import items as it
@@ -138,8 +139,10 @@ async def run_calls(
     if calls:
         yield Checkpoint()
     runner = _CallRunner(environment)
-    tasks = [asyncio.create_task(runner.run_to_end(call)) for call in calls]
+    tasks = BackgroundTasks("tool call")
     try:
+        for call in calls:
+            tasks.start(runner.run_to_end(call))
         running = len(tasks)
         while running:
             delta = await runner.deltas.get()
@@ -149,9 +152,7 @@ async def run_calls(
                 yield delta
             runner.deltas.task_done()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.close()
 
 
 class _CallRunner:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from antiphon.support.tasks import running
 from antiphon.support.text import truncate_middle
 
 from .authority import BoxAuthority
@@ -147,15 +148,13 @@ class EgressProxy:
         # Secrets are sent only over encrypted connections.
         head = request.head()
         head = self._policy.insert_secrets(request.host, head) if uses_tls else head
-        sending = asyncio.create_task(_send(head, request.length, reader, upstream))
         try:
-            while piece := await _read(server):
-                writer.write(piece)
-                async with asyncio.timeout(_IDLE_S):
-                    await writer.drain()
+            async with running(_send(head, request.length, reader, upstream)):
+                while piece := await _read(server):
+                    writer.write(piece)
+                    async with asyncio.timeout(_IDLE_S):
+                        await writer.drain()
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
             await _close(upstream)
 
 

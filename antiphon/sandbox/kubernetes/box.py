@@ -30,6 +30,7 @@ from antiphon.sandbox.agent_calls import (
 from antiphon.sandbox.base import ExecutionResult, Limits, OutputCallback
 from antiphon.sandbox.egress.proxy import EgressProxy
 from antiphon.sandbox.guest import AGENT_FILES
+from antiphon.support.tasks import running
 
 from .runtime import FileRefused, PodLost, PodRuntime
 
@@ -147,14 +148,13 @@ class PodBox(AgentCalls):
             await self._runtime.upload(_REQUEST, msgspec.json.encode({"tells": False, **frame}))
         except FileRefused as error:
             raise ToolError(f"The request does not fit into the container: {error}") from None
-        running = asyncio.ensure_future(
-            self._runtime.execute(f"{_COMMAND} call /mnt/{_REQUEST}", timeout_s=wait_s)
-        )
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await self._interrupt(running)
-            raise
+        execution = self._runtime.execute(f"{_COMMAND} call /mnt/{_REQUEST}", timeout_s=wait_s)
+        async with running(execution) as call:
+            try:
+                return await asyncio.shield(call)
+            except asyncio.CancelledError:
+                await self._interrupt(call)
+                raise
 
     @asynccontextmanager
     async def _pod(self) -> AsyncIterator[PodRuntime]:
@@ -171,17 +171,17 @@ class PodBox(AgentCalls):
                 await self.close()
                 raise ToolError(ENDED) from None
 
-    async def _interrupt(self, running: asyncio.Future[bytes]) -> None:
-        """Interrupt the running request. ``running``: the task that waits for the answer to this
+    async def _interrupt(self, call: asyncio.Future[bytes]) -> None:
+        """Interrupt the running request. ``call``: the task that waits for the answer to this
         request. If the request does not end in time, the box is closed."""
         with suppress(PodLost):
             await self._runtime.execute(f"{_COMMAND} stop", timeout_s=_STOP_S)
-        done, _ = await asyncio.wait({running}, timeout=_STOP_S)
+        done, _ = await asyncio.wait({call}, timeout=_STOP_S)
         if not done:
-            running.cancel()
+            call.cancel()
             await self.close()
         else:
-            running.exception()  # mark the exception as retrieved: ``stop`` ended the command
+            call.exception()  # mark the exception as retrieved: ``stop`` ended the command
 
 
 def _agent_archive() -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
 from antiphon.sandbox.base import Limits
+from antiphon.support.tasks import BackgroundTasks, repeat
 
 from .api import ClaimLost, ClusterError, KubernetesApi, SandboxClaim
 from .box import PodBox
@@ -80,7 +81,7 @@ class KubernetesSandbox:
         self._clock = clock
         self._ids = ids
         self._boxes: dict[str, PodBox] = {}
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewals = BackgroundTasks("sandbox claims")
 
     async def check(self) -> None:
         """Raise ``SetupError`` if the warm pool (the supply of started pods) does not exist or the
@@ -109,15 +110,11 @@ class KubernetesSandbox:
         except BaseException:
             await self._release(name)
             raise
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew_always(), name="sandbox claims")
+        self._renewals.start_once("renew", self._renew_always)
         return box
 
     async def close(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._renewing
+        await self._renewals.close()
         for box in tuple(self._boxes.values()):
             await box.close()
         await self._session.close()
@@ -138,9 +135,8 @@ class KubernetesSandbox:
                 _log.warning("a claim was not extended", claim=name, error=str(error))
 
     async def _renew_always(self) -> None:
-        while True:
-            await asyncio.sleep(_RENEWAL_S)
-            await self.renew()
+        failure = "the claims of containers could not be extended"
+        await repeat(self.renew, _RENEWAL_S, failure=failure, is_first_delayed=True)
 
     async def _claim(self, name: str) -> SandboxClaim:
         """Create a sandbox claim (a request for a pod), and wait until the pod is ready. Raises

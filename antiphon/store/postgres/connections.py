@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from antiphon.support.tasks import BackgroundTasks
+
 __all__ = ["Connections"]
 
 #: Interval in seconds at which connections that were free since the last check go back to asyncpg's
@@ -34,7 +36,7 @@ class Connections:
         self._timer: asyncio.TimerHandle | None = None
         #: Number of callers that wait for a connection of asyncpg's pool.
         self._waiter_count = 0
-        self._releases: set[asyncio.Task[None]] = set()
+        self._releases = BackgroundTasks("release of a connection")
         self._is_closed = False
 
     def use(self) -> _Use:
@@ -75,6 +77,7 @@ class Connections:
     async def close(self) -> None:
         """Wait until no connection is used, then close all."""
         self._stop()
+        await self._releases.wait()
         while self._free_connections:
             await self.release(self._free_connections.pop())
         await self._pool.close()
@@ -108,9 +111,7 @@ class Connections:
         if self._free_connections:
             self._start_timer()
         for connection in unused:
-            task = asyncio.create_task(self.release(connection))
-            self._releases.add(task)
-            task.add_done_callback(self._releases.discard)
+            self._releases.start(self.release(connection))
 
 
 class _Use:

@@ -19,6 +19,7 @@ import structlog
 from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.store.common.sql import migrations, queries
 from antiphon.support.installation import needs_extra
+from antiphon.support.tasks import BackgroundTasks, Backoff
 
 from .connections import Connections
 from .table_names import SCHEMA, qualify
@@ -76,8 +77,8 @@ class ConnectionPool:
         self._connections = Connections(pool, driver.InterfaceError)
         self._url = url
         self._is_pooled = is_pooled
-        self._listen_task: asyncio.Task[None] | None = None
-        self._uncancellable: set[asyncio.Task[Any]] = set()
+        self._listening = BackgroundTasks("listen")
+        self._uncancellable = BackgroundTasks("operation of the store")
         #: A queue is kept only as long as a call holds it or waits for it.
         self._tenant_queues: WeakValueDictionary[tuple[str, str], asyncio.Lock] = (
             WeakValueDictionary()
@@ -185,19 +186,11 @@ class ConnectionPool:
     async def run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run ``work`` to its end even if the caller is cancelled. This is needed, for example, if
         ``work`` commits data and then notifies subscribers."""
-        return await asyncio.shield(self.start(work))
+        return await self._uncancellable.finish(work)
 
     def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         """Start ``work`` as a task. ``close`` waits for the task."""
-        task = asyncio.create_task(work)
-        self._uncancellable.add(task)
-        task.add_done_callback(self._on_done)
-        return task
-
-    def _on_done(self, task: asyncio.Task[Any]) -> None:
-        self._uncancellable.discard(task)
-        if not task.cancelled():
-            task.exception()  # mark it as retrieved: a caller that is not cancelled also gets it
+        return self._uncancellable.start(work)
 
     # --- listening -------------------------------------------------------------------------------
 
@@ -209,14 +202,13 @@ class ConnectionPool:
         """
         if self._operations.is_closed:
             return
-        self._listen_task = asyncio.create_task(self._listen_loop(handlers, on_gap), name="listen")
+        self._listening.start(self._listen_loop(handlers, on_gap))
 
     async def _listen_loop(self, handlers: NoticeHandlers, on_gap: Callable[[], None]) -> None:
-        wait = _RETRY_S
+        backoff = Backoff(_RETRY_S, _RETRY_MAX_S)
 
         def on_connected() -> None:
-            nonlocal wait
-            wait = _RETRY_S
+            backoff.reset()
             on_gap()  # notifications sent before the connection was open are lost
 
         while True:
@@ -229,8 +221,7 @@ class ConnectionPool:
                 OSError,
             ) as error:
                 _log.warning("notifications cannot be received", error=_error_line(error))
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, _RETRY_MAX_S)
+            await backoff.pause()
 
     async def _listen_once(
         self, handlers: NoticeHandlers, on_connected: Callable[[], None]
@@ -260,14 +251,11 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close the pool after its pending operations have finished. Later calls raise
         ``StoreError``."""
-        if self._uncancellable:  # tasks that may not have started yet
-            await asyncio.wait(set(self._uncancellable), timeout=_TIMEOUT_S)
+        await self._uncancellable.wait(_TIMEOUT_S)  # tasks that may not have started yet
         if self._operations.is_closed:
             return
         self._operations.is_closed = True
-        if self._listen_task is not None:
-            self._listen_task.cancel()
-            await asyncio.wait((self._listen_task,))
+        await self._listening.close()
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 await self._operations.wait_until_ended()

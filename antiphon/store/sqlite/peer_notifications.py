@@ -15,6 +15,7 @@ from pathlib import Path
 from antiphon.store.common.claimable_runs import ClaimableRuns
 from antiphon.store.records import Claim, EventBatch
 from antiphon.store.runs import LocalNotifications
+from antiphon.support.tasks import BackgroundTasks
 
 from .peers import AppendedBatch, FollowReply, FollowRequest, PeerMessage, Peers, RunsChanged
 
@@ -48,7 +49,7 @@ class PeerNotifications(LocalNotifications):
         self._claimed: set[str] = set()
         #: The processes that follow each run, and the time until which they do.
         self._followers: dict[_Key, dict[str, float]] = {}
-        self._look_task: asyncio.Task[None] | None = None
+        self._looks = BackgroundTasks("follow runs")
 
     async def open(self) -> None:
         """Connect to the other processes."""
@@ -58,9 +59,7 @@ class PeerNotifications(LocalNotifications):
         """Close the connections."""
         self._queue.close()
         self._peers.close()
-        if self._look_task is not None:
-            self._look_task.cancel()
-            await asyncio.wait([self._look_task])
+        await self._looks.close()
 
     # --- changes by this process -----------------------------------------------------------------
 
@@ -119,8 +118,7 @@ class PeerNotifications(LocalNotifications):
         if key not in self._followed and key[1] not in self._claimed:
             self._followed[key] = False
             self._peers.broadcast(FollowRequest(key))
-            if self._look_task is None or self._look_task.done():
-                self._look_task = asyncio.create_task(self._look_regularly(), name="follow runs")
+            self._looks.start_once("look", self._look_regularly)
 
     async def _look_regularly(self) -> None:
         """Every few seconds, tell the other processes again which runs this process follows. If a

@@ -19,6 +19,7 @@ from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.limits.refusals import quota_exceeded
 from antiphon.sandbox.base import Sandbox
 from antiphon.store.containers import ContainerDirectory, ContainerRecord
+from antiphon.support.tasks import BackgroundTasks, repeat
 from antiphon.wire.resources import containers as wc
 
 from .container import Container, ContainerPolicy, Uploads
@@ -98,18 +99,20 @@ class LocalContainers:
         #: Id of a container that the directory lists as active → its time of last use in the
         #: directory.
         self._reported: dict[str, float] = {}
+        self._sweeps = BackgroundTasks("container sweeps")
 
     async def __aenter__(self) -> LocalContainers:
         for owner in self._predecessors:
             await self._directory.release(owner)
         await self._directory.renew(self._owner.id, self._owner.url, lease_s=self._lease_s)
-        self._sweep_task = asyncio.create_task(self._sweep_forever())
+        failure = "expired containers could not be closed"
+        self._sweeps.start(
+            repeat(self._sweep, _SWEEP_INTERVAL_S, failure=failure, is_first_delayed=True)
+        )
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._sweep_task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._sweep_task
+        await self._sweeps.close()
         with suppress(StoreError):
             await self._directory.release(self._owner.id)
         await asyncio.gather(*(container.close() for container in self))
@@ -312,12 +315,9 @@ class LocalContainers:
             for id in over:
                 self._reported.pop(id, None)
 
-    async def _sweep_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_INTERVAL_S)
-            try:
-                await self.renew_lease()
-            except StoreError as error:
-                _log.warning("the lease of the containers could not be renewed", error=str(error))
-            with suppress(StoreError):
-                await self.close_expired()
+    async def _sweep(self) -> None:
+        try:
+            await self.renew_lease()
+        except StoreError as error:
+            _log.warning("the lease of the containers could not be renewed", error=str(error))
+        await self.close_expired()

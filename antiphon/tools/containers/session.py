@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+from antiphon.support.tasks import running
 from antiphon.wire.resources import containers as wc
 from antiphon.wire.resources.skills import ShellSkill
 
@@ -63,22 +64,17 @@ class ContainerSession:
         result."""
         container = self._active(tenant, container_id)
         events: asyncio.Queue[CommandEvent | None] = asyncio.Queue()
-        run = asyncio.create_task(
-            container.run_command(
-                command,
-                timeout_s=timeout_s,
-                max_output=max_output,
-                on_output=lambda *output: events.put_nowait(CommandEvent(*output)),
-            )
+        work = container.run_command(
+            command,
+            timeout_s=timeout_s,
+            max_output=max_output,
+            on_output=lambda *output: events.put_nowait(CommandEvent(*output)),
         )
-        run.add_done_callback(lambda _: events.put_nowait(None))
-        try:
+        async with running(work) as run:
+            run.add_done_callback(lambda _: events.put_nowait(None))
             while (event := await events.get()) is not None:
                 yield event
             yield CommandEvent(result=await run)
-        finally:
-            run.cancel()
-            await asyncio.gather(run, return_exceptions=True)
 
     async def write_file(
         self, tenant: str, container_id: str, name: str, content: bytes

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 
+from antiphon.support.tasks import BackgroundTasks
 from antiphon.tools.base import ResponseContext
 
 from .endpoint import McpEndpoint, RequestTrace, current_trace
@@ -50,6 +51,10 @@ class SessionKey(NamedTuple):
         return cls(response.tenant, "" if server.shares_sessions else conversation, server)
 
 
+#: Seconds that a session may take to close, and to end after it was cancelled.
+_CLOSE_S, _CANCEL_S = 10.0, 5.0
+
+
 class _Session:
     """A connection to an MCP server, and the task that opens and closes the connection.
     ``seconds``: time limit for opening the TCP connection."""
@@ -58,7 +63,8 @@ class _Session:
         self._close_requested = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._trace = RequestTrace()
-        self._task = asyncio.create_task(self._run(connector, server, seconds), name="mcp session")
+        self._tasks = BackgroundTasks("MCP session")
+        self._tasks.start(self._run(connector, server, seconds))
 
     async def _run(self, connector: McpConnector, server: McpEndpoint, seconds: float) -> None:
         current_trace.set(self._trace)
@@ -81,7 +87,7 @@ class _Session:
 
     @property
     def has_ended(self) -> bool:
-        return self._task.done()
+        return not self._tasks
 
     async def client(self, seconds: float) -> Client:
         """Wait until the MCP server has answered, and return the client. ``seconds``: maximum time
@@ -96,13 +102,9 @@ class _Session:
         """Ask the asyncio task that owns the connection to close it. If that takes too long, cancel
         the task."""
         self._close_requested.set()
-        if not self._ready.done():
-            self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            done, _ = await asyncio.wait([self._task], timeout=10)
-            if not done:
-                self._task.cancel()
-                await asyncio.wait([self._task], timeout=5)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S + _CANCEL_S):
+                await self._tasks.close(_CLOSE_S if self._ready.done() else 0)
 
 
 class _PoolEntry:
@@ -140,7 +142,7 @@ class SessionPool:
         self._idle_s = idle_s
         #: Entries in order of use. The entry that was used last comes last.
         self._entries: dict[_EntryKey, _PoolEntry] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = BackgroundTasks("end of an MCP session")
         self._connector: McpConnector | None = None
 
     @property
@@ -179,7 +181,7 @@ class SessionPool:
             if entry.closing is not None:
                 entry.closing.cancel()
         sessions = [entry.session for entry in entries if entry.session is not None]
-        await asyncio.gather(*(session.close() for session in sessions), *self._closing)
+        await asyncio.gather(*(session.close() for session in sessions), self._closing.wait())
 
     # --- entries ---------------------------------------------------------------------------------
 
@@ -251,9 +253,7 @@ class SessionPool:
             self._close(entry.session)
 
     def _close(self, session: _Session) -> None:
-        task = asyncio.create_task(session.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.start(session.close())
 
 
 def _make_connector() -> McpConnector:

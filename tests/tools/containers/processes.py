@@ -132,7 +132,7 @@ class WorkerServer:
     async def kill_host(self) -> None:
         """End the host as in a crash. Its sockets and its lease are not removed."""
         assert self.host.relay._server is not None
-        self.host.registry.local._sweep_task.cancel()
+        self.host.registry.local._sweeps.cancel_all()
         await self.host.relay._server.close()
         await self._calls.close()
 

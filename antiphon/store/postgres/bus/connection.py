@@ -8,6 +8,8 @@ from contextlib import suppress
 
 import structlog
 
+from antiphon.support.tasks import BackgroundTasks, Backoff, running
+
 from .base import BusConnector, BusError, BusSession, Handlers, MessageSigner
 
 __all__ = ["BusConnection"]
@@ -28,7 +30,7 @@ class BusConnection:
         self._signer = signer
         self._session: BusSession | None = None
         self._until_lost: asyncio.Task[None] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks("bus")
 
     @property
     def is_connected(self) -> bool:
@@ -42,7 +44,7 @@ class BusConnection:
         verified = {
             channel: self._verified(channel, handler) for channel, handler in handlers.items()
         }
-        self._task = asyncio.create_task(self._run(verified, on_connected), name="bus")
+        self._tasks.start(self._run(verified, on_connected))
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> bool:
         """Send messages. Each one is a pair of channel and content. Returns False if they could not
@@ -63,9 +65,7 @@ class BusConnection:
 
     async def close(self) -> None:
         """Close the connection."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        await self._tasks.close()
 
     def _verified(self, channel: str, handler: Callable[[bytes], None]) -> Callable[[bytes], None]:
         def on_message(signed: bytes) -> None:
@@ -75,28 +75,26 @@ class BusConnection:
         return on_message
 
     async def _run(self, handlers: Handlers, on_connected: Callable[[], None]) -> None:
-        wait = _RETRY_S
+        backoff = Backoff(_RETRY_S, _RETRY_MAX_S)
         while True:
             try:
                 session = await self._connect(handlers)
             except BusError as error:
                 _log.warning("the bus does not answer", error=str(error))
             else:
-                wait = _RETRY_S
+                backoff.reset()
                 await self._use(session, on_connected)
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, _RETRY_MAX_S)
+            await backoff.pause()
 
     async def _use(self, session: BusSession, on_connected: Callable[[], None]) -> None:
-        self._until_lost = asyncio.create_task(session.wait_until_lost())
         try:
-            self._session = session
-            on_connected()
-            await asyncio.wait((self._until_lost,))
-            _log.warning("the connection to the bus is lost")
+            async with running(session.wait_until_lost()) as self._until_lost:
+                self._session = session
+                on_connected()
+                await asyncio.wait((self._until_lost,))
+                _log.warning("the connection to the bus is lost")
         finally:
-            self._session = None
-            self._until_lost.cancel()
+            self._session = self._until_lost = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SEND_S):
                     await session.close()

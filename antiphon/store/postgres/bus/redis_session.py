@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from antiphon.errors import SetupError, first_line
 from antiphon.support.installation import needs_extra
+from antiphon.support.tasks import BackgroundTasks
 
 from .base import BusConnector, BusError, BusSession, Handlers
 
@@ -78,13 +79,12 @@ class RedisSession:
 
     async def wait_until_lost(self) -> None:
         """Deliver messages until the listening connection is lost or a ping is not answered."""
-        tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._ping())]
+        tasks = BackgroundTasks("messages of the bus")
+        started = (tasks.start(self._receive()), tasks.start(self._ping()))
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            await tasks.close()
 
     async def _receive(self) -> None:
         with suppress(*self._errors):

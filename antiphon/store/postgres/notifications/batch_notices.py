@@ -16,14 +16,13 @@ Notifications may be lost, so the receiving processes also read the store from t
 
 from __future__ import annotations
 
-import asyncio
-
 import structlog
 
 from antiphon.errors import RunError
 from antiphon.store.postgres.bus.connection import BusConnection
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import EventBatch
+from antiphon.support.tasks import BackgroundTasks
 
 from .batch_payloads import MAX_BYTES, encode_batches
 from .local_sockets import LocalBatches, LocalSockets
@@ -64,7 +63,7 @@ class BatchNotifier:
         self._waiting: _Waiting = {}
         self._notices: list[tuple[str, bytes]] = []
         self._count = 0
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks("notifications")
 
     def use_sockets(self, sockets: LocalSockets) -> None:
         """From now on, use these sockets to send batches to the processes on this host."""
@@ -93,24 +92,17 @@ class BatchNotifier:
         """Send the queued notifications, but give up after a second. Close the sockets."""
         if self._sockets is not None:
             await self._sockets.close()
-        if self._task is not None:
-            _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S)
-            for task in late:
-                task.cancel()
+        await self._tasks.close(_CLOSE_S)
 
     def _start(self) -> None:
-        if self._task is None:
-            self._task = asyncio.create_task(self._send_all(), name="notifications")
+        self._tasks.start_once("send", self._send_all)
 
     async def _send_all(self) -> None:
-        try:
-            while self._waiting or self._notices:
-                waiting, self._waiting, self._count = self._waiting, {}, 0
-                notices, self._notices = self._notices, []
-                if not await self._send_over_bus(waiting, notices):
-                    await self._send_over_database(waiting, notices)
-        finally:
-            self._task = None
+        while self._waiting or self._notices:
+            waiting, self._waiting, self._count = self._waiting, {}, 0
+            notices, self._notices = self._notices, []
+            if not await self._send_over_bus(waiting, notices):
+                await self._send_over_database(waiting, notices)
 
     async def _send_over_bus(self, waiting: _Waiting, notices: list[tuple[str, bytes]]) -> bool:
         if self._bus is None or not self._bus.is_connected:

@@ -26,6 +26,7 @@ from antiphon.store.common.row_mapping import event_batch_of
 from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.postgres.pool import ConnectionPool, index_key
 from antiphon.store.records import EventBatch
+from antiphon.support.tasks import BackgroundTasks
 
 from .batch_payloads import decode_batches
 
@@ -71,7 +72,7 @@ class FollowedRuns:
         self._is_listening = False
         self._new: set[_Key] = set()
         self._rows_to_fetch: set[int] = set()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks = BackgroundTasks("followed runs")
 
     def follow(self, key: _Key) -> None:
         """Follow a run from now on, because a reader waits for it.
@@ -130,22 +131,12 @@ class FollowedRuns:
 
     async def close(self) -> None:
         """Cancel all tasks, so no run is followed any more."""
-        for task in (tasks := tuple(self._tasks.values())):
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._tasks.close()
 
     # --- tasks, at most one of each kind ---------------------------------------------------------
 
     def _start(self, name: str, work: _Work) -> None:
-        if name not in self._tasks:
-            self._tasks[name] = asyncio.create_task(self._run(name, work), name=name)
-
-    async def _run(self, name: str, work: _Work) -> None:
-        try:
-            await work()
-        finally:
-            del self._tasks[name]
+        self._tasks.start_once(name, work)
 
     async def _follow_new(self) -> None:
         while self._new:

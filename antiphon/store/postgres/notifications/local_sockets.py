@@ -25,6 +25,7 @@ import structlog
 
 from antiphon.ipc.frames import FrameConnection
 from antiphon.store.records import EventBatch
+from antiphon.support.tasks import BackgroundTasks
 
 from .batch_payloads import encode_batches
 
@@ -66,7 +67,7 @@ class LocalSockets:
         #: Batches that wait for a connection.
         self._connecting_batches: dict[str, LocalBatches] = {}
         #: Tasks that open connections.
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("local notifications")
         self._is_closed = False
 
     @classmethod
@@ -111,8 +112,7 @@ class LocalSockets:
         """Send the queued batches and close the sockets."""
         self._send_new()
         self._is_closed = True
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.wait()
         if self._server is not None:
             self._server.close()
         if self._own_path is not None:
@@ -155,9 +155,7 @@ class LocalSockets:
                 self._connecting_batches[process_id] += batches
             else:
                 self._connecting_batches[process_id] = batches
-                task = asyncio.create_task(self._connect(process_id), name="local notifications")
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.start(self._connect(process_id))
 
     async def _connect(self, process_id: str) -> None:
         """Connect to a process and send it the batches that wait for the connection."""
