@@ -118,7 +118,6 @@ def create_app(
     metrics = metrics or Metrics()
     admission = admission or admission_queue(limits, clock, metrics.observe_wait)
     metrics.observe_queue(admission)
-    rates = rates or RateLimits(service.rates, owner=secrets.token_hex(8), timer=clock)
     metrics.observe_models(
         lambda: {model.name: model.status.value == "loaded" for model in service.models()},
         lambda: {
@@ -130,7 +129,7 @@ def create_app(
     deps = EndpointDependencies(
         service=service,
         admission=admission,
-        rates=rates,
+        rates=rates or RateLimits(service.rates, owner=secrets.token_hex(8), timer=clock),
         metrics=metrics,
         clock=clock,
         limits=limits,
@@ -147,7 +146,7 @@ def create_app(
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = _Router(routes)
-    charges = ClientCharges(rates, _budgets(service, clock))
+    charges = ClientCharges(deps.rates, _budgets(service, clock))
     app = AuthMiddleware(app, access, limits, charges=charges, stored_keys=api_keys)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
