@@ -25,6 +25,7 @@ from antiphon.stream.event_grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, 
 from scripts.client_pages import client_pages
 from scripts.page_kinds import kinds_module
 from scripts.reference import api_page, errors_page, metrics_page
+from scripts.store_page import store_page
 from tests.conformance import manifest
 
 __all__ = ["PAGES", "events_page", "settings_page", "write"]
@@ -241,6 +242,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/models.md": models_page,
     "docs/settings.md": settings_page,
+    "docs/store-plugin.md": store_page,
     **client_pages(),
 }
 

@@ -147,6 +147,8 @@ async def files_blobs(
             command = antiphon_command("files migrate --from URL")
             raise SetupError(f"files: contents are outside of the store. To move them: {command}")
         return None
+    if not store.files.supports_blobs:
+        raise SetupError(f'files: this store keeps all contents itself: use "{FILES_IN_STORE}"')
     # Several stores may share a bucket. Each store has its own prefix and deletes only below it.
     root = await store.get_or_create_secret("blobs", secrets.token_bytes(32))
     return open_blobs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
 
 from msgspec import UNSET
 
@@ -121,6 +122,18 @@ def make_blob(key: str, content: str = "x") -> BlobRef:
     return BlobRef(key=key, sha256=content * 64, bytes=1)
 
 
+def _of_blobs(check: Check) -> Check:
+    """Return the check for stores that support contents in blobs. It does nothing for others."""
+
+    @wraps(check)
+    async def checked(store: Store) -> None:
+        if store.files.supports_blobs:
+            await check(store)
+
+    return checked
+
+
+@_of_blobs
 async def refers_to_contents_in_blobs(store: Store) -> None:
     first = make_blob("k/1")
     assert await store.files.put("t", make_file("a"), first)
@@ -133,6 +146,7 @@ async def refers_to_contents_in_blobs(store: Store) -> None:
     assert await store.files.find_unknown_blobs(["k/3"]) == {"k/3"}
 
 
+@_of_blobs
 async def shares_equal_contents_of_a_tenant(store: Store) -> None:
     first, again, foreign = make_blob("k/1"), make_blob("k/2"), make_blob("k/3")
     assert await store.files.put("t", make_file("a"), first)
@@ -151,6 +165,7 @@ async def shares_equal_contents_of_a_tenant(store: Store) -> None:
     assert await store.files.read("t", "file-d") == make_blob("k/4"), "k/1 will be deleted"
 
 
+@_of_blobs
 async def frees_the_blobs_of_expired_files(store: Store) -> None:
     assert await store.files.put("t", make_file("a", expires_at=1_500), make_blob("k/1"))
     await store.sweep(Retention(), 1_600)
@@ -161,6 +176,7 @@ async def frees_the_blobs_of_expired_files(store: Store) -> None:
     assert await store.files.find_unknown_blobs(["k/1"]) == {"k/1"}
 
 
+@_of_blobs
 async def frees_the_blobs_of_deleted_tenants(store: Store) -> None:
     assert await store.files.put("t", make_file("a"), make_blob("k/1"))
     assert await store.files.put("u", make_file("b"), make_blob("k/2"))
@@ -168,6 +184,7 @@ async def frees_the_blobs_of_deleted_tenants(store: Store) -> None:
     assert await store.files.list_unused_blobs(10) == ("k/1",)
 
 
+@_of_blobs
 async def moves_contents(store: Store) -> None:
     files, blob = store.files, make_blob("k/1")
     await _store_files(store, "a", "b")

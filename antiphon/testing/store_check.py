@@ -28,7 +28,7 @@ from antiphon.wire.response import ConversationRef, Response, ResponseError, Usa
 from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.timeline import ItemTimes, RunTimes
 
-__all__ = ["CHECKS", "StoreOpener", "check_store", "make_response"]
+__all__ = ["CHECKS", "StoreOpener", "all_checks", "check_store", "make_response"]
 
 #: Function that returns a context manager, which opens a new store and closes it at the end.
 StoreOpener = Callable[[], AbstractAsyncContextManager[Store]]
@@ -494,12 +494,50 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
-async def check_store(opened: StoreOpener, checks: Mapping[str, Check] = CHECKS) -> None:
+def all_checks() -> Mapping[str, Check]:
+    """Return the checks of a store and of all its parts, by name."""
+    from . import (
+        container_check,
+        file_check,
+        key_check,
+        quota_check,
+        rate_check,
+        run_check,
+        run_lease_check,
+        skill_check,
+        tenant_check,
+        usage_check,
+        value_check,
+        vector_check,
+    )
+
+    modules = (
+        run_check,
+        run_lease_check,
+        file_check,
+        quota_check,
+        rate_check,
+        skill_check,
+        key_check,
+        value_check,
+        container_check,
+        tenant_check,
+        usage_check,
+        vector_check,
+    )
+    checks = dict(CHECKS)
+    for module in modules:
+        checks |= module.CHECKS
+    return checks
+
+
+async def check_store(opened: StoreOpener, checks: Mapping[str, Check] | None = None) -> None:
     """Run each check on a new store, one after the other.
 
     ``opened``: function that is called before each check, and returns a context manager. The
-    context manager opens a new, empty store, and closes it at the end.
+    context manager opens a new, empty store, and closes it at the end. ``checks``: the checks to
+    run. None means all checks.
     """
-    for check in checks.values():
+    for check in (all_checks() if checks is None else checks).values():
         async with opened() as store:
             await check(store)

@@ -13,10 +13,10 @@ from quill_dialect import create_dialect
 from antiphon import Settings
 from antiphon.dialects.base import DialectOptions
 from antiphon.inference.tokens import ModelCard
-from antiphon.testing import run_check, store_check
 from antiphon.testing.dialect_check import check_dialect
 from antiphon.testing.engine_check import check_closed, check_engine
 from antiphon.testing.sandbox_check import FILE_CHECKS, check_sandbox
+from antiphon.testing.store_check import check_store
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.wire.tools import WebSearch
@@ -52,8 +52,7 @@ async def test_store(tmp_path: Path) -> None:
         finally:
             await store.close()
 
-    await store_check.check_store(open_new)
-    await store_check.check_store(open_new, run_check.CHECKS)
+    await check_store(open_new)
 
 
 async def test_sandbox() -> None:

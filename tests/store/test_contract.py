@@ -5,26 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from inspect import signature
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.testing.container_check import CHECKS as CONTAINER_CHECKS
-from antiphon.testing.file_check import CHECKS as FILE_CHECKS
-from antiphon.testing.key_check import CHECKS as KEY_CHECKS
+from antiphon.testing import postgres, store_check
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.postgres import Postgres
-from antiphon.testing.quota_check import CHECKS as QUOTA_CHECKS
-from antiphon.testing.rate_check import CHECKS as RATE_CHECKS
-from antiphon.testing.run_check import CHECKS as RUN_CHECKS
-from antiphon.testing.run_lease_check import CHECKS as CLAIM_CHECKS
-from antiphon.testing.skill_check import CHECKS as SKILL_CHECKS
-from antiphon.testing.store_check import CHECKS, check_store
-from antiphon.testing.tenant_check import CHECKS as TENANT_CHECKS
-from antiphon.testing.usage_check import CHECKS as USAGE_CHECKS
-from antiphon.testing.vector_check import CHECKS as VECTOR_CHECKS
 from tests.stores import POSTGRES
 
 
@@ -34,25 +25,12 @@ async def open_new(kind: str, request: pytest.FixtureRequest) -> Store:
         return MemoryStore()
     if kind == "sqlite":
         return await open_store(f"sqlite:{request.getfixturevalue('tmp_path')}/a.db")
-    database: Postgres = request.getfixturevalue("database")
+    database: postgres.Postgres = request.getfixturevalue("database")
     url = await database.create_migrated_database()
     return await open_store(url, listen_url=url)  # as behind a pooler: no session is ours
 
 
-ALL_CHECKS = {
-    **CHECKS,
-    **RUN_CHECKS,
-    **CLAIM_CHECKS,
-    **FILE_CHECKS,
-    **QUOTA_CHECKS,
-    **RATE_CHECKS,
-    **SKILL_CHECKS,
-    **KEY_CHECKS,
-    **CONTAINER_CHECKS,
-    **TENANT_CHECKS,
-    **USAGE_CHECKS,
-    **VECTOR_CHECKS,
-}
+ALL_CHECKS = store_check.all_checks()
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", POSTGRES])
@@ -66,28 +44,40 @@ async def test_store_passes_the_check(kind: str, name: str, request: pytest.Fixt
         await store.close()
 
 
-async def test_check_store_accepts_every_check() -> None:
+def test_all_checks_are_those_of_every_module() -> None:
+    modules = [
+        __import__(f"antiphon.testing.{path.stem}", fromlist=["CHECKS"])
+        for path in sorted(Path(store_check.__file__).parent.glob("*_check.py"))
+    ]
+    mappings = [module.CHECKS for module in modules if _checks_stores(module)]
+    assert len(ALL_CHECKS) == sum(map(len, mappings)), "two checks have one name, or one is missing"
+
+
+def _checks_stores(module: ModuleType) -> bool:
+    """Whether a module has checks of stores."""
+    checks = getattr(module, "CHECKS", {})
+    return any("store" in signature(check).parameters for check in checks.values())
+
+
+class StoreWithoutBlobs(MemoryStore):
+    """A store whose files are all in the store itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files.supports_blobs = False
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, StoreWithoutBlobs])
+async def test_check_store_runs_every_check_by_default(kind: type[MemoryStore]) -> None:
+    opened: list[Store] = []
+
     @asynccontextmanager
     async def open_new() -> AsyncIterator[Store]:
-        yield MemoryStore()
+        opened.append(kind())
+        yield opened[-1]
 
-    batteries = (
-        CHECKS,
-        RUN_CHECKS,
-        CLAIM_CHECKS,
-        FILE_CHECKS,
-        QUOTA_CHECKS,
-        RATE_CHECKS,
-        SKILL_CHECKS,
-        KEY_CHECKS,
-        CONTAINER_CHECKS,
-        TENANT_CHECKS,
-        USAGE_CHECKS,
-        VECTOR_CHECKS,
-    )
-    assert len(ALL_CHECKS) == sum(map(len, batteries)), "two checks have one name"
-    await check_store(open_new, ALL_CHECKS)
-    await check_store(open_new)
+    await store_check.check_store(open_new)
+    assert len(opened) == len(ALL_CHECKS)
 
 
 async def test_check_store_runs_each_given_check_on_a_new_store() -> None:
@@ -102,7 +92,7 @@ async def test_check_store_runs_each_given_check_on_a_new_store() -> None:
     async def check(store: Store) -> None:
         checked.append(store)
 
-    await check_store(open_new, {"one": check, "two": check})
+    await store_check.check_store(open_new, {"one": check, "two": check})
     assert len(stores) == 2 and checked == stores and stores[0] is not stores[1]
 
 
