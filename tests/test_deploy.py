@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -21,6 +20,7 @@ from antiphon.config.options import options
 from antiphon.config.settings import Settings
 from antiphon.testing.memory_store.store import MemoryStore
 from tests.conformance.server import Server
+from tests.harness import asgi_client
 from tests.test_locks import IMAGE_EXTRAS
 
 ROOT = Path(__file__).parents[1]
@@ -240,8 +240,7 @@ async def test_probes_use_existing_routes() -> None:
         for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     ]
     server = Server(ScriptedBackend(["hi"]), MemoryStore())
-    transport = httpx.ASGITransport(server.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://pod") as client:
+    async with asgi_client(server.app, base_url="http://pod") as client:
         assert [(await client.get(path)).status_code for path in requests] == [200, 200, 200]
 
 

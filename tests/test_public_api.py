@@ -24,6 +24,7 @@ import antiphon
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from tests.harness import asgi_client
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "embedding" / "mounted_app.py"
 
@@ -84,8 +85,7 @@ async def test_open_app_closes_its_service() -> None:
     async with antiphon.open_app(settings, log=structlog.get_logger()) as app:
         assert app.service.is_ready
         assert [model.name for model in app.models.all()] == ["echo"]
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        async with asgi_client(app) as client:
             assert (await client.get("/ready")).status_code == 200
     assert not app.service.is_ready
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import httpx
 import pytest
 
 from antiphon.errors import SetupError
 from antiphon.ray import ServedApp, app
+from tests.harness import asgi_client
 
 SETTINGS = (
     'store = "memory:"\nsandbox = "off"\n[models.m]\nengine = "scripted"\nsource = "Hello."\n'
@@ -105,8 +105,7 @@ async def test_replica_opens_and_drains_the_app_in_its_lifespan(tmp_path: Path) 
     served = ServedApp(str(file), has_several=False)
     lifespan = Lifespan(served)
     assert await lifespan.start() == {"type": "lifespan.startup.complete"}
-    transport = httpx.ASGITransport(served)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+    async with asgi_client(served) as client:
         answer = await client.post("/v1/responses", json={"model": "m", "input": "Hi"})
     assert answer.json()["output"][0]["content"][0]["text"] == "Hello."
     assert await lifespan.stop() == {"type": "lifespan.shutdown.complete"}

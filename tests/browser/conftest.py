@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from tests.e2e.server import Server, serving
+from tests.harness import ServerSetup, server, server_folder, server_setup, shared_server
 from tests.tools.mcp.process import Toys, run_server
+
+__all__ = ["server", "server_folder", "server_setup", "shared_server"]
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -45,10 +48,8 @@ def model(scenes: Path = SCENES, context_size: int = 9000) -> str:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = 'mcp_allowed_networks = ["127.0.0.1"]'
-    with serving(tmp_path_factory.mktemp("page"), settings, model=model()) as running:
-        yield running
+def shared_setup() -> ServerSetup:
+    return ServerSetup(settings='mcp_allowed_networks = ["127.0.0.1"]', model=model())
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,8 @@ from tests.attachments.samples import png
 from tests.browser.conftest import Visitor, model, visiting
 from tests.browser.test_playground import sent_body
 from tests.conformance.test_tool_search import tool_call
-from tests.e2e.server import Server, serving
+from tests.e2e.server import Server
+from tests.harness import ServerSetup, scene
 from tests.sandbox.real_sandboxes import sandbox
 from tests.tools.image_generation.api import serve_images_api_in_thread
 
@@ -47,15 +48,9 @@ SCENES = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("made")
-    scenes = folder / "scenes.toml"
-    scenes.write_text(
-        "".join(
-            f"[[scenes]]\nwhen = {json.dumps(when)}\nturns = {json.dumps(turns)}\n"
-            for when, turns in SCENES.items()
-        )
-    )
+def server_setup(server_folder: Path) -> Iterator[ServerSetup]:
+    scenes = server_folder / "scenes.toml"
+    scenes.write_text("".join(scene(when, *turns) for when, turns in SCENES.items()))
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, sandbox()).result()  # or the tests are skipped
     with serve_images_api_in_thread() as images:
@@ -63,8 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             'sandbox = "bubblewrap"\nimage_generation = "images_api"\n'
             f'image_generation_url = "{images.url}"'
         )
-        with serving(folder, settings, model=model(scenes)) as running:
-            yield running
+        yield ServerSetup(settings=settings, model=model(scenes))
 
 
 @pytest.fixture

@@ -43,37 +43,39 @@ class _Server:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Server:
-    server = _Server()
+def fake_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Server:
+    fake_server = _Server()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tenants, "find_server", lambda loaded: server)
-    return server
+    monkeypatch.setattr(tenants, "find_server", lambda loaded: fake_server)
+    return fake_server
 
 
-def test_an_archive_is_written_whole_or_not_at_all(server: _Server, tmp_path: Path) -> None:
+def test_an_archive_is_written_whole_or_not_at_all(fake_server: _Server, tmp_path: Path) -> None:
     words = ["tenant", "export", "team/a", "--output", "a.jsonl"]
     assert main(words) == 0
-    assert server.calls == ["GET /antiphon/tenants/team%2Fa/export"]
+    assert fake_server.calls == ["GET /antiphon/tenants/team%2Fa/export"]
     assert (tmp_path / "a.jsonl").read_bytes() == ARCHIVE
     (tmp_path / "a.jsonl").unlink()
-    server.breaks = True
+    fake_server.breaks = True
     assert main(words) == 2
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("answer", "code"), [("t\n", 0), ("x\n", 2), ("", 2)])
 def test_deletion_asks_for_the_name(
-    server: _Server, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+    fake_server: _Server, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
     assert main(["tenant", "delete", "t"]) == code
-    assert server.calls == (["DELETE /antiphon/tenants/t"] if code == 0 else [])
+    assert fake_server.calls == (["DELETE /antiphon/tenants/t"] if code == 0 else [])
     assert main(["tenant", "delete", "t", "--yes"]) == 0
 
 
-def test_acts_are_listed_over_pages(server: _Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acts_are_listed_over_pages(
+    fake_server: _Server, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["audit", "--by", "root", "--last", "150"]) == 0
-    assert server.calls == [
+    assert fake_server.calls == [
         "GET /antiphon/audit?key=root&limit=100",
         "GET /antiphon/audit?key=root&limit=100&after=audit_1",
     ]

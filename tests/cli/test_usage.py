@@ -36,13 +36,13 @@ def _result(model: str, tokens: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> _Server:
-    server = _Server()
-    monkeypatch.setattr(usage, "find_server", lambda loaded: server)
-    return server
+def fake_server(monkeypatch: pytest.MonkeyPatch) -> _Server:
+    fake_server = _Server()
+    monkeypatch.setattr(usage, "find_server", lambda loaded: fake_server)
+    return fake_server
 
 
-def test_prints_days_as_csv(server: _Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_days_as_csv(fake_server: _Server, capsys: pytest.CaptureFixture[str]) -> None:
     groups = ("key", "model")
     usage.run(load({}), by_hour=False, periods=2, groups=groups, as_csv=True, now=NOW)
     lines = capsys.readouterr().out.splitlines()
@@ -53,11 +53,11 @@ def test_prints_days_as_csv(server: _Server, capsys: pytest.CaptureFixture[str])
         "2024-10-04,-,large,2,0,1000,0,0,0,0,4",
         "2024-10-04,-,small,2,0,10,0,0,0,0,4",
     ]
-    first, second = server.queries
+    first, second = fake_server.queries
     assert first["group_by[]"] == ["api_key_id", "model"] and "page" in second
 
 
-def test_prints_hours_as_a_table(server: _Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_hours_as_a_table(fake_server: _Server, capsys: pytest.CaptureFixture[str]) -> None:
     usage.run(load({}), by_hour=True, periods=1, groups=("model",), as_csv=False, now=NOW)
     out = capsys.readouterr().out
     assert "2024-10-04 02:00" in out and "large" in out and "1,000" in out and "mean_ms" in out

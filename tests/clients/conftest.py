@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import Server, antiphon, serving
+from tests.e2e.server import Server, antiphon
+from tests.harness import ServerSetup, server, server_folder, server_setup, shared_server
 from tests.offline import block_network
 from tests.tools.image_generation.api import serve_images_api_in_thread
+
+__all__ = ["server", "server_folder", "server_setup", "shared_server"]
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".venv-clients" / "bin"
@@ -30,8 +33,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Start a server that serves one model under many names. Some clients change their behaviour by
+def shared_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerSetup]:
+    """The server serves one model under many names. Some clients change their behaviour by
     the name of the model."""
     if not (TOOLS / "python").exists():
         pytest.fail("The clients are not installed: make clients")
@@ -47,8 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     tools += f'[mcp_servers.toys]\ncommand = "{sys.executable}"\nargs = ["{toys}", "stdio"]\n'
     with serve_images_api_in_thread() as images:
         tools = f"{_IMAGES.format(images.url)}{tools}"
-        with serving(folder, tools, model=model) as running:
-            yield running
+        yield ServerSetup(settings=tools, model=model)
 
 
 def _index(folder: Path) -> Path:

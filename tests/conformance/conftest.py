@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from antiphon.store.base import Store
@@ -22,10 +23,14 @@ from tests.conformance.server import (
     backend_of,
     send_in_mode,
 )
+from tests.harness import official_client
 from tests.stalls import without_stalls
 from tests.stores import KINDS, POSTGRES, open_empty_store
 
+__all__ = ["Clients", "Serve"]
+
 Serve = Callable[..., Server]
+Clients = Callable[..., openai.AsyncOpenAI]
 #: A mode of a client that waits for the run, and one of a client that does not.
 PAIRS_OF_MODES = (
     ("plain", "background stream"),
@@ -83,6 +88,39 @@ async def serve(request: pytest.FixtureRequest) -> AsyncIterator[Serve]:
         yield start
     for server in servers:
         await server.close()
+
+
+@pytest.fixture
+def script() -> Any:
+    """What the model of the fixture ``server`` plays, in the forms of ``serve``."""
+    return "Hello there!"
+
+
+@pytest.fixture
+def server_options() -> dict[str, Any]:
+    """Further arguments of ``serve`` for the fixture ``server``."""
+    return {}
+
+
+@pytest.fixture
+async def server(serve: Serve, script: Any, server_options: dict[str, Any]) -> Server:
+    """A server for tests that need only one."""
+    return serve(script, **server_options)
+
+
+@pytest.fixture
+async def client_of() -> AsyncIterator[Clients]:
+    """Return a function: ``client_of(app, key)`` is OpenAI's client of an app in this process."""
+    async with AsyncExitStack() as stack:
+        clients: list[openai.AsyncOpenAI] = []
+
+        def create(app: Any, key: str = "none") -> openai.AsyncOpenAI:
+            clients.append(official_client(app, api_key=key))
+            return clients[-1]
+
+        yield create
+        for client in clients:
+            await stack.enter_async_context(client)
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ from antiphon.tracing.base import Tracer
 from tests.conformance import oracle
 from tests.conformance.asgi_clients import WebSocketClient
 from tests.golden.models import MODELS
+from tests.harness import asgi_client
 
 __all__ = ["FOREGROUND", "MODES", "NOW", "Answer", "Ask", "Json", "Server", "engine", "local"]
 
@@ -144,9 +145,7 @@ class Server:
         self.service.start()
         log = open_log(self.log, level="debug")
         self.app = create_app(self.service, ids=ids, log=log, tracer=tracer, metrics=metrics)
-        self.client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.app), base_url="http://localhost"
-        )
+        self.client = asgi_client(self.app)
 
     async def post(self, **body: Any) -> httpx.Response:
         """``POST /v1/responses``, with a default model and input."""

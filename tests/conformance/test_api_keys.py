@@ -17,6 +17,7 @@ from antiphon.store.base import Store
 from antiphon.support.logs import open_log
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server
+from tests.harness import asgi_client
 
 ASK = {"model": "tiny", "input": "hi"}
 
@@ -47,9 +48,7 @@ class Process:
             api_keys=self.keys,
             clock=lambda: self.time,
         )
-        self.client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://localhost"
-        )
+        self.client = asgi_client(app)
 
     async def send(
         self, method: str, path: str, key: str = "root", body: Any = None

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -20,26 +19,17 @@ from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
 from tests.conformance.server import Server
 from tests.conformance.stepped_backend import SteppedBackend
+from tests.harness import official_client
 
 ANSWER = Open(Message(role="assistant", content=()))
 STORY = " ".join(f"word{number}" for number in range(30))
-
-
-def client(server: Server) -> openai.AsyncOpenAI:
-    """The official client, without retries."""
-    return openai.AsyncOpenAI(
-        base_url="http://localhost/v1",
-        api_key="none",
-        max_retries=0,
-        http_client=httpx.AsyncClient(transport=httpx.ASGITransport(server.app)),
-    )
 
 
 @pytest.fixture
 async def story(serve: Serve, store: Store) -> AsyncIterator[tuple[Server, openai.AsyncOpenAI]]:
     """A server with a long answer, and the official client."""
     server = serve(ScriptedBackend([STORY]), on=store)
-    async with client(server) as asking, asyncio.timeout(60):
+    async with official_client(server.app) as asking, asyncio.timeout(60):
         yield server, asking
 
 
@@ -108,7 +98,7 @@ async def test_cancelled_background_run_stops_and_stays_cancelled(
     server = serve(
         SteppedBackend([ANSWER, Text("one "), gate, Text("two"), Close(), finish()]), on=store
     )
-    async with client(server) as asking, asyncio.timeout(60):
+    async with official_client(server.app) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         while not (observed := await asking.responses.retrieve(queued.id)).output:
             await asyncio.sleep(0)
@@ -139,7 +129,7 @@ async def test_cancelling_a_finished_response_changes_nothing(story: Any) -> Non
 async def test_deleting_a_running_response(serve: Serve, store: Store) -> None:
     backend = SteppedBackend([ANSWER, Text("one "), asyncio.Event()])
     server = serve(backend, on=store)
-    async with client(server) as asking, asyncio.timeout(60):
+    async with official_client(server.app) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         while not (await asking.responses.retrieve(queued.id)).output:
             await asyncio.sleep(0)
@@ -152,7 +142,7 @@ async def test_deleting_a_running_response(serve: Serve, store: Store) -> None:
 @pytest.mark.requirement("VN-73")
 async def test_failed_run_fails_for_all_readers(serve: Serve, store: Store) -> None:
     server = serve(SteppedBackend([ANSWER, Text("one "), BackendError("It broke.")]), on=store)
-    async with client(server) as asking, asyncio.timeout(60):
+    async with official_client(server.app) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         ended = await poll(asking, queued.id)
         assert ended.status == "failed" and ended.error is not None
@@ -180,7 +170,7 @@ async def test_unstored_background_response_can_be_fetched_but_not_continued(sto
 
 async def test_unfinished_response_cannot_be_continued(serve: Serve, store: Store) -> None:
     server = serve(SteppedBackend([ANSWER, Text("one "), asyncio.Event()]), on=store)
-    async with client(server) as asking, asyncio.timeout(60):
+    async with official_client(server.app) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         with pytest.raises(openai.BadRequestError, match="only a completed or incomplete"):
             await asking.responses.create(model="tiny", input="b", previous_response_id=queued.id)
@@ -194,7 +184,7 @@ async def test_status_goes_from_queued_to_in_progress_to_terminal(
     steps = [ANSWER, Text("one "), gate, Text("two"), Close(), finish()]
     server = serve(SteppedBackend(steps), on=store)
     statuses: list[str] = []
-    async with client(server) as asking, asyncio.timeout(60):
+    async with official_client(server.app) as asking, asyncio.timeout(60):
         found = await asking.responses.create(model="tiny", input="hi", background=True)
         while found.status in ("queued", "in_progress"):
             statuses += [found.status] if found.status not in statuses else []
@@ -209,7 +199,7 @@ async def test_status_goes_from_queued_to_in_progress_to_terminal(
 @pytest.mark.requirement("D-37")
 async def test_failed_run_keeps_its_output(serve: Serve, store: Store) -> None:
     server = serve(SteppedBackend([ANSWER, Text("one "), KeyError("broken")]), on=store)
-    async with client(server) as asking, asyncio.timeout(60):
+    async with official_client(server.app) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         failed = await poll(asking, queued.id)
     assert (failed.status, failed.output_text) == ("failed", "one ")
@@ -225,7 +215,7 @@ async def test_replay_ends_at_any_terminal_event(serve: Serve, store: Store, sta
         "failed": [KeyError("broken")],
     }
     server = serve(SteppedBackend([ANSWER, Text("one "), *ends[status]]), on=store)
-    async with client(server) as asking, asyncio.timeout(60):
+    async with official_client(server.app) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         await poll(asking, queued.id)
         replay = await server.get(f"responses/{queued.id}", stream=True)

@@ -17,6 +17,7 @@ from antiphon.support.logs import open_log
 from antiphon.testing.engine import ScriptedEngine
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server, engine, local
+from tests.harness import asgi_client
 
 TENANTS = ("acme", "globex")
 KEYS = tuple(
@@ -30,8 +31,7 @@ async def send(server: Server, tenant: str, path: str = "responses", **body: Any
     app = create_app(
         server.service, AuthConfig(keys=KEYS), ids=lambda p: f"{p}_x", log=open_log(server.log)
     )
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with asgi_client(app) as client:
         reply = await client.post(
             f"/v1/{path}",
             json={"model": "tiny", **body},

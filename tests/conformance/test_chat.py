@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -20,7 +18,7 @@ from antiphon.stream.deltas import Close, Finish, Open, Text
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
-from tests.conformance.conftest import Serve
+from tests.conformance.conftest import Clients, Serve
 from tests.conformance.server import Server, engine, local
 
 Json = dict[str, Any]
@@ -40,30 +38,6 @@ USAGE = Usage(
     output_tokens_details=OutputTokensDetails(reasoning_tokens=1),
     total_tokens=9,
 )
-
-
-@pytest.fixture
-async def clients() -> AsyncIterator[Callable[[Server], AsyncOpenAI]]:
-    created: list[AsyncOpenAI] = []
-
-    def make(server: Server) -> AsyncOpenAI:
-        transport = httpx.ASGITransport(server.app)
-        created.append(
-            AsyncOpenAI(
-                base_url="http://localhost/v1",
-                api_key="none",
-                max_retries=0,
-                http_client=httpx.AsyncClient(transport=transport),
-            )
-        )
-        return created[-1]
-
-    yield make
-    for client in created:
-        await client.close()
-
-
-Clients = Callable[[Server], AsyncOpenAI]
 
 
 async def create(server: Server, **body: Any) -> Json:
@@ -154,7 +128,7 @@ ANSWER_DELTAS: tuple[Any, ...] = (
 
 
 @pytest.mark.requirement("CC-ONE-MESSAGE")
-async def test_reasoning_text_and_calls_form_one_message(serve: Serve, clients: Clients) -> None:
+async def test_reasoning_text_and_calls_form_one_message(serve: Serve, client_of: Clients) -> None:
     server = serve([ANSWER_DELTAS])
     answer = await create(server, tools=[WEATHER])
     (choice,) = answer["choices"]
@@ -213,11 +187,11 @@ async def test_streamed_tool_calls(serve: Serve) -> None:
 
 
 async def test_official_client_accumulates_the_same_completion(
-    serve: Serve, clients: Clients
+    serve: Serve, client_of: Clients
 ) -> None:
     server = serve([ANSWER_DELTAS[:10] + ANSWER_DELTAS[-1:]])
     whole = (await create(server, tools=[WEATHER]))["choices"][0]
-    final = (await accumulate(clients(server), tools=[WEATHER])).choices[0]
+    final = (await accumulate(client_of(server.app), tools=[WEATHER])).choices[0]
     assert final.finish_reason == whole["finish_reason"] == "tool_calls"
     assert final.message.content == whole["message"]["content"]
     (call,) = final.message.tool_calls
@@ -381,12 +355,12 @@ async def test_options_reach_the_engine(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CC-FORMAT")
-async def test_official_client_parses_structured_output(serve: Serve, clients: Clients) -> None:
+async def test_official_client_parses_structured_output(serve: Serve, client_of: Clients) -> None:
     class City(BaseModel):
         name: str
 
     scripted_engine = engine(['{"name": "Rome"}'])
-    client = clients(serve(scripted_engine))
+    client = client_of(serve(scripted_engine).app)
     answer = await client.chat.completions.parse(model="tiny", **HI, response_format=City)
     assert answer.choices[0].message.parsed == City(name="Rome")
     (_, sampling) = scripted_engine.requests[0]
@@ -609,7 +583,7 @@ async def test_unsupported_engine_option_is_rejected(serve: Serve) -> None:
     assert (await rejection(server, seed=1))["param"] == "seed"
 
 
-async def test_failure_before_the_first_token(serve: Serve, clients: Clients) -> None:
+async def test_failure_before_the_first_token(serve: Serve, client_of: Clients) -> None:
     server = serve([BackendError("The engine is gone.")])
     error = await rejection(server)
     assert (error["status"], error["message"]) == (
@@ -617,7 +591,7 @@ async def test_failure_before_the_first_token(serve: Serve, clients: Clients) ->
         "The engine is gone. You can retry your request.",
     )
     with pytest.raises(openai.APIError, match="The engine is gone"):
-        await accumulate(clients(server))
+        await accumulate(client_of(server.app))
 
 
 @pytest.mark.requirement("CC-FAILURE")

@@ -22,6 +22,7 @@ from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
 from tests.conformance.server import Server
 from tests.conformance.stepped_backend import SteppedBackend
+from tests.harness import asgi_client
 
 ANSWER = Open(Message(role="assistant", content=()))
 
@@ -39,11 +40,7 @@ def limited(
         ids=lambda prefix: f"{prefix}_l{next(numbers)}",
         log=open_log(server.log),
     )
-    return httpx.AsyncClient(
-        transport=httpx.ASGITransport(app),
-        base_url="http://localhost",
-        headers={"authorization": "Bearer secret"},
-    )
+    return asgi_client(app, headers={"authorization": "Bearer secret"})
 
 
 def error_of(reply: httpx.Response, status: int) -> dict[str, Any]:

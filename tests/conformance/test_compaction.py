@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from openai import AsyncOpenAI, BadRequestError
+from openai import BadRequestError
 
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.inference.conversation import Conversation, Options
@@ -18,9 +16,9 @@ from antiphon.store.base import Store
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url, png
-from tests.conformance.conftest import Serve
+from tests.conformance.conftest import Clients, Serve
 from tests.conformance.scripts import call, event_types, message_deltas, reasoning_deltas
-from tests.conformance.server import Ask, Json, Server, engine
+from tests.conformance.server import Ask, Json, engine
 
 SEAL = Encryptor([EncryptionKey(id="a", secret=b"a" * 32)])
 TRIGGER = {"type": "compaction_trigger"}
@@ -46,22 +44,6 @@ def prompt_texts(backend: Any) -> list[str]:
         for item in conversation.items
         if isinstance(item, it.Message | it.Reasoning)
     ]
-
-
-@pytest.fixture
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
-    created: list[AsyncOpenAI] = []
-
-    def to(server: Server) -> AsyncOpenAI:
-        http = httpx.AsyncClient(transport=httpx.ASGITransport(server.app))
-        created.append(
-            AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http)
-        )
-        return created[-1]
-
-    yield to
-    for each in created:
-        await each.close()
 
 
 # --- reasoning -----------------------------------------------------------------------------------
@@ -190,9 +172,9 @@ async def test_context_above_the_threshold_is_compacted(
 
 
 @pytest.mark.requirement("API-COMPACT")
-async def test_official_client_compacts_and_continues(serve: Serve, client: Any) -> None:
+async def test_official_client_compacts_and_continues(serve: Serve, client_of: Clients) -> None:
     backend = ScriptedBackend(summarizing_model)
-    api = client(serve(backend, seal=SEAL))
+    api = client_of(serve(backend, seal=SEAL).app)
     first = await api.responses.create(model="tiny", input="I am Ann.")
     for request in (
         {"previous_response_id": first.id},
@@ -280,10 +262,10 @@ async def test_request_uses_a_stored_prompt(serve: Serve, ask: Ask, prompts: Pro
 
 @pytest.mark.requirement("API-PROMPTS")
 async def test_official_client_uses_a_prompt_with_an_image(
-    serve: Serve, client: Any, prompts: Prompts
+    serve: Serve, client_of: Clients, prompts: Prompts
 ) -> None:
     backend = ScriptedBackend(["ok"])
-    api = client(serve(backend, prompts=prompts))
+    api = client_of(serve(backend, prompts=prompts).app)
     from antiphon.wire.resources.prompts import CreatePrompt
 
     content = [{"type": "input_text", "text": "What is on {{picture}}, {{name}}?"}]

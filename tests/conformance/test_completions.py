@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 from hypothesis import given
-from openai import AsyncOpenAI
 from openai.types import Completion
 
 from antiphon.backends.local.backend import LocalBackend
@@ -21,6 +20,7 @@ from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.tokenizer import END
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server, engine, local
+from tests.harness import official_client
 from tests.wire.test_fuzz import JSON, check_error, mutated, property_test
 
 Json = dict[str, Any]
@@ -248,12 +248,7 @@ async def test_engine_failure_returns_502_or_an_error_event(serve: Serve) -> Non
 @pytest.mark.requirement("CO-STREAM")
 async def test_official_client_reads_completions_and_streams(serve: Serve) -> None:
     server = serve(engine([" upon"]))
-    transport = httpx.ASGITransport(server.app)
-    async with AsyncOpenAI(
-        base_url="http://localhost/v1",
-        api_key="none",
-        http_client=httpx.AsyncClient(transport=transport),
-    ) as client:
+    async with official_client(server.app) as client:
         answer = await client.completions.create(model="tiny", prompt="Once", logprobs=1)
         assert answer.choices[0].text == " upon"
         stream = await client.completions.create(model="tiny", prompt="Once", stream=True)

@@ -11,7 +11,6 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai import AsyncOpenAI
 from openai.types import CreateEmbeddingResponse
 
 from antiphon.backends.embedding import EmbeddingBackend
@@ -20,6 +19,7 @@ from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.embedder import WordEmbedder
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server
+from tests.harness import official_client
 from tests.wire.test_fuzz import JSON, check_error, mutated, property_test
 
 Json = dict[str, Any]
@@ -31,8 +31,8 @@ def embedder() -> WordEmbedder:
 
 
 @pytest.fixture
-async def server(serve: Serve, embedder: WordEmbedder) -> Server:
-    return serve(EmbeddingBackend("tiny", embedder))
+def script(embedder: WordEmbedder) -> EmbeddingBackend:
+    return EmbeddingBackend("tiny", embedder)
 
 
 async def ask(server: Server, **body: Any) -> httpx.Response:
@@ -55,12 +55,7 @@ async def test_vectors_in_input_order_with_usage(server: Server) -> None:
 
 @pytest.mark.requirement("EM-BASE64")
 async def test_official_client_reads_floats_and_base64(server: Server) -> None:
-    transport = httpx.ASGITransport(server.app)
-    async with AsyncOpenAI(
-        base_url="http://localhost/v1",
-        api_key="none",
-        http_client=httpx.AsyncClient(transport=transport),
-    ) as client:
+    async with official_client(server.app) as client:
         # it asks for base64 unless it is told what to ask for
         usual = await client.embeddings.create(model="gpt-5.5", input="a cat")
         floats = await client.embeddings.create(

@@ -7,7 +7,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -16,12 +15,10 @@ from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from tests.conformance.conftest import Serve
+from tests.conformance.conftest import Clients, Serve
 from tests.conformance.server import NOW, Ask, Server, engine, local
-from tests.conformance.test_files import Clients, client_of
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
-
-__all__ = ["client_of"]
+from tests.harness import asgi_client
 
 FJORD = "A fjord is a narrow inlet.\n\nThe longest one is the Sognefjord: 205 km."
 
@@ -310,8 +307,7 @@ async def test_vector_store_of_another_tenant_is_unknown(serve: Serve, client_of
             },
         ),
     ]
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with asgi_client(app) as client:
         for method, path, body in requests:
             header = {"authorization": "Bearer theirs"}
             reply = await client.request(method, path, json=body, headers=header)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai import AsyncOpenAI
 
 from antiphon.errors import RequestError
 from antiphon.http.app import create_app
@@ -21,27 +19,9 @@ from antiphon.http.requests.multipart import open_form
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.limits.requests import RequestLimits
 from antiphon.store.base import Store
-from tests.conformance.conftest import Serve
+from tests.conformance.conftest import Clients, Serve
 from tests.conformance.server import NOW, Server
 from tests.http.conftest import counted
-
-Clients = Callable[..., AsyncOpenAI]
-
-
-@pytest.fixture
-async def client_of() -> AsyncIterator[Clients]:
-    """Return a function: ``client_of(app)`` is the official client of an app in this process."""
-    created: list[httpx.AsyncClient] = []
-
-    def make(app: Any, key: str = "none") -> AsyncOpenAI:
-        created.append(httpx.AsyncClient(transport=httpx.ASGITransport(app)))
-        return AsyncOpenAI(
-            base_url="http://localhost/v1", api_key=key, max_retries=0, http_client=created[-1]
-        )
-
-    yield make
-    for each in created:
-        await each.aclose()
 
 
 @pytest.mark.requirement("FILE-OBJECT")

@@ -15,8 +15,9 @@ from tests.attachments.samples import data_url, png
 from tests.conformance.asgi_clients import StreamingClient
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Ask, Server, engine, local
-from tests.conformance.test_background import client, poll
+from tests.conformance.test_background import poll
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
+from tests.harness import official_client
 from tests.tools.image_generation.fake_generator import (
     USAGE,
     FakeImageGenerator,
@@ -286,7 +287,7 @@ async def test_disconnect_stops_the_generation(serve: Serve) -> None:
 async def test_cancelling_stops_it(serve: Serve, store: Store) -> None:
     generator = FakeImageGenerator()
     server = serve(local(engine([image_call_text("hang")])), on=store, **server_options(generator))
-    async with client(server) as asking, asyncio.timeout(60):
+    async with official_client(server.app) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(
             model="tiny",
             input="hi",

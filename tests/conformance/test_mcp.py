@@ -28,6 +28,8 @@ from tests.conformance.server import Ask, Server, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.tools.mcp.process import Toys, run_server
 
+#: The tool "hang" as a conversation contains it.
+LISTED_TOOL = {"name": "hang", "input_schema": {"type": "object"}}
 HERE = (ipaddress.ip_network("127.0.0.1"),)
 
 
@@ -39,7 +41,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
 
 @pytest.fixture
 async def mcp() -> AsyncIterator[McpProvider]:
-    servers = McpProvider({}, SessionPool(call_s=5), networks=HERE)
+    servers = McpProvider({}, SessionPool(), networks=HERE)
     yield servers
     await servers.close()
 
@@ -150,18 +152,22 @@ async def test_conversation_has_a_session_of_its_own(
 async def test_failed_calls_are_reported(
     serve: Serve, ask_foreground: Ask, toys: Toys, name: str, error: str | None
 ) -> None:
-    mcp = McpProvider({}, SessionPool(call_s=0.5), networks=HERE)
+    # The time limit also applies to the list of tools, so the test that exceeds it knows the list.
+    pool = SessionPool(call_s=0.5) if name == "hang" else SessionPool()
+    known = {"type": "mcp_list_tools", "server_label": "toys", "tools": [LISTED_TOOL]}
+    body = {"input": [known, {"role": "user", "content": "hi"}]} if name == "hang" else {}
+    mcp = McpProvider({}, pool, networks=HERE)
     scripted_engine = engine([tool_call(f"toys__{name}", {}), "Sorry."])
     server = serve(local(scripted_engine), providers={"mcp": mcp})
-    answer = await ask_foreground(server, tools=[tool(toys.url)])
+    answer = await ask_foreground(server, tools=[tool(toys.url)], **body)
     await mcp.close()
     assert answer.terminal_response["status"] == "completed"
     if error is None:  # the model made it up: it is told, and nobody else
         assert [item["type"] for item in answer.output] == ["mcp_list_tools", "message"]
         assert "There is no tool 'toys__absent'" in rendered_prompts(server)[1]
         return
-    ran = answer.output[1]
-    assert (ran["type"], ran["status"], ran["error"]["type"]) == ("mcp_call", "failed", error)
+    (ran,) = (item for item in answer.output if item["type"] == "mcp_call")
+    assert (ran["status"], ran["error"]["type"]) == ("failed", error)
     assert ran["output"] is None and answer.text == "Sorry."
     assert error in rendered_prompts(server)[1]
     if answer.events:
@@ -196,7 +202,7 @@ async def test_failed_listing_after_the_first_events_fails_the_response(
 async def test_failed_listing_is_reported_if_the_operator_wishes(
     serve: Serve, ask: Ask, toys: Toys
 ) -> None:
-    mcp = McpProvider({}, SessionPool(call_s=5), networks=HERE, fails_response=False)
+    mcp = McpProvider({}, SessionPool(), networks=HERE, fails_response=False)
     server = serve(local(engine(["Sorry."])), providers={"mcp": mcp})
     answer = await ask(server, tools=[tool(f"{toys.root}/locked")])
     listed, _ = answer.output

@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from antiphon.backends.embedding import EmbeddingBackend
@@ -27,15 +26,20 @@ from tests.conformance.fake_containers import code_interpreter_options, containe
 from tests.conformance.server import NOW, Server, engine
 from tests.conformance.test_api_keys import Process
 from tests.conformance.test_skills import skill_form
+from tests.harness import asgi_client
 
 Json = dict[str, Any]
 MESSAGE = {"role": "user", "content": "hi"}
 
 
 @pytest.fixture
-async def server(serve: Serve, tmp_path: Path) -> Server:
-    options = code_interpreter_options(containers())
-    return serve(engine(lambda prompt: "Hello there!"), prompts=Prompts(tmp_path), **options)
+def script() -> Any:
+    return engine(lambda prompt: "Hello there!")
+
+
+@pytest.fixture
+def server_options(tmp_path: Path) -> dict[str, Any]:
+    return {"prompts": Prompts(tmp_path), **code_interpreter_options(containers())}
 
 
 @pytest.fixture
@@ -285,8 +289,7 @@ async def test_reference_needs_no_key(server: Server, path: str) -> None:
         ids=lambda prefix: prefix,
         log=open_log(io.StringIO()),
     )
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with asgi_client(app) as client:
         assert (await client.get(path)).status_code == 200
         assert (await client.get("/v1/models")).status_code == 401
 

@@ -39,7 +39,7 @@ def javascript() -> Iterator[JavaScript]:
 
 @pytest.fixture
 async def program_options(javascript: JavaScript) -> AsyncIterator[Mapping[str, Any]]:
-    servers = McpProvider({}, SessionPool(call_s=5), networks=HERE)
+    servers = McpProvider({}, SessionPool(), networks=HERE)
     seal = Encryptor([EncryptionKey.from_secret(bytes(32))])
     programs = ProgramProvider(javascript, seal, clock=lambda: NOW)
     yield {

@@ -22,6 +22,7 @@ from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import Server, engine, local
 from tests.conformance.test_tool_search import tool_call
+from tests.harness import asgi_client
 
 #: The least that a request needs.
 BODY = b'{"model": "tiny", "input": "hi"}'
@@ -177,12 +178,5 @@ def _clients(server: Server) -> tuple[httpx.AsyncClient, httpx.AsyncClient]:
     app = create_app(
         server.service, AuthConfig(keys=keys), ids=lambda prefix: prefix, log=open_log(server.log)
     )
-    mine, theirs = (
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://localhost",
-            headers={"authorization": f"Bearer {name}"},
-        )
-        for name in names
-    )
+    mine, theirs = (asgi_client(app, headers={"authorization": f"Bearer {name}"}) for name in names)
     return mine, theirs

@@ -21,8 +21,8 @@ def reranker() -> WordReranker:
 
 
 @pytest.fixture
-async def server(serve: Serve, reranker: WordReranker) -> Server:
-    return serve(RerankBackend("tiny", reranker))
+def script(reranker: WordReranker) -> RerankBackend:
+    return RerankBackend("tiny", reranker)
 
 
 async def ask(server: Server, **body: Any) -> Any:

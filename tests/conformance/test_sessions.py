@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.inference.sampling import Session
 from antiphon.security.encryption import EncryptionKey, Encryptor
-from antiphon.testing.memory_store.store import MemoryStore
+from tests.conformance.conftest import Serve
 from tests.conformance.server import Server
 
 KEYS = Encryptor((EncryptionKey.from_secret(b"k" * 32),))
@@ -43,17 +41,14 @@ def backend() -> Recording:
     return Recording()
 
 
-@asynccontextmanager
-async def serve(backend: Recording, seal: Encryptor = KEYS) -> AsyncIterator[Server]:
-    server = Server(backend, MemoryStore(), seal=seal)
-    yield server
-    await server.close()
+@pytest.fixture
+def script(backend: Recording) -> Recording:
+    return backend
 
 
 @pytest.fixture
-async def server(backend: Recording) -> AsyncIterator[Server]:
-    async with serve(backend) as server:
-        yield server
+def server_options() -> dict[str, Any]:
+    return {"seal": KEYS}
 
 
 @pytest.mark.requirement("UP-SESSION")
@@ -85,15 +80,14 @@ async def test_session_is_the_same_on_every_turn(
 
 
 @pytest.mark.requirement("UP-SESSION")
-async def test_session_cannot_be_computed_without_the_key() -> None:
+async def test_session_cannot_be_computed_without_the_key(serve: Serve) -> None:
     """The same key on two servers gives the same session; without the key nobody can test a guess
     of the conversation or tenant."""
     other = Encryptor((EncryptionKey.from_secret(b"o" * 32),))
     sessions = []
     for seal in (KEYS, KEYS, other):
         backend = Recording()
-        async with serve(backend, seal) as server:
-            await ask(server, input="Hi", prompt_cache_key="of a customer")
+        await ask(serve(backend, seal=seal), input="Hi", prompt_cache_key="of a customer")
         sessions += backend.sessions
     first, same, different = sessions
     assert first == same

@@ -18,6 +18,7 @@ from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.base import Store
 from antiphon.support.logs import open_log
 from tests.conformance.asgi_clients import WebSocketClient
+from tests.harness import asgi_client
 from tests.runs.scripted_service import OneModel
 
 
@@ -51,11 +52,7 @@ class TwoTenantServer:
         )
 
     def client(self, name: str) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.app),
-            base_url="http://localhost",
-            headers={"authorization": f"Bearer key-{name}"},
-        )
+        return asgi_client(self.app, headers={"authorization": f"Bearer key-{name}"})
 
 
 @pytest.mark.requirement("API-TENANTS-ROUTES")

@@ -14,12 +14,10 @@ from antiphon.http.app import create_app
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.limits.requests import RequestLimits
 from antiphon.store.base import Retention, Store
-from tests.conformance.conftest import Serve
+from tests.conformance.conftest import Clients, Serve
 from tests.conformance.server import NOW
-from tests.conformance.test_files import Clients, _Log, client_of
+from tests.conformance.test_files import _Log
 from tests.http.conftest import counted
-
-__all__ = ["client_of"]
 
 CONTENT = bytes(range(256)) * 40
 NEW: dict[str, Any] = {"filename": "x/a.bin", "mime_type": "text/plain", "purpose": "user_data"}

@@ -27,6 +27,7 @@ from tests.conformance.conftest import Serve
 from tests.conformance.server import NOW, Ask, Server, engine, local
 from tests.conformance.stepped_backend import SteppedBackend
 from tests.conformance.test_tool_search import tool_call
+from tests.harness import asgi_client
 
 DAY = 86_400
 MIDNIGHT = NOW - NOW % DAY
@@ -171,11 +172,7 @@ class _Client:
         )
 
     def of(self, key: str) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            transport=httpx.ASGITransport(self._app),
-            base_url="http://localhost",
-            headers={"authorization": f"Bearer {key}"},
-        )
+        return asgi_client(self._app, headers={"authorization": f"Bearer {key}"})
 
 
 @pytest.mark.requirement("API-USAGE-OPERATORS")

@@ -24,6 +24,7 @@ from tests.conformance.scripts import finish
 from tests.conformance.server import Server
 from tests.conformance.stepped_backend import SteppedBackend
 from tests.conformance.test_skills import skill_form
+from tests.harness import asgi_client
 
 ANSWER = Open(Message(role="assistant", content=()))
 ASK = {"model": "tiny", "input": "hi"}
@@ -59,11 +60,7 @@ class Clients:
         self.root, self.t, self.u = (self.client(each.name) for each in entries)
 
     def client(self, key: str) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.app),
-            base_url="http://localhost",
-            headers={"authorization": f"Bearer {key}"},
-        )
+        return asgi_client(self.app, headers={"authorization": f"Bearer {key}"})
 
     async def archive(self, tenant: str) -> dict[str, list[Any]]:
         """Export a tenant. Return the data of its entries by type."""

@@ -1,22 +1,7 @@
-"""One server, shared by the tests that only send requests."""
+"""A real server, shared by the tests that only send requests, or of the module."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.harness import client, server, server_folder, server_setup, shared_server, shared_setup
 
-import pytest
-from openai import OpenAI
-
-from tests.e2e.server import Server, serving
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("served")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as openai_client:
-        yield openai_client
+__all__ = ["client", "server", "server_folder", "server_setup", "shared_server", "shared_setup"]

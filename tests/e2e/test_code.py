@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,8 @@ from openai import NotFoundError, OpenAI
 
 from antiphon.testing.embedded_model import smollm2
 from tests.conformance.test_tool_search import tool_call
-from tests.e2e.server import Server, serving
+from tests.e2e.server import serving
+from tests.harness import ServerSetup, scene
 from tests.sandbox.real_sandboxes import sandbox
 
 pytestmark = pytest.mark.e2e
@@ -44,25 +43,20 @@ COMMANDS = (
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server_setup(server_folder: Path) -> ServerSetup:
     pytest.importorskip("xllamacpp")
-    folder = tmp_path_factory.mktemp("code")
     turns = [tool_call("python", {"input": CODE}), "See sandbox:/mnt/data/dot.png."]
     rolls = [*(tool_call("shell", {"commands": commands}) for commands in COMMANDS), "It is a 4."]
-    (folder / "scenes.toml").write_text(
-        f'[[scenes]]\nwhen = "first squares"\nturns = {json.dumps(turns)}\n'
-        f'[[scenes]]\nwhen = "Roll a die"\nturns = {json.dumps(rolls)}\n'
-    )
-    model = f'[models.replay]\nengine = "replay"\nsource = "{folder}/scenes.toml"\n'
+    scenes = scene("first squares", *turns) + scene("Roll a die", *rolls)
+    (server_folder / "scenes.toml").write_text(scenes)
+    model = '[models.replay]\nengine = "replay"\nsource = "scenes.toml"\n'
     model += f'[models.smollm2]\nsource = "{smollm2()}"\nthreads = 1\ncontext_size = 2048\n'
-    with serving(folder, 'sandbox = "bubblewrap"\ncode_timeout_s = 5', model=model) as server:
-        yield server
+    return ServerSetup(settings='sandbox = "bubblewrap"\ncode_timeout_s = 5', model=model)
 
 
-@pytest.fixture
-async def client(server: Server) -> OpenAI:
+@pytest.fixture(autouse=True)
+async def _sandboxes_work() -> None:
     await sandbox()  # or the test is skipped
-    return OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=60)
 
 
 async def test_code_of_the_real_model_runs(client: OpenAI) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,9 @@ import pytest
 from openai import OpenAI
 
 from tests.attachments.samples import pdf
-from tests.e2e.server import antiphon, serving
+from tests.e2e.server import antiphon
+from tests.harness import ServerSetup, scene
 from tests.sandbox.real_sandboxes import sandbox
-
-
-def scene(when: str, *turns: str) -> str:
-    return f"[[scenes]]\nwhen = {json.dumps(when)}\nturns = {json.dumps(turns)}\n"
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -34,20 +30,10 @@ SCENES = (
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    (folder / "scenes.toml").write_text(SCENES)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def client(home: Path) -> Iterator[OpenAI]:
-    model = f'[models.replay]\nengine = "replay"\nsource = "{home}/scenes.toml"\n'
-    with (
-        serving(home, 'sandbox = "auto"', model=model) as server,
-        OpenAI(base_url=server.url, api_key="none", max_retries=0) as openai_client,
-    ):
-        yield openai_client
+def server_setup(server_folder: Path) -> ServerSetup:
+    (server_folder / "scenes.toml").write_text(SCENES)
+    model = '[models.replay]\nengine = "replay"\nsource = "scenes.toml"\n'
+    return ServerSetup(settings='sandbox = "auto"', model=model)
 
 
 async def test_pdf_shell_and_programs_work(client: OpenAI) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import BadRequestError, OpenAI
 
-from tests.e2e.server import Server, serving
+from tests.harness import ServerSetup
 from tests.tiny_models.unpacked import tiny_gpt_oss
 
 pytestmark = pytest.mark.e2e
@@ -31,16 +30,9 @@ HELLO = "Hello! How can I help you today?"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server_setup() -> ServerSetup:
     model = f'[models.gpt-oss]\nsource = "{tiny_gpt_oss()}"\nthreads = 1\ncontext_size = 2048\n'
-    with serving(tmp_path_factory.mktemp("gpt-oss"), model=model) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as openai_client:
-        yield openai_client
+    return ServerSetup(model=model)
 
 
 @pytest.mark.requirement("VN-4")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from tests.e2e.server import Server, serving
 from tests.e2e.test_tiny_tools import MODEL
+from tests.harness import ServerSetup
 from tests.tools.mcp.process import TOYS, Toys, run_server
 
 pytestmark = pytest.mark.e2e
@@ -31,16 +31,10 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server_setup() -> ServerSetup:
     pytest.importorskip("xllamacpp")
     model = f'[models.tiny]\nsource = "{MODEL}"\nthreads = 1\ncontext_size = 2048\n'
-    with serving(tmp_path_factory.mktemp("mcp"), SETTINGS, model=model) as found:
-        yield found
-
-
-@pytest.fixture
-def client(server: Server) -> OpenAI:
-    return OpenAI(base_url=server.url, api_key="none", max_retries=0)
+    return ServerSetup(settings=SETTINGS, model=model)
 
 
 def ask(client: OpenAI, tool: dict[str, Any], **more: Any) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import BadRequestError, OpenAI
 
 from antiphon.testing.embedded_model import smollm2
-from tests.e2e.server import Server, serving
+from tests.harness import ServerSetup, scene
 
 pytestmark = pytest.mark.e2e
 
@@ -42,23 +42,14 @@ text({total: x.pieces + y.pieces + z.pieces});"""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server_setup(server_folder: Path) -> ServerSetup:
     pytest.importorskip("xllamacpp")
-    folder = tmp_path_factory.mktemp("programs")
     call = json.dumps({"name": "program", "arguments": {"input": CODE}})
     turns = [f"<tool_call>\n{call}\n</tool_call>", "There are 42 pieces."]
-    (folder / "scenes.toml").write_text(
-        f'[[scenes]]\nwhen = "How many"\nturns = {json.dumps(turns)}\n'
-    )
-    model = f'[models.replay]\nengine = "replay"\nsource = "{folder}/scenes.toml"\n'
+    (server_folder / "scenes.toml").write_text(scene("How many", *turns))
+    model = '[models.replay]\nengine = "replay"\nsource = "scenes.toml"\n'
     model += f'[models.smollm2]\nsource = "{smollm2()}"\nthreads = 1\ncontext_size = 2048\n'
-    with serving(folder, "program_cpu_timeout_s = 2", model=model) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: Server) -> OpenAI:
-    return OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=60)
+    return ServerSetup(settings="program_cpu_timeout_s = 2", model=model)
 
 
 def respond(client: OpenAI, streamed: bool, **body: Any) -> Any:

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import pytest_asyncio
@@ -39,6 +38,7 @@ from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check, collect
 from antiphon.testing.memory_store.store import MemoryStore
+from tests.harness import official_client
 from tests.tiny_models import tiny_eyes
 from tests.tiny_models.tiny_eyes import image_message, picture
 from tests.tiny_models.tiny_tools import FOLDER
@@ -296,11 +296,8 @@ async def client(upstream: Upstream) -> AsyncIterator[openai.AsyncOpenAI]:
     )
     service.start()
     app = create_app(service, ids=_ids(), log=open_log(io.StringIO()))
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, timeout=120) as over:
-        yield openai.AsyncOpenAI(
-            base_url="http://localhost/v1", api_key="x", max_retries=0, http_client=over
-        )
+    async with official_client(app) as client:
+        yield client
     await service.drain(0)
     await catalog.close()
     await store.close()

@@ -14,10 +14,11 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, BadRequestError, OpenAI
+from openai import BadRequestError, OpenAI
 
 from tests.attachments.samples import data_url
-from tests.e2e.server import Server, serving
+from tests.e2e.server import Server
+from tests.harness import ServerSetup, official_client
 from tests.tiny_models.tiny_eyes import FOLDER, GGUF, IMAGE_TOKENS, PROJECTOR, picture
 from tests.upstream.started import llama_server
 
@@ -38,7 +39,7 @@ LOOK: Any = {
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server_setup() -> Iterator[ServerSetup]:
     """Serve the model over every installed engine, named after the engine."""
     with ExitStack() as stack:
         upstream = stack.enter_context(llama_server(GGUF, PROJECTOR))
@@ -50,13 +51,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             f'[models.{name}]\nengine = "{name}"\nsource = "{source}"\nload = "demand"\n{expected}'
             for name, source, expected in rows
         )
-        yield stack.enter_context(serving(tmp_path_factory.mktemp("seeing"), model=models))
-
-
-@pytest.fixture(scope="module")
-def client(seeing: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=seeing.url, api_key="none", max_retries=0) as openai_client:
-        yield openai_client
+        yield ServerSetup(model=models)
 
 
 @pytest.fixture(
@@ -223,9 +218,9 @@ def test_image_in_a_chat_completion(client: OpenAI, ask: Any) -> None:
         assert answer.choices[0].message.content == named(colour, shape)
 
 
-async def test_concurrent_requests_see_their_own_images(seeing: Server, ask: Any) -> None:
+async def test_concurrent_requests_see_their_own_images(server: Server, ask: Any) -> None:
     things = [(c, s) for c in ("red", "blue", "green") for s in ("circle", "square", "cross")]
-    async with AsyncOpenAI(base_url=seeing.url, api_key="none", max_retries=0) as client:
+    async with official_client(server.url) as client:
 
         async def seen(colour: str, shape: str) -> str:
             question = picture_question(WHAT, image(picture(colour, shape)))

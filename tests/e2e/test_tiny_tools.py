@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 
-from tests.e2e.server import Server, serving
+from tests.e2e.server import Server
+from tests.harness import ServerSetup, official_client
 
 pytestmark = pytest.mark.e2e
 
@@ -49,23 +49,14 @@ ENGINES = {
     scope="module",
     params=["llama", "openvino", pytest.param("transformers", marks=pytest.mark.engines)],
 )
-def tiny(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+def server_setup(request: pytest.FixtureRequest) -> ServerSetup:
     package, source = ENGINES[request.param]
     pytest.importorskip(package)
     model = (
         f'[models.tiny]\nsource = "{source}"\nengine = "{request.param}"\nload = "demand"\n'
         "threads = 1\ncontext_size = 2048\n"
     )
-    with serving(tmp_path_factory.mktemp("tiny"), model=model) as running:
-        yield running
-
-
-@pytest.fixture
-def client(tiny: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=tiny.url, api_key="none", max_retries=0) as openai_client:
-        yield openai_client
+    return ServerSetup(model=model)
 
 
 def test_tool_loop_with_reasoning(client: OpenAI) -> None:
@@ -126,8 +117,8 @@ def test_reasoning_and_call_are_streamed(client: OpenAI) -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-async def test_concurrent_tool_loops(tiny: Server) -> None:
-    async with AsyncOpenAI(base_url=tiny.url, api_key="none", max_retries=0) as client:
+async def test_concurrent_tool_loops(server: Server) -> None:
+    async with official_client(server.url) as client:
 
         async def loop(city: str) -> str:
             response = await client.responses.create(**ASK, input=f"What is the weather in {city}?")

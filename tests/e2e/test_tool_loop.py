@@ -14,6 +14,7 @@ import pytest
 from openai import OpenAI
 
 from tests.e2e.server import Server, serving
+from tests.harness import ServerSetup, scene
 from tests.tools.mcp.process import Toys, run_server
 
 
@@ -46,30 +47,15 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
 
 
 def _model(folder: Path) -> str:
-    scenes = "".join(
-        f"[[scenes]]\nwhen = {json.dumps(f'Please {when}!')}\nturns = {json.dumps(turns)}\n"
-        for when, turns in SCENES.items()
-    )
+    scenes = "".join(scene(f"Please {when}!", *turns) for when, turns in SCENES.items())
     (folder / "scenes.toml").write_text(scenes)
     source = f'engine = "replay"\nsource = "{folder}/scenes.toml"\n'
     return f"[models.replay]\n{source}context_size = 9000\n"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("loop")
-
-
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Server]:
-    with serving(folder, SETTINGS, model=_model(folder)) as found:
-        yield found
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=60) as openai_client:
-        yield openai_client
+def server_setup(server_folder: Path) -> ServerSetup:
+    return ServerSetup(settings=SETTINGS, model=_model(server_folder))
 
 
 def respond(toys: Toys, what: str, **more: Any) -> Any:

@@ -6,7 +6,6 @@ import io
 import itertools
 import re
 import subprocess
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ import pytest
 
 from antiphon.config.model import DEFAULT_MODEL
 from antiphon.testing.embedded_model import smollm2
-from tests.e2e.server import Server, serving
+from tests.e2e.server import Server
+from tests.harness import ServerSetup
 
 pytestmark = pytest.mark.e2e
 
@@ -24,12 +24,11 @@ ADDRESS = "http://127.0.0.1:8000"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server_setup() -> ServerSetup:
     """A server of the default model with its own sampling, as `make serve` starts it."""
     settings = f'cache_dir = "{smollm2().parent}"\n'
     model = f'[models.{DEFAULT_MODEL}]\nsource = "{DEFAULT_MODEL}"\n'
-    with serving(tmp_path_factory.mktemp("tutorial"), settings, model=model) as running:
-        yield running
+    return ServerSetup(settings=settings, model=model)
 
 
 def snippets(page: Path, language: str, root: str) -> list[str]:

@@ -8,7 +8,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import pytest_asyncio
@@ -37,6 +36,7 @@ from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url
+from tests.harness import official_client
 from tests.tiny_models.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
 from tests.tiny_models.tiny_tools import GGUF as TOOLS
 from tests.upstream.started import llama_server
@@ -194,11 +194,8 @@ async def client(upstream: str) -> AsyncIterator[openai.AsyncOpenAI]:
     )
     service.start()
     app = create_app(service, ids=_ids(), log=open_log(io.StringIO()))
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport) as over:
-        yield openai.AsyncOpenAI(
-            base_url="http://localhost/v1", api_key="x", max_retries=0, http_client=over
-        )
+    async with official_client(app) as client:
+        yield client
     await service.drain(0)
     await catalog.close()
     await store.close()

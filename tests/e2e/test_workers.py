@@ -10,7 +10,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 
 from tests.conformance.test_tool_search import tool_call
 from tests.e2e.server import Server, serving
+from tests.harness import ServerSetup, official_client, scene
 from tests.sandbox.real_sandboxes import sandbox
 
 WAIT_S = 60
@@ -56,26 +57,15 @@ TOOL: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("workers")
-    (folder / "scenes.toml").write_text(
-        "".join(
-            f"[[scenes]]\nwhen = {json.dumps(said)}\n"
-            f"turns = {json.dumps([tool_call('python', {'input': code}), 'Done.'])}\n"
-            for said, code in CODE.items()
-        )
-    )
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Server]:
-    with serving(folder, SETTINGS, model=MODELS) as running:
-        yield running
+def server_setup(server_folder: Path) -> ServerSetup:
+    calls = {said: tool_call("python", {"input": code}) for said, code in CODE.items()}
+    scenes = "".join(scene(said, call, "Done.") for said, call in calls.items())
+    (server_folder / "scenes.toml").write_text(scenes)
+    return ServerSetup(settings=SETTINGS, model=MODELS)
 
 
 @pytest.fixture
-async def client(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=server.url, timeout=WAIT_S, limits=limits) as made:
         yield made
@@ -117,17 +107,17 @@ def port_of(server: Server) -> int:
     return int(server.root.rsplit(":", 1)[1])
 
 
-async def answer(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
-    given = await client.post("/responses", json={"input": "Hi", **body})
+async def answer(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    given = await http.post("/responses", json={"input": "Hi", **body})
     assert given.status_code == 200, given.text
     result: dict[str, Any] = given.json()
     return result
 
 
-async def stream(client: httpx.AsyncClient, **body: Any) -> list[dict[str, Any]]:
+async def stream(http: httpx.AsyncClient, **body: Any) -> list[dict[str, Any]]:
     """Read a stream to its end."""
     request = {"input": "Hi", "stream": True, **body}
-    async with client.stream("POST", "/responses", json=request) as given:
+    async with http.stream("POST", "/responses", json=request) as given:
         assert given.status_code == 200, await given.aread()
         return [json.loads(line[6:]) async for line in given.aiter_lines() if line[:7] == "data: {"]
 
@@ -137,9 +127,9 @@ def text_of(response: dict[str, Any]) -> str:
 
 
 async def test_parallel_requests_spread_over_the_workers(
-    server: Server, client: httpx.AsyncClient
+    server: Server, http: httpx.AsyncClient
 ) -> None:
-    streams = [asyncio.create_task(stream(client, model="slow")) for _ in range(40)]
+    streams = [asyncio.create_task(stream(http, model="slow")) for _ in range(40)]
     async with asyncio.timeout(WAIT_S):
         while server.running() < 40:
             await asyncio.sleep(0.05)
@@ -150,37 +140,37 @@ async def test_parallel_requests_spread_over_the_workers(
         assert text_of(events[-1]["response"]) == WORDS
 
 
-async def test_what_one_worker_stores_others_read(client: httpx.AsyncClient) -> None:
+async def test_what_one_worker_stores_others_read(http: httpx.AsyncClient) -> None:
     previous = None
     for _ in range(6):  # each over a new connection
-        response = await answer(client, model="fast", previous_response_id=previous)
+        response = await answer(http, model="fast", previous_response_id=previous)
         previous = response["id"]
-        found = (await client.get(f"/responses/{previous}")).json()
+        found = (await http.get(f"/responses/{previous}")).json()
         assert text_of(found) == "Hello there."
 
 
-async def test_every_worker_uses_each_container(client: httpx.AsyncClient) -> None:
+async def test_every_worker_uses_each_container(http: httpx.AsyncClient) -> None:
     await sandbox()  # or the test is skipped
-    created = [(await client.post("/containers", json={"name": "x"})).json() for _ in range(4)]
+    created = [(await http.post("/containers", json={"name": "x"})).json() for _ in range(4)]
     for number in range(8):  # each over a new connection
         url = f"/containers/{created[number % 4]['id']}"
-        added = await client.post(f"{url}/files", files={"file": ("a.bin", bytes([number, 255]))})
+        added = await http.post(f"{url}/files", files={"file": ("a.bin", bytes([number, 255]))})
         assert added.status_code == 200, added.text
-        content = await client.get(f"{url}/files/{added.json()['id']}/content")
+        content = await http.get(f"{url}/files/{added.json()['id']}/content")
         assert content.content == bytes([number, 255])
-        listed = (await client.get("/containers", params={"order": "asc"})).json()["data"]
+        listed = (await http.get("/containers", params={"order": "asc"})).json()["data"]
         assert [each["id"] for each in listed] == [each["id"] for each in created]
     for each in created:
-        assert (await client.delete(f"/containers/{each['id']}")).status_code == 200
-    assert (await client.get("/containers")).json()["data"] == []
+        assert (await http.delete(f"/containers/{each['id']}")).status_code == 200
+    assert (await http.get("/containers")).json()["data"] == []
 
 
 async def test_limits_and_metrics_are_those_of_all_workers(
-    server: Server, client: httpx.AsyncClient
+    server: Server, http: httpx.AsyncClient
 ) -> None:
     before = completed(server)
     given = await asyncio.gather(
-        *(client.post("/responses", json={"model": "slow", "input": "Hi"}) for _ in range(60))
+        *(http.post("/responses", json={"model": "slow", "input": "Hi"}) for _ in range(60))
     )
     codes = [each.status_code for each in given]
     assert sorted(set(codes)) == [200, 429]
@@ -198,10 +188,10 @@ def completed(server: Server) -> int:
 
 
 async def test_a_worker_that_dies_loses_its_foreground_requests_only(
-    server: Server, client: httpx.AsyncClient
+    server: Server, http: httpx.AsyncClient
 ) -> None:
-    background = [(await answer(client, model="slow", background=True))["id"] for _ in range(8)]
-    streams = [asyncio.create_task(stream(client, model="slow")) for _ in range(12)]
+    background = [(await answer(http, model="slow", background=True))["id"] for _ in range(8)]
+    streams = [asyncio.create_task(stream(http, model="slow")) for _ in range(12)]
     before = workers(server)
     async with asyncio.timeout(WAIT_S):
         while server.running() < 12:
@@ -221,12 +211,12 @@ async def test_a_worker_that_dies_loses_its_foreground_requests_only(
             response = {"status": "queued"}
             while response["status"] in ("queued", "in_progress"):
                 await asyncio.sleep(0.1)
-                response = (await client.get(f"/responses/{response_id}")).json()
+                response = (await http.get(f"/responses/{response_id}")).json()
             assert response["status"] == "completed", response
             assert text_of(response) == WORDS
             events = [
                 json.loads(line[6:])
-                for line in (await client.get(f"/responses/{response_id}?stream=true")).text.split(
+                for line in (await http.get(f"/responses/{response_id}?stream=true")).text.split(
                     "\n"
                 )
                 if line[:7] == "data: {"
@@ -235,7 +225,7 @@ async def test_a_worker_that_dies_loses_its_foreground_requests_only(
         while len(workers(server)) < 2 or victim in workers(server):
             await asyncio.sleep(0.1)
         for _ in range(8):  # also those that the kernel gives to the new worker
-            await answer(client, model="fast")
+            await answer(http, model="fast")
         states = health(server)
         while any(each["status"] != "running" for each in states):
             await asyncio.sleep(0.1)
@@ -252,12 +242,12 @@ async def test_a_worker_that_dies_loses_its_foreground_requests_only(
 @pytest.mark.requirement("API-CONTAINERS-OUTLIVE-WORKERS")
 async def test_container_outlives_the_worker_that_made_it(server: Server) -> None:
     await sandbox()  # or the test is skipped
-    async with asyncio.timeout(3 * WAIT_S), openai_client(server) as one:
+    async with asyncio.timeout(3 * WAIT_S), official_client(server.url) as one:
         first = await run_code(one, "begin")
         maker = next(each for each in workers(server) if connections(each, port_of(server)))
         await kill(server, maker)
         for _ in range(4):
-            async with openai_client(server) as two:  # a new connection
+            async with official_client(server.url) as two:  # a new connection
                 later = await run_code(two, "continue", first.id)
                 assert later.output[0].container_id == first.output[0].container_id
                 assert later.output[0].outputs[0].logs == "('keptkept', 42)\n"
@@ -266,7 +256,7 @@ async def test_container_outlives_the_worker_that_made_it(server: Server) -> Non
 @pytest.mark.requirement("API-CONTAINERS-OUTLIVE-WORKERS")
 async def test_containers_expire_with_their_process(server: Server) -> None:
     await sandbox()  # or the test is skipped
-    async with asyncio.timeout(3 * WAIT_S), openai_client(server) as client:
+    async with asyncio.timeout(3 * WAIT_S), official_client(server.url) as client:
         first = await run_code(client, "begin")
         container_id = first.output[0].container_id
         stream = await client.responses.create(
@@ -285,10 +275,6 @@ async def test_containers_expire_with_their_process(server: Server) -> None:
         anew = await run_code(client, "anew", first.id)
         assert anew.output[0].container_id != container_id
         assert anew.output[0].outputs[0].logs == "'again'\n"
-
-
-def openai_client(server: Server) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=WAIT_S)
 
 
 async def run_code(client: openai.AsyncOpenAI, said: str, previous: str | None = None) -> Any:
@@ -323,19 +309,19 @@ def health(server: Server) -> list[dict[str, Any]]:
 
 
 async def test_hangup_reloads_all_workers_under_streams(
-    server: Server, folder: Path, client: httpx.AsyncClient
+    server: Server, server_folder: Path, http: httpx.AsyncClient
 ) -> None:
     before = workers(server)
-    streams = [asyncio.create_task(stream(client, model="slow")) for _ in range(6)]
+    streams = [asyncio.create_task(stream(http, model="slow")) for _ in range(6)]
     async with asyncio.timeout(WAIT_S):
         while server.running() < 6:
             await asyncio.sleep(0.05)
-        file = folder / "antiphon.toml"
+        file = server_folder / "antiphon.toml"
         file.write_text(f'{file.read_text()}\n[models.new]\nengine = "scripted"\nsource = "New."\n')
         server.process.send_signal(signal.SIGHUP)
         found = 0
         while found < 10:  # each over a new connection, so of both workers
-            given = await client.post("/responses", json={"model": "new", "input": "Hi"})
+            given = await http.post("/responses", json={"model": "new", "input": "Hi"})
             found = found + 1 if given.status_code == 200 else 0
             await asyncio.sleep(0.02)
         for events in await asyncio.gather(*streams):
@@ -355,8 +341,8 @@ def test_server_whose_supervisor_was_killed_can_be_started_again_at_once(tmp_pat
             server.kill()
 
 
-async def test_stop_drains_all_workers(server: Server, client: httpx.AsyncClient) -> None:
-    streams = [asyncio.create_task(stream(client, model="slow")) for _ in range(10)]
+async def test_stop_drains_all_workers(server: Server, http: httpx.AsyncClient) -> None:
+    streams = [asyncio.create_task(stream(http, model="slow")) for _ in range(10)]
     async with asyncio.timeout(WAIT_S):
         while server.running() < 10:
             await asyncio.sleep(0.05)

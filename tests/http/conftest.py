@@ -35,6 +35,7 @@ from antiphon.wire.events import Event
 from antiphon.wire.items import Item, Message
 from antiphon.wire.pagination import Page
 from antiphon.wire.response import Response, ResponseError, Usage
+from tests.harness import asgi_client
 from tests.stalls import without_stalls
 
 USAGE = Usage(input_tokens=7, output_tokens=3, total_tokens=10)
@@ -207,10 +208,7 @@ class AppUnderTest:
         options.setdefault("clock", lambda: self.now)
         service.rates = RateStore(MemoryValues(lambda: None), lambda: self.now)
         self.app = create_app(service, **options)  # type: ignore[arg-type]
-        self.client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.app),
-            base_url="http://localhost",
-        )
+        self.client = asgi_client(self.app)
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.getvalue().splitlines()]

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import structlog
@@ -37,6 +36,7 @@ from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.wire.items import InputText, Message
+from tests.harness import official_client
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "plugins"
@@ -204,9 +204,9 @@ async def open_client(settings: Settings) -> AsyncIterator[openai.AsyncOpenAI]:
     """Open an app with these settings. Yields a client of this app."""
     async with (
         open_app(settings, log=structlog.get_logger()) as app,
-        httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http,
+        official_client(app) as client,
     ):
-        yield openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http)
+        yield client
 
 
 @pytest.mark.usefixtures("examples")

@@ -37,7 +37,7 @@ def tokenizer() -> LlamaTokenizer:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[httpx.Client]:
+def llama_http() -> Iterator[httpx.Client]:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -56,10 +56,10 @@ def server() -> Iterator[httpx.Client]:
 @examples(200)
 @given(text=TEXTS, special=st.booleans())
 def test_encodes_as_llama_cpp_does(
-    tokenizer: LlamaTokenizer, server: httpx.Client, text: str, special: bool
+    tokenizer: LlamaTokenizer, llama_http: httpx.Client, text: str, special: bool
 ) -> None:
     body = {"content": text, "add_special": False, "parse_special": special}
-    expected = server.post("/tokenize", json=body).json()["tokens"]
+    expected = llama_http.post("/tokenize", json=body).json()["tokens"]
     assert tokenizer.encode(text, special=special) == expected
 
 

@@ -14,6 +14,7 @@ from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.limits.clients import ClientLimits
 from antiphon.limits.requests import RequestLimits
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
+from tests.harness import asgi_client
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 
@@ -50,8 +51,7 @@ def remote_client(
     app: Any, address: str = "10.1.2.3", host: str = "llm.example"
 ) -> httpx.AsyncClient:
     """A client on another machine."""
-    transport = httpx.ASGITransport(app.app, client=(address, 5555))
-    return httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
+    return asgi_client(app.app, address=address, base_url=f"http://{host}")
 
 
 @pytest.mark.requirement("API-KEYS")

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-import httpx
 import pytest
 
 from antiphon.backends.base import Backend, Reply
@@ -21,6 +20,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
+from tests.harness import asgi_client
 from tests.http.conftest import counted
 from tests.runs.scripted_service import make_service
 
@@ -43,9 +43,7 @@ class ConversationApi:
         self.backend = backend
         self.service: Service = make_service(backend, store)
         app = create_app(self.service, ids=counted(), log=structlog.get_logger())
-        self.http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8000"
-        )
+        self.http = asgi_client(app)
 
     async def __call__(self, method: str, path: str, body: Any = None) -> Any:
         answer = await self.http.request(method, f"/v1{path}", json=body)

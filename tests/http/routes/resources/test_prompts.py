@@ -11,6 +11,7 @@ import pytest
 
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.resources.prompts import Prompts
+from tests.harness import asgi_client
 from tests.http.conftest import FakeService
 
 TEMPLATE = {"instructions": "Be {{tone}}."}
@@ -102,6 +103,5 @@ async def test_only_prompt_editors_have_access(make_app: Any) -> None:
 async def test_without_keys_only_local_clients_have_access(
     make_app: Any, address: str, headers: Any, status: int
 ) -> None:
-    transport = httpx.ASGITransport(make_app().app, client=(address, 1234))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with asgi_client(make_app().app, address=address) as client:
         assert await statuses_of_all_endpoints(client, headers=headers) == {status}

@@ -28,7 +28,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[BusServer]:
+def bus() -> Iterator[BusServer]:
     """A running bus."""
     with bus_server() as running:
         if running is None:
@@ -77,8 +77,8 @@ async def listening(url: str, secret: bytes = _SECRET) -> AsyncIterator[Listener
         await listener.connection.close()
 
 
-async def test_messages_arrive_in_order(server: BusServer) -> None:
-    async with listening(server.url) as one, listening(server.url) as other:
+async def test_messages_arrive_in_order(bus: BusServer) -> None:
+    async with listening(bus.url) as one, listening(bus.url) as other:
         messages = [b"%d" % n * (n + 1) for n in range(300)]
         assert await one.connection.publish([("a", each) for each in messages])
         assert await one.connection.publish([("b", b"for others")])
@@ -86,40 +86,38 @@ async def test_messages_arrive_in_order(server: BusServer) -> None:
         assert other.received == messages
 
 
-async def test_messages_with_another_signature_are_ignored(server: BusServer) -> None:
-    async with listening(server.url) as one, listening(server.url, b"x" * 32) as stranger:
+async def test_messages_with_another_signature_are_ignored(bus: BusServer) -> None:
+    async with listening(bus.url) as one, listening(bus.url, b"x" * 32) as stranger:
         assert await stranger.connection.publish([("a", b"forged")])
         assert await one.connection.publish([("a", b"true")])
         await one.until("it.received")
         assert one.received == [b"true"]
 
 
-async def test_connection_is_opened_again_after_a_kill(server: BusServer) -> None:
-    async with listening(server.url) as listener:
-        await asyncio.to_thread(server.kill)
+async def test_connection_is_opened_again_after_a_kill(bus: BusServer) -> None:
+    async with listening(bus.url) as listener:
+        await asyncio.to_thread(bus.kill)
         async with asyncio.timeout(60):
             while listener.connection.is_connected:
                 await asyncio.sleep(0.01)
         assert not await listener.connection.publish([("a", b"lost")])
-        await asyncio.to_thread(server.start)
+        await asyncio.to_thread(bus.start)
         await listener.until("it.connections == 2")
         assert await listener.connection.publish([("a", b"again")])
         await listener.until("it.received == [b'again']")
 
 
-async def test_stopped_bus_counts_as_lost(
-    server: BusServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stopped_bus_counts_as_lost(bus: BusServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_session, "_PING_S", 0.05)
     monkeypatch.setattr(redis_session, "_ANSWER_S", 0.5)
-    async with listening(server.url) as listener:
-        server.signal(signal.SIGSTOP)
+    async with listening(bus.url) as listener:
+        bus.signal(signal.SIGSTOP)
         try:
             async with asyncio.timeout(60):
                 while listener.connection.is_connected:
                     await asyncio.sleep(0.01)
         finally:
-            server.signal(signal.SIGCONT)
+            bus.signal(signal.SIGCONT)
         await listener.until("it.connections >= 2")
 
 
