@@ -63,7 +63,7 @@ class ObjectBlobs:
         folder: Path | None = None,
         attributes: dict[str, str] | None = None,
     ) -> None:
-        self._store = store
+        self.store = store
         self._root = root
         self._encryptor = encryptor
         self._encrypts = encrypts
@@ -100,7 +100,7 @@ class ObjectBlobs:
             content = await asyncio.to_thread(self._encrypt, segment, name)
         with _translated_errors():
             await obstore.put_async(
-                self._store, name, content, use_multipart=False, attributes=self._attributes
+                self.store, name, content, use_multipart=False, attributes=self._attributes
             )
 
     async def read(
@@ -146,7 +146,7 @@ class ObjectBlobs:
 
         options: Any = None if piece is None else {"range": piece}
         with _translated_errors():
-            found = await obstore.get_async(self._store, name, options=options)
+            found = await obstore.get_async(self.store, name, options=options)
             return bytes(await found.bytes_async())
 
     def _encrypt(self, segment: bytes, name: str) -> bytes:
@@ -162,17 +162,17 @@ class ObjectBlobs:
         import obstore
 
         with _translated_errors():
-            async for batch in obstore.list(self._store, prefix=f"{key}/"):
+            async for batch in obstore.list(self.store, prefix=f"{key}/"):
                 for path in [each["path"] for each in batch] if self._folder else ():
-                    await _delete_file(self._store, path)
+                    await _delete_file(self.store, path)
                 if not self._folder:
-                    await obstore.delete_async(self._store, [each["path"] for each in batch])
+                    await obstore.delete_async(self.store, [each["path"] for each in batch])
 
     async def list(self) -> AsyncGenerator[ListedBlob, None]:
         import obstore
 
         with _translated_errors():
-            async for batch in obstore.list(self._store, prefix=f"{self._root}/"):
+            async for batch in obstore.list(self.store, prefix=f"{self._root}/"):
                 newest: dict[str, float] = {}
                 for each in batch:
                     key = each["path"].rpartition("/")[0]
@@ -188,7 +188,7 @@ class ObjectBlobs:
             return None
         lifetime = timedelta(seconds=lifetime_s)
         with _translated_errors():
-            return str(await obstore.sign_async(self._store, "GET", f"{blob.key}/000000", lifetime))
+            return str(await obstore.sign_async(self.store, "GET", f"{blob.key}/000000", lifetime))
 
     async def remove_leftovers(self, before: float) -> None:
         if self._folder is not None:

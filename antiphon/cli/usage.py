@@ -17,7 +17,7 @@ from antiphon.errors import SetupError
 
 from .client import RequestFailed, Server, find_server
 
-__all__ = ["GROUPS", "run"]
+__all__ = ["COLUMNS", "GROUPS", "run"]
 
 #: Name of a group on the command line → name in the API.
 GROUPS: Mapping[str, str] = {"key": "api_key_id", "model": "model", "tenant": "project_id"}
@@ -30,7 +30,7 @@ _WIDTHS: Mapping[str, tuple[int, int, str]] = {
 #: all columns.
 _MIN_WIDTH = 140
 #: Heading → field of a result.
-_COLUMNS: Mapping[str, str] = {
+COLUMNS: Mapping[str, str] = {
     "requests": "num_model_requests",
     "failed": "num_failed_requests",
     "input": "input_tokens",
@@ -56,7 +56,7 @@ def run(
     combination of values of these fields. Within a period, the row with the most tokens comes
     first. ``now``: the current time in Unix seconds. Raises ``SetupError``."""
     width = "1h" if by_hour else "1d"
-    heading = ["hour" if by_hour else "day", *groups, *_COLUMNS]
+    heading = ["hour" if by_hour else "day", *groups, *COLUMNS]
     try:
         rows = list(_rows(find_server(loaded), width, periods, groups, now))
     except RequestFailed as error:
@@ -104,6 +104,6 @@ def _tokens(result: Mapping[str, Any]) -> int:
 
 
 def _numbers(result: Mapping[str, Any]) -> list[int]:
-    numbers = {name: int(result[field]) for name, field in _COLUMNS.items()}
+    numbers = {name: int(result[field]) for name, field in COLUMNS.items()}
     numbers["mean_ms"] = round(numbers["mean_ms"] / max(1, numbers["requests"]))
     return list(numbers.values())

@@ -21,7 +21,7 @@ from antiphon.wire.parsing.json_body import BodyLimits
 
 from .error_paths import ErrorPaths
 
-__all__ = ["read_messages"]
+__all__ = ["INPUT_PARTS", "OUTPUT_PARTS", "ROLES", "read_messages"]
 
 _CALL_TYPES = ("function", "custom")
 
@@ -64,9 +64,9 @@ class _MessageReader:
             raise missing_parameter(f"{path}.role")
         if not isinstance(role, str):
             raise invalid_type(f"{path}.role", "a string", json_type_name(role))
-        read = _ROLES.get(role)
+        read = ROLES.get(role)
         if read is None:
-            raise invalid_value(f"{path}.role", role, _ROLES)
+            raise invalid_value(f"{path}.role", role, ROLES)
         read(self, fields, path)
 
     def _add(self, item: Json, path: str, **renamed: str) -> None:
@@ -82,7 +82,7 @@ class _MessageReader:
         """Translate a message of the user, the developer or the system."""
         if "content" not in fields:
             raise missing_parameter(f"{path}.content")
-        content = _content(fields["content"], f"{path}.content", _INPUT_PARTS, self._limits)
+        content = _content(fields["content"], f"{path}.content", INPUT_PARTS, self._limits)
         self._add({"type": "message", "role": fields["role"], "content": content}, path)
 
     def _assistant_message(self, fields: Json, path: str) -> None:
@@ -97,9 +97,7 @@ class _MessageReader:
                 )
             part = {"type": "reasoning_text", "text": reasoning}
             self._add({"type": "reasoning", "content": [part]}, f"{path}.reasoning_content")
-        content = _content(
-            fields.get("content", []), f"{path}.content", _OUTPUT_PARTS, self._limits
-        )
+        content = _content(fields.get("content", []), f"{path}.content", OUTPUT_PARTS, self._limits)
         if refusal := fields.get("refusal"):
             parts = [{"type": "output_text", "text": content}] if isinstance(content, str) else []
             content = [*(parts or content), {"type": "refusal", "refusal": refusal}]
@@ -139,7 +137,7 @@ class _MessageReader:
         self._function_call_id = ""
 
     def _add_output(self, call_id: str, kind: str, fields: Json, path: str) -> None:
-        output = _content(fields["content"], f"{path}.content", _INPUT_PARTS, self._limits)
+        output = _content(fields["content"], f"{path}.content", INPUT_PARTS, self._limits)
         tag = "custom_tool_call_output" if kind == "custom" else "function_call_output"
         item = {"type": tag, "call_id": call_id, "output": output}
         self._add(item, path, call_id="tool_call_id", output="content")
@@ -189,7 +187,7 @@ def _arguments(call: Json) -> Json:
     return {"arguments": call.get("arguments") or "{}"}
 
 
-_ROLES: Mapping[str, Callable[[_MessageReader, Json, str], None]] = {
+ROLES: Mapping[str, Callable[[_MessageReader, Json, str], None]] = {
     "system": _MessageReader._input_message,
     "developer": _MessageReader._input_message,
     "user": _MessageReader._input_message,
@@ -245,14 +243,14 @@ def _video(fields: Json, path: str) -> Json:
     return {"type": "input_video", "video_url": video["url"]}
 
 
-_INPUT_PARTS: Mapping[str, Callable[[Json, str], Json]] = {
+INPUT_PARTS: Mapping[str, Callable[[Json, str], Json]] = {
     "text": lambda fields, path: {**fields, "type": "input_text"},
     "image_url": _image,
     "input_audio": lambda fields, path: fields,
     "file": _file,
     "video_url": _video,
 }
-_OUTPUT_PARTS: Mapping[str, Callable[[Json, str], Json]] = {
+OUTPUT_PARTS: Mapping[str, Callable[[Json, str], Json]] = {
     "text": lambda fields, path: {**fields, "type": "output_text"},
     "refusal": lambda fields, path: fields,
 }

@@ -34,7 +34,7 @@ from .chat_stream import ChatStream
 from .error_paths import ErrorPaths
 from .n_choices import read_choice_count, with_seed_offset
 
-__all__ = ["SHARED_FIELDS", "ChatRequest", "parse_chat_request", "read_chat_request"]
+__all__ = ["READERS", "SHARED_FIELDS", "ChatRequest", "parse_chat_request", "read_chat_request"]
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatReq
     choices = read_choice_count(raw.get("n", 1), "n", _MAX_CHOICES)
     fields: Json = {"store": False}
     for name, value in raw.items():
-        if (read := _READERS.get(name)) is not None:
+        if (read := READERS.get(name)) is not None:
             _merge(fields, read(value, name, paths, limits))
         elif name in SHARED_FIELDS:
             fields[name] = value
@@ -316,7 +316,7 @@ def _stream_options(raw: object, path: str, paths: ErrorPaths, limits: BodyLimit
     return {path: fields}
 
 
-_READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], Json]] = {
+READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], Json]] = {
     "messages": _messages,
     "max_completion_tokens": _max_tokens,
     "max_tokens": _max_tokens,
@@ -334,6 +334,6 @@ _READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], Json]] = {
 #: Chat Completions it refers to stored completions, not to stored responses.
 SHARED_FIELDS = frozenset(CreateResponse.__struct_fields__) - {
     *_RESPONSES_API_ONLY,
-    *_READERS,
+    *READERS,
     "store",
 }

@@ -28,7 +28,7 @@ from .error_paths import ErrorPaths
 from .n_choices import read_choice_count, with_seed_offset
 from .text_inputs import TextInput, read_text_inputs
 
-__all__ = ["SHARED_FIELDS", "CompletionRequest", "parse_completion_request"]
+__all__ = ["READERS", "SHARED_FIELDS", "CompletionRequest", "parse_completion_request"]
 
 #: Largest number of continuations of all prompts of one request together.
 _MAX_CONTINUATIONS = 32
@@ -92,7 +92,7 @@ def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
         raise _too_many(len(prompts) * n)
     fields: Json = {"input": "", "store": False, "max_output_tokens": _DEFAULT_TOKENS}
     fields |= {name: raw[name] for name in SHARED_FIELDS if name in raw}
-    for name, read in _READERS.items():
+    for name, read in READERS.items():
         if name in raw:
             fields |= read(raw[name], name)
     try:
@@ -166,7 +166,7 @@ _REFUSED = (
 def _refuse(raw: Json) -> None:
     refuse_unsupported_fields(raw, known=("echo", "logprobs", "n"))
     for name in _REFUSED:
-        if raw.get(name, False) is not False and name not in SHARED_FIELDS and name not in _READERS:
+        if raw.get(name, False) is not False and name not in SHARED_FIELDS and name not in READERS:
             raise InvalidRequest(
                 f"Unsupported parameter: '{name}' is not supported by this API.",
                 param=name,
@@ -187,7 +187,7 @@ def _stream_options(raw: object, path: str) -> Json:
     return {path: fields}
 
 
-_READERS: Mapping[str, Callable[[Any, str], Json]] = {
+READERS: Mapping[str, Callable[[Any, str], Json]] = {
     "max_tokens": lambda raw, path: {"max_output_tokens": raw},
     "logprobs": _logprobs,
     "stream_options": _stream_options,

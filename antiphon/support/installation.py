@@ -19,7 +19,14 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["Installation", "antiphon_command", "detect", "install_command", "needs_extra"]
+__all__ = [
+    "Installation",
+    "antiphon_command",
+    "detect",
+    "install_command",
+    "needs_extra",
+    "requirements_by_extra",
+]
 
 _PACKAGE = "antiphon"
 #: Written by deploy/Dockerfile: the extras of the image, separated by commas.
@@ -80,7 +87,7 @@ def detect(image_file: Path = _IMAGE_FILE) -> Installation:
     if (root / "pyproject.toml").is_file():
         return Installation(kind="checkout", python=python, root=root, has_pip=has_pip)
     return Installation(
-        kind="wheel", python=python, has_pip=has_pip, requirements=_requirements_by_extra()
+        kind="wheel", python=python, has_pip=has_pip, requirements=requirements_by_extra()
     )
 
 
@@ -101,7 +108,7 @@ def needs_extra(what: str, extra: str) -> str:
     return f"{what}. To install it: {install_command(extra)}"
 
 
-def _requirements_by_extra() -> dict[str, tuple[str, ...]]:
+def requirements_by_extra() -> dict[str, tuple[str, ...]]:
     """Return the packages of each extra, from the metadata of the installed package."""
     try:
         lines = requires(_PACKAGE) or []

@@ -18,7 +18,7 @@ import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.processors import StackInfoRenderer, TimeStamper, add_log_level, format_exc_info
 
-__all__ = ["LogLevel", "Style", "capture_libraries", "open_log", "redact"]
+__all__ = ["HEADER_LOGGERS", "LogLevel", "Style", "capture_libraries", "open_log", "redact"]
 
 Style = Literal["json", "human"]
 
@@ -70,7 +70,7 @@ _QUOTED = re.compile(r"[ \t=\r\n\"']")
 
 #: Loggers of OpenTelemetry whose warnings are about trace headers, for example about a
 #: ``traceparent`` that is too long. Clients send these headers, so clients could fill the log.
-_HEADER_LOGGERS = ("opentelemetry.trace.propagation.tracecontext", "opentelemetry.trace.span")
+HEADER_LOGGERS = ("opentelemetry.trace.propagation.tracecontext", "opentelemetry.trace.span")
 
 _Event = MutableMapping[str, Any]
 _Renderer = Callable[[Any, str, _Event], str]
@@ -247,7 +247,7 @@ def capture_libraries(log: Any, *, level: str = "warning") -> None:
     root = logging.getLogger()
     root.handlers[:] = [_LogBridge(log)]
     root.setLevel(level.upper())
-    for name in _HEADER_LOGGERS:
+    for name in HEADER_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
 
     def relay(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:

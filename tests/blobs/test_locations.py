@@ -27,9 +27,9 @@ def opened(url: str, options: dict[str, str] | None = None) -> ObjectBlobs:
 
 
 def test_every_kind_of_storage_is_opened_with_an_address_and_credentials(tmp_path: Path) -> None:
-    config = opened("s3://bucket/some/where", {**KEYS, "region": "eu-west-1"})._store.config
+    config = opened("s3://bucket/some/where", {**KEYS, "region": "eu-west-1"}).store.config
     assert config["endpoint"] == "https://s3.eu-west-1.amazonaws.com"
-    config = opened("s3://bucket", {**KEYS, "endpoint": "http://127.0.0.1:1"})._store.config
+    config = opened("s3://bucket", {**KEYS, "endpoint": "http://127.0.0.1:1"}).store.config
     assert config["endpoint"] == "http://127.0.0.1:1"
     opened("az://container", {"account_name": "name", "account_key": "QUFB"})
     opened("gs://bucket", {"skip_signature": "true"})

@@ -29,10 +29,10 @@ async def test_blobs_pass_the_checks(kind: str, open_kind: OpenBlobs) -> None:
 async def test_damaged_content_is_not_sent_as_a_whole(open_kind: OpenBlobs) -> None:
     blobs = open_kind("folder")
     blob = await blobs.put(chunks(b"content"))
-    await obstore.put_async(blobs._store, f"{blob.key}/000000", b"CONTENT")
+    await obstore.put_async(blobs.store, f"{blob.key}/000000", b"CONTENT")
     with pytest.raises(StoreError, match="damaged"):
         await read_blob(blobs, blob)
-    await obstore.put_async(blobs._store, f"{blob.key}/000000", b"cont")
+    await obstore.put_async(blobs.store, f"{blob.key}/000000", b"cont")
     with pytest.raises(StoreError, match="incomplete"):
         await read_blob(blobs, blob)
 
@@ -40,27 +40,25 @@ async def test_damaged_content_is_not_sent_as_a_whole(open_kind: OpenBlobs) -> N
 async def test_encrypted_content_is_neither_readable_nor_movable(open_kind: OpenBlobs) -> None:
     blobs = open_kind("s3", encrypts=True)
     first, second = [await blobs.put(chunks(text * 99)) for text in (b"secret", b"public")]
-    sealed = await (await obstore.get_async(blobs._store, f"{first.key}/000000")).bytes_async()
+    sealed = await (await obstore.get_async(blobs.store, f"{first.key}/000000")).bytes_async()
     assert b"secret" not in bytes(sealed)
-    await obstore.put_async(blobs._store, f"{second.key}/000000", bytes(sealed))
+    await obstore.put_async(blobs.store, f"{second.key}/000000", bytes(sealed))
     with pytest.raises(StoreError, match="cannot be decrypted"):
         await read_blob(blobs, second)
 
 
 async def test_encryption_is_switched_for_new_content_only(open_kind: OpenBlobs) -> None:
-    blobs = open_kind("folder")
-    plain = await blobs.put(chunks(b"plain"))
-    blobs._encrypts = True
-    sealed = await blobs.put(chunks(b"sealed"))
-    blobs._encrypts = False
-    assert [await read_blob(blobs, each) for each in (plain, sealed)] == [b"plain", b"sealed"]
+    before, after = open_kind("folder"), open_kind("folder", encrypts=True)
+    plain, sealed = await before.put(chunks(b"plain")), await after.put(chunks(b"sealed"))
+    for blobs in (before, after):
+        assert [await read_blob(blobs, each) for each in (plain, sealed)] == [b"plain", b"sealed"]
 
 
 async def test_no_upload_is_left_unfinished(s3: S3Server, open_kind: OpenBlobs) -> None:
     blobs = open_kind("s3")
     await CHECKS["lists_what_a_cancelled_upload_left"](blobs)
     await blobs.put(chunks(bytes(SEGMENT_BYTES + 1)))
-    _, answer = s3.request("GET", f"/{blobs._store.config['bucket']}?uploads")
+    _, answer = s3.request("GET", f"/{blobs.store.config['bucket']}?uploads")
     assert b"<ListMultipartUploadsResult" in answer and b"<Upload>" not in answer
 
 

@@ -30,7 +30,7 @@ class _Server:
 
 
 def _result(model: str, tokens: int) -> dict[str, Any]:
-    fields = dict.fromkeys(usage._COLUMNS.values(), 0)
+    fields = dict.fromkeys(usage.COLUMNS.values(), 0)
     names = {"model": model, "api_key_id": "", "project_id": "t"}
     return {**fields, **names, "input_tokens": tokens, "num_model_requests": 2, "latency_ms": 7}
 

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 from msgspec import Struct
 
+from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
@@ -43,7 +44,18 @@ from tests.conformance.asgi_clients import WebSocketClient
 from tests.golden.models import MODELS
 from tests.harness import asgi_client
 
-__all__ = ["FOREGROUND", "MODES", "NOW", "Answer", "Ask", "Json", "Server", "engine", "local"]
+__all__ = [
+    "FOREGROUND",
+    "MODES",
+    "NOW",
+    "Answer",
+    "Ask",
+    "Json",
+    "Server",
+    "engine",
+    "local",
+    "scripted_engine_of",
+]
 
 Json = dict[str, Any]
 NOW = 1_700_000_000
@@ -100,6 +112,7 @@ class Server:
         providers: Mapping[str, AnyToolProvider] = {},
         containers: ContainerRegistry | None = None,
         blobs: Blobs | None = None,
+        fetcher: Fetcher | None = None,
         tracer: Tracer | None = None,
         metrics: Metrics | None = None,
         **policy: Any,
@@ -123,23 +136,25 @@ class Server:
             created=NOW,
             thinking_budgets=thinking_budgets,
         )
+        self.dependencies = RunDependencies(
+            models=Catalog((model,)),
+            store=store,
+            clock=lambda: self.now,
+            ids=ids,
+            policy=Policy(**{"keepalive_s": 0, **policy}),
+            seal=seal or Encryptor((EncryptionKey.generate(),)),
+            tracer=tracer or Tracer(),
+            on_tool_call=metrics.record_tool_call,
+            on_background_end=metrics.record_background,
+        )
         self.service = Service(
-            RunDependencies(
-                models=Catalog((model,)),
-                store=store,
-                clock=lambda: self.now,
-                ids=ids,
-                policy=Policy(**{"keepalive_s": 0, **policy}),
-                seal=seal or Encryptor((EncryptionKey.generate(),)),
-                tracer=tracer or Tracer(),
-                on_tool_call=metrics.record_tool_call,
-                on_background_end=metrics.record_background,
-            ),
+            self.dependencies,
             OptionalFeatures(
                 prompts=prompts or Prompts(),
                 providers=providers,
                 containers=containers,
                 blobs=blobs,
+                fetcher=fetcher,
             ),
         )
         self.service.start()
@@ -295,11 +310,14 @@ async def send_in_mode(mode: str, server: Server, body: Json) -> Answer:
 
 
 def engine(
-    replies: Sequence[Any] | Callable[[str], Any], model: str = "qwen", chunk: int = 1
+    replies: Sequence[Any] | Callable[[str], Any],
+    model: str = "qwen",
+    chunk: int = 1,
+    wait_s: float = 0,
 ) -> ScriptedEngine:
     """Return an engine that plays ``replies``, with the chat template of a model family."""
     _, special, *_ = MODELS[model]
-    return ScriptedEngine(replies, special=special, card=_card(model), chunk=chunk)
+    return ScriptedEngine(replies, special=special, card=_card(model), chunk=chunk, wait_s=wait_s)
 
 
 def local(scripted: ScriptedEngine, model: str = "qwen") -> LocalBackend:
@@ -307,6 +325,14 @@ def local(scripted: ScriptedEngine, model: str = "qwen") -> LocalBackend:
     if scripted.card == _card(model) and type(scripted.tokenizer) is ByteTokenizer:
         return LocalBackend(scripted, _dialect(model, tuple(scripted.tokenizer.special)))
     return LocalBackend(scripted, _new_dialect(scripted.card, scripted.tokenizer, model))
+
+
+def scripted_engine_of(server: Server) -> ScriptedEngine:
+    """Return the engine of a server over ``local``."""
+    assert isinstance(server.backend, LocalBackend)
+    engine = server.backend.engine
+    assert isinstance(engine, ScriptedEngine)
+    return engine
 
 
 def _card(model: str) -> ModelCard:

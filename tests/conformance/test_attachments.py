@@ -89,11 +89,6 @@ async def fetcher() -> AsyncIterator[Fetcher]:
     await fetcher.close()
 
 
-def with_fetcher(server: Server, fetcher: Fetcher) -> Server:
-    server.service._preparer._attachments.fetcher = fetcher
-    return server
-
-
 # --- images --------------------------------------------------------------------------------------
 
 
@@ -119,7 +114,7 @@ async def test_image_type_is_detected_from_its_bytes(serve: Serve) -> None:
 
 @pytest.mark.requirement("FILE-IMAGES")
 async def test_images_by_id_and_by_url(serve: Serve, fetcher: Fetcher, site: str) -> None:
-    server = with_fetcher(serve(), fetcher)
+    server = serve(fetcher=fetcher)
     name = await upload(server, png())
     parts = (image(file_id=name), image(image_url=f"{site}/a.png", detail="high"))
     answer = await server.post(input=message(*parts))
@@ -187,7 +182,7 @@ async def test_missing_file_is_looked_up_once_per_request() -> None:
 @pytest.mark.requirement("FILE-INPUT")
 async def test_files_are_read_as_text(serve: Serve, fetcher: Fetcher, site: str) -> None:
     pytest.importorskip("kreuzberg")
-    server = with_fetcher(serve(), fetcher)
+    server = serve(fetcher=fetcher)
     name = await upload(server, docx("In Word"), "a.docx")
     parts = (
         file(file_data=data_url(b"a,b", "text/csv"), filename="a.csv"),
@@ -261,7 +256,7 @@ async def test_files_in_every_request_mode(serve: Serve, ask: Ask) -> None:
 async def test_stored_input_equals_sent_input(
     store: Store, serve: Serve, fetcher: Fetcher, site: str
 ) -> None:
-    server = with_fetcher(serve(on=store), fetcher)
+    server = serve(on=store, fetcher=fetcher)
     name = await upload(server, b"secret text", "a.txt")
     parts = [file(file_id=name), image(image_url=f"{site}/a.png", detail="auto")]
     first = (await server.post(input=message(*parts))).json()
@@ -366,7 +361,7 @@ async def test_token_count_includes_files(serve: Serve) -> None:
 async def test_unusable_part_is_rejected_with_its_path(
     serve: Serve, ask_foreground: Ask, fetcher: Fetcher, part: Json, field: str, code: str
 ) -> None:
-    server = with_fetcher(serve(), fetcher)
+    server = serve(fetcher=fetcher)
     rejection = (await ask_foreground(server, input=[*message(), *message(part)])).rejection
     assert rejection["http"] == 400
     assert (rejection["param"], rejection["code"]) == (f"input[1].content[1]{field}", code)
@@ -408,7 +403,7 @@ async def test_urls_are_rejected_without_a_fetcher(serve: Serve) -> None:
 async def test_too_large_attachments_are_rejected(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, fetcher: Fetcher
 ) -> None:
-    server = with_fetcher(serve(), fetcher)
+    server = serve(fetcher=fetcher)
     small = png()
     huge = small[:16] + b"\0\1\0\0" * 2 + small[24:]  # 65536 x 65536 in its header
     wide = message(image(image_url=data_url(huge)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
 
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
@@ -31,16 +32,20 @@ def limited(
     server: Server, key: ClientLimits, tenant: ClientLimits | None = None
 ) -> httpx.AsyncClient:
     """Return a client with a key that has limits, of a tenant that has limits."""
+    app = limited_app(server, key, tenant)
+    return asgi_client(app, headers={"authorization": "Bearer secret"})
+
+
+def limited_app(server: Server, key: ClientLimits, tenant: ClientLimits | None = None) -> ASGIApp:
     entry = AuthKey(name="k", tenant="t", sha256=hashlib.sha256(b"secret").hexdigest(), limits=key)
     access = AuthConfig(keys=(entry,), tenants={} if tenant is None else {"t": tenant})
     numbers = iter(range(1000))
-    app = create_app(
+    return create_app(
         server.service,
         access,
         ids=lambda prefix: f"{prefix}_l{next(numbers)}",
         log=open_log(server.log),
     )
-    return asgi_client(app, headers={"authorization": "Bearer secret"})
 
 
 def error_of(reply: httpx.Response, status: int) -> dict[str, Any]:
@@ -134,7 +139,8 @@ async def test_what_only_a_tool_uses_needs_the_permission_for_the_tool(
 async def test_requests_at_a_time_are_limited(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(SteppedBackend([ANSWER, Text("Hel"), gate, Close(), finish()]))
-    client = limited(server, ClientLimits(), ClientLimits(concurrent_requests=1))
+    app = limited_app(server, ClientLimits(), ClientLimits(concurrent_requests=1))
+    client = asgi_client(app, headers={"authorization": "Bearer secret"})
     ask = {"model": "tiny", "input": "hi"}
     first = asyncio.create_task(client.post("/v1/responses", json=ask))
     while not server.service.active_runs:
@@ -144,7 +150,6 @@ async def test_requests_at_a_time_are_limited(serve: Serve) -> None:
         error = error_of(reply, 429)
         assert error["code"] == "rate_limit_exceeded" and reply.headers["retry-after"] == "1"
         assert "Your organization has 1 requests in progress" in error["message"]
-    app = client._transport.app  # type: ignore[attr-defined]
     async with WebSocketClient(app, authorization="Bearer secret") as wire:
         wire.create(**ask)
         (event,) = await wire.events()

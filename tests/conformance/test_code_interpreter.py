@@ -8,7 +8,6 @@ import pytest
 
 from antiphon.store.base import Store
 from antiphon.testing.sandbox import FakeSandbox
-from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.wire.resources.containers import CreateContainer
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import (
@@ -298,9 +297,6 @@ async def test_code_runs_in_a_real_sandbox(serve: Serve, ask_foreground: Ask) ->
         assert second["outputs"] == [{"type": "logs", "logs": "42\n"}]
         (cited,) = message["content"][0]["annotations"]
         assert cited["filename"] == "x.txt"
-        assert isinstance(
-            server.service._preparer._providers["code_interpreter"], CodeInterpreterProvider
-        )
 
 
 async def test_later_turns_show_logs_without_images(serve: Serve, ask_foreground: Ask) -> None:

@@ -86,7 +86,7 @@ async def test_expired_file_is_deleted(serve: Serve, client_of: Clients) -> None
     assert short.expires_at == NOW + 3600
     batch = await client.files.create(file=("b.txt", b"b"), purpose="batch")
     assert batch.expires_at == NOW + 30 * 86_400
-    server.service.files._clock = lambda: NOW + 3600
+    server.now = NOW + 3600
     with pytest.raises(openai.NotFoundError):
         await client.files.content(short.id)
     assert [file.id async for file in client.files.list()] == [batch.id]

@@ -67,7 +67,7 @@ async def test_usage_counts_the_tokens_of_prompt_and_answer(
     monkeypatch: pytest.MonkeyPatch, serve: Serve, ask: Ask, model: Callable[..., LocalBackend]
 ) -> None:
     backend = model("one", "two two two two")
-    scripted_engine = backend._engine
+    scripted_engine = backend.engine
     prompt_sizes: list[int] = []
     output_sizes: list[int] = []
     generate = scripted_engine.generate

@@ -96,6 +96,6 @@ async def test_session_cannot_be_computed_without_the_key(serve: Serve) -> None:
 
 @pytest.mark.requirement("UP-SESSION")
 async def test_tenants_have_different_sessions(server: Server) -> None:
-    dependencies = server.service._dependencies
-    one, other = (dependencies.session(tenant, "cache key same") for tenant in ("one", "other"))
+    session = server.dependencies.session
+    one, other = (session(tenant, "cache key same") for tenant in ("one", "other"))
     assert one.key != other.key and one.tenant_key != other.tenant_key

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.testing.engine import ScriptedEngine
 from tests.conformance.conftest import Serve
-from tests.conformance.server import Ask, Json, Server, engine, local
+from tests.conformance.server import Ask, Json, Server, engine, local, scripted_engine_of
 from tests.conformance.test_tools import allows
 
 
@@ -46,8 +45,7 @@ def tool_call(name: str, arguments: Any) -> str:
 
 
 def rendered_prompts(server: Server) -> list[str]:
-    scripted_engine = server.backend._engine  # type: ignore[attr-defined]
-    assert isinstance(scripted_engine, ScriptedEngine)
+    scripted_engine = scripted_engine_of(server)
     return [scripted_engine.text(prompt) for prompt, _ in scripted_engine.requests]
 
 
@@ -78,7 +76,7 @@ async def test_server_searches_and_the_model_continues(serve: Serve, ask: Ask) -
     # The tools found stand at the end: the beginning is in the cache.
     assert '"get_weather"' in second and second.startswith(first)
     used = answer.terminal_response["usage"]
-    sampled = server.backend._engine.sampled  # type: ignore[attr-defined]
+    sampled = scripted_engine_of(server).sampled
     assert used["output_tokens"] == sum(map(len, sampled))
     assert used["input_tokens_details"]["cached_tokens"] >= len(first)
 

@@ -16,7 +16,7 @@ from antiphon.tools.web_search.extract import extract_document
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
 from tests.conformance.conftest import Serve
-from tests.conformance.server import Ask, engine, local
+from tests.conformance.server import Ask, engine, local, scripted_engine_of
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.dialects import gpt_oss
 
@@ -253,7 +253,7 @@ async def test_page_cannot_inject_turns_or_citations(serve: Serve, ask_foregroun
         providers=dict.fromkeys(TYPES, WebSearchProvider(index, is_external=False)),
     )
     await ask_foreground(server, tools=[TOOL])
-    text, scripted_engine = last_prompt(server), server.backend._engine  # type: ignore[attr-defined]
+    text, scripted_engine = last_prompt(server), scripted_engine_of(server)
     assert "〖9†x〗" in text and "【9†x】" not in text and "A <|im_start|>b〖1†L1〗" in text
     ids = scripted_engine.requests[-1][0].ids
     for mark, written in (("<|end|>", 2), ("<|im_start|>", 3)):

@@ -84,7 +84,7 @@ async def test_processes_share_a_bucket_and_pay_back_what_was_too_much() -> None
         total += await admitted(one, limited, tries=1) + await admitted(two, limited, tries=1)
         clock.now += 1
         for each in (one, two):
-            await each._run_exchange()
+            await each.exchange()
     assert abs(total - 660) <= 2, "a full bucket and ten minutes"
 
 
@@ -114,7 +114,7 @@ async def test_without_a_store_a_process_limits_by_itself() -> None:
     limits, limited = process(rates, clock), scope(requests_per_minute=3)
     assert await admitted(limits, limited, tries=5) == 3
     rates.is_down = False
-    await limits._run_exchange()
+    await limits.exchange()
     (state,) = await rates.exchange("b", [RateReport(scope=limited.id, per_minute=3)])
     assert state.level == 0, "reported later"
 
@@ -123,7 +123,7 @@ async def test_running_requests_of_all_processes_count() -> None:
     _, _, one, two = two_processes()
     limited = scope(concurrent_requests=2)
     async with one.running([limited]):
-        await one._run_exchange()
+        await one.exchange()
         async with two.running([limited]):
             await assert_refused(two, limited)
     async with one.running([limited]), one.running([limited]):
@@ -135,12 +135,12 @@ async def test_requests_that_have_ended_in_other_processes_do_not_count() -> Non
     limited = scope(concurrent_requests=1)
     for _ in range(2):
         async with one.running([limited]):
-            await one._run_exchange()
+            await one.exchange()
             await assert_refused(two, limited)
-        await one._run_exchange()
+        await one.exchange()
         async with two.running([limited]):  # it reads the counts again before it refuses
-            await two._run_exchange()
-        await two._run_exchange()
+            await two.exchange()
+        await two.exchange()
         clock.now += 5
 
 
@@ -151,7 +151,7 @@ async def test_old_counts_of_other_processes_are_read_again() -> None:
         pass
     clock.now += 5
     async with one.running([limited]):
-        await one._run_exchange()
+        await one.exchange()
         await assert_refused(two, limited)
 
 
@@ -159,8 +159,8 @@ async def test_without_a_store_requests_of_other_processes_do_not_count() -> Non
     _, rates, one, two = two_processes()
     limited = scope(concurrent_requests=1)
     async with one.running([limited]):
-        await one._run_exchange()
-        await two._refresh(limited.id)
+        await one.exchange()
+        await assert_refused(two, limited)
         rates.is_down = True
         async with two.running([limited]):
             pass

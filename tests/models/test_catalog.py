@@ -178,14 +178,14 @@ async def test_folder_with_one_model_is_that_model(
 
 def test_picture_encoder_beside_the_model_is_its_own(tmp_path: Path) -> None:
     encoder = tmp_path / "mmproj-m.gguf"
-    assert module._projector(Model(source=str(tmp_path))) is None
+    assert module.find_projector(Model(source=str(tmp_path))) is None
     encoder.touch()
-    assert module._projector(Model(source=str(tmp_path))) == encoder
+    assert module.find_projector(Model(source=str(tmp_path))) == encoder
     named = tmp_path / "named.gguf"
-    assert module._projector(Model(source=str(tmp_path), projector=named)) == named
+    assert module.find_projector(Model(source=str(tmp_path), projector=named)) == named
     (tmp_path / "other-mmproj.gguf").touch()
-    assert module._projector(Model(source=str(tmp_path))) is None
-    assert module._projector(Model(source="org/model:Q4_K_M")) is None
+    assert module.find_projector(Model(source=str(tmp_path))) is None
+    assert module.find_projector(Model(source="org/model:Q4_K_M")) is None
 
 
 async def test_option_the_engine_ignores_is_refused() -> None:

@@ -123,7 +123,7 @@ async def test_full_disk_is_reported_in_one_line(
     ],
 )
 def test_reason_of_pip_is_found_in_its_output(line: bytes, is_reason: bool) -> None:
-    assert bool(pull._PIP_FAULT.match(line)) is is_reason
+    assert bool(pull.PIP_FAULT.match(line)) is is_reason
 
 
 async def test_unwritable_cache_is_a_one_line_error(package: Path) -> None:

@@ -31,10 +31,14 @@ def store() -> LostAnswers:
     return LostAnswers()
 
 
+def quota_of(store: LostAnswers, lease_s: float) -> ResponseQuota:
+    limits = TenantQuotas(Quotas(max_responses=1))
+    return ResponseQuota(store, limits, owner="one", lease_s=lease_s)
+
+
 @pytest.fixture
 def quota(store: LostAnswers) -> ResponseQuota:
-    limits = TenantQuotas(Quotas(max_responses=1))
-    return ResponseQuota(store, limits, owner="one", lease_s=3600)
+    return quota_of(store, lease_s=3600)
 
 
 async def is_full(store: LostAnswers) -> bool:
@@ -64,14 +68,14 @@ async def test_given_up_attempt_leaves_the_room_of_a_newer_one(
     assert not await is_full(store)
 
 
-async def test_given_up_attempt_is_released(store: LostAnswers, quota: ResponseQuota) -> None:
-    quota._lease_s = 0.001  # it is released twice, so much later
+async def test_given_up_attempt_is_released(store: LostAnswers) -> None:
+    quota = quota_of(store, lease_s=0.001)  # it is released twice, a lease apart
     store.lost = 1
     with pytest.raises(StoreError):
         await quota.reserve("t", "resp_a")
     async with asyncio.timeout(60):
-        await quota._releases.wait()
-    assert not quota._attempts
+        while quota.open_count:
+            await asyncio.sleep(0)
     assert not await is_full(store)
 
 
@@ -83,7 +87,7 @@ async def test_last_of_two_attempts_releases_the_room(
     await first()
     assert await is_full(store)
     await second()
-    assert not quota._attempts
+    assert quota.open_count == 0
     assert not await is_full(store)
 
 
@@ -93,4 +97,4 @@ async def test_refused_attempt_leaves_nothing_behind(
     assert not await is_full(store)  # which takes the room
     with pytest.raises(QuotaExceeded):
         await quota.reserve("t", "resp_a")
-    assert not quota._attempts
+    assert quota.open_count == 0

@@ -205,7 +205,7 @@ async def test_missing_parts_are_reported_in_one_line(
 
 def test_invalid_python_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="is not a Python that the sandbox can run"):
-        bubblewrap._python_folders(str(tmp_path / "python"))
+        bubblewrap.python_folders(str(tmp_path / "python"))
 
 
 def test_box_works_on_uvloop() -> None:
@@ -279,5 +279,5 @@ def test_setting_that_forbids_namespaces_is_named(
     for name, value in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{value}\n")
-    found = bubblewrap._remedy(tmp_path)
+    found = bubblewrap.remedy(tmp_path)
     assert found.endswith(remedy) and bool(found) == bool(remedy)

@@ -72,7 +72,7 @@ def test_running_copy_is_a_checkout() -> None:
 
 
 def test_metadata_names_the_packages_of_each_extra() -> None:
-    found = installation._requirements_by_extra()
+    found = installation.requirements_by_extra()
     for extra in ("llama", "programs", "sandbox"):
         declared = [
             re.split(r"[<>=;]", each)[0] for each in PROJECT["optional-dependencies"][extra]

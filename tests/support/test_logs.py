@@ -125,7 +125,7 @@ def global_state() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    for name in logs._HEADER_LOGGERS:
+    for name in logs.HEADER_LOGGERS:
         logging.getLogger(name).setLevel(logging.NOTSET)
     structlog.reset_defaults()
 

@@ -61,8 +61,8 @@ FROM_UPSTREAMS = {
 
 def test_table_has_every_code_and_no_other() -> None:
     named = {code for call in calls() for code in literals(call)}
-    named |= {code for pair in attachments._ERROR_CODES.values() for code in pair}
-    named |= {*attachments._DOWNLOAD_CODES, errors.CONTEXT_LENGTH_EXCEEDED}
+    named |= {code for pair in attachments.ERROR_CODES.values() for code in pair}
+    named |= {*attachments.DOWNLOAD_CODES, errors.CONTEXT_LENGTH_EXCEEDED}
     named |= {str(code) for code in PARSED} | {"insufficient_quota", "rate_limit_exceeded"}
     named |= {"http_error", "steering_not_supported"} | FROM_UPSTREAMS
     assert named - NOT_FOR_CLIENTS == set(ERROR_CODES)

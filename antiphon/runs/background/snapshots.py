@@ -52,6 +52,10 @@ class Snapshots:
         #: Least recently polled first.
         self._states: dict[_Key, _State] = {}
 
+    def __len__(self) -> int:
+        """Return the number of runs whose state is kept."""
+        return len(self._states)
+
     async def read(self, tenant: str, response: Response) -> Response | None:
         """Return the current state of a running response. Returns None if the run has ended."""
         key = (tenant, response.id, response.created_at)

@@ -33,6 +33,14 @@ class AgingCache(Generic[_T]):
         self._entries: OrderedDict[tuple[str, str], CacheEntry[_T]] = OrderedDict()
         self._bytes = 0
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def size_bytes(self) -> int:
+        """The sizes of all values together."""
+        return self._bytes
+
     def get(self, key: tuple[str, str]) -> CacheEntry[_T] | None:
         """Return the entry of a key. Returns None if the key has no entry."""
         return self._entries.get(key)

@@ -64,6 +64,14 @@ class ChainCache:
         self._store = store
         self._cache: AgingCache[LoadedChain] = AgingCache(max_bytes=max_bytes, max_age_s=max_age_s)
 
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all cached chains, with their token ids."""
+        return self._cache.size_bytes
+
     async def get(self, tenant: str, response_id: str) -> LoadedChain | None:
         """Return the chain of responses that ends with this response. Returns None if the response
         is unknown, deleted or expired."""

@@ -29,7 +29,15 @@ from antiphon.stream.kinds import KINDS
 from antiphon.support.installation import needs_extra
 from antiphon.wire import items as it
 
-__all__ = ["Attachments", "InvalidPart", "PartSource", "part_source", "url_to_fetch"]
+__all__ = [
+    "DOWNLOAD_CODES",
+    "ERROR_CODES",
+    "Attachments",
+    "InvalidPart",
+    "PartSource",
+    "part_source",
+    "url_to_fetch",
+]
 
 _AttachmentPart = it.InputImage | it.InputFile | it.ComputerScreenshot
 
@@ -327,7 +335,7 @@ Reason = Literal["none", "base64", "unknown", "empty", "large", "pixels", "forma
 
 
 class InvalidPart(Exception):
-    """Raised for an image or file that cannot be used. ``reason``: a key of ``_ERROR_CODES``."""
+    """Raised for an image or file that cannot be used. ``reason``: a key of ``ERROR_CODES``."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -379,7 +387,7 @@ def _filename(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str
 # --- errors --------------------------------------------------------------------------------------
 
 #: Reason → error code of OpenAI's API, for images and for files.
-_ERROR_CODES: Mapping[str, tuple[str, str]] = {
+ERROR_CODES: Mapping[str, tuple[str, str]] = {
     "none": ("invalid_image", "invalid_file"),
     "base64": ("invalid_base64_image", "invalid_file_data"),
     "url": ("invalid_image_url", "invalid_file_url"),
@@ -396,7 +404,7 @@ _ERROR_CODES: Mapping[str, tuple[str, str]] = {
     "unsupported": ("invalid_image_format", "unsupported_file"),
     "missing": ("invalid_image_format", "unsupported_file"),
 }
-_DOWNLOAD_CODES = ("failed_to_download_image", "failed_to_download_file")
+DOWNLOAD_CODES = ("failed_to_download_image", "failed_to_download_file")
 _DOCUMENT_ERRORS: Mapping[str, str] = {
     "unsupported": "it is neither text nor a document of a known type",
     "encrypted": "it is protected by a password",
@@ -416,10 +424,10 @@ def _refusal(
     param = path if path == _PROMPT_PATH else f"{path}{_field(part, error)}"
     if isinstance(error, FetchError) and error.reason not in ("url", "large"):
         message = f"Error while downloading the {what} of '{param}': {error}."
-        return InvalidRequest(message, param=param, code=_DOWNLOAD_CODES[is_file])
+        return InvalidRequest(message, param=param, code=DOWNLOAD_CODES[is_file])
     if error.reason == "unknown":
-        return NotFound(str(error), param=param, code=_ERROR_CODES["unknown"][is_file])
-    code = _ERROR_CODES.get(error.reason, _ERROR_CODES["bomb"])[is_file]
+        return NotFound(str(error), param=param, code=ERROR_CODES["unknown"][is_file])
+    code = ERROR_CODES.get(error.reason, ERROR_CODES["bomb"])[is_file]
     reason = _document_error(error) if isinstance(error, UnreadableDocument) else str(error)
     return InvalidRequest(f"Invalid {what} in '{param}': {reason}.", param=param, code=code)
 

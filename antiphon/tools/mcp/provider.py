@@ -80,13 +80,13 @@ class McpProvider:
     ) -> None:
         self._fails_response = fails_response
         self._configured = configured
-        self._pool = pool
+        self.pool = pool
         self._allow_urls = allow_urls
         self._networks = tuple(networks)
 
     async def close(self) -> None:
         """Close all MCP sessions."""
-        await self._pool.close()
+        await self.pool.close()
 
     def check(self, tool: Mcp, path: str) -> None:
         check_label(tool.server_label, f"{path}.server_label")
@@ -186,7 +186,7 @@ class McpProvider:
 
     async def _list_tools(self, label: str, session: SessionKey) -> tuple[ListedTool, ...]:
         try:
-            return await self._pool.call(session, fetch_tools)
+            return await self.pool.call(session, fetch_tools)
         except McpFailure as error:
             reason = error.details.message
             message = f"Error retrieving tool list from MCP server: '{label}'. {reason}"
@@ -269,7 +269,7 @@ class McpProvider:
                 return await client.call_tool(name, parsed_arguments)
 
             try:
-                result = await self._pool.call(session, call_tool)
+                result = await self.pool.call(session, call_tool)
             except McpFailure as error:
                 yield _failed_result(error.details.error)
                 return

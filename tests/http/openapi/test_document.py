@@ -109,8 +109,8 @@ def test_clients_may_send_annotations_of_any_type(document: Json) -> None:
 
 def test_chat_body_has_the_fields_that_the_parser_reads() -> None:
     own = set(ChatFields.__struct_fields__)
-    assert own >= chat_request._READERS.keys()
-    assert own - chat_request._READERS.keys() == {
+    assert own >= chat_request.READERS.keys()
+    assert own - chat_request.READERS.keys() == {
         "n",
         "store",
         "continue_final_message",
@@ -140,7 +140,7 @@ def test_messages_have_the_roles_blocks_and_tools_that_the_parser_reads() -> Non
 
 def test_completion_body_has_the_fields_that_the_parser_reads() -> None:
     own = set(CompletionFields.__struct_fields__)
-    assert own - completion_request._READERS.keys() == {"prompt", "n", "echo"}
+    assert own - completion_request.READERS.keys() == {"prompt", "n", "echo"}
     assert not own & set(completion_request.SHARED_FIELDS)
 
 
@@ -148,6 +148,6 @@ def test_chat_messages_have_the_roles_and_parts_that_the_parser_reads() -> None:
     def values(cls: Any, field: str) -> set[str]:
         return set(get_args(get_type_hints(cls)[field]))
 
-    assert values(ChatInputMessage, "role") == chat_messages._ROLES.keys()
-    kinds = chat_messages._INPUT_PARTS.keys() | chat_messages._OUTPUT_PARTS.keys()
+    assert values(ChatInputMessage, "role") == chat_messages.ROLES.keys()
+    kinds = chat_messages.INPUT_PARTS.keys() | chat_messages.OUTPUT_PARTS.keys()
     assert values(ChatPart, "type") == kinds

@@ -112,7 +112,7 @@ async def test_ended_run_has_no_snapshot() -> None:
         RunEnd(stored=ended_response("a"), batch=EventBatch(first=99, count=0, lines=b"")),
     )
     assert await read.read("t", run.response) is None
-    assert not read._states
+    assert len(read) == 0
 
 
 async def test_response_created_again_has_its_own_snapshot() -> None:
@@ -139,4 +139,4 @@ async def test_states_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await run.start(store)
         await run.write(["word "] * 50)
         assert await read.read("t", run.response) == run.writer.response
-    assert len(read._states) == 1
+    assert len(read) == 1

@@ -595,9 +595,7 @@ async def test_run_with_tools_continues_from_its_last_turn(store: Store) -> None
     replies = [tool_call("dice__roll", {"n": 1}), words]
 
     def backend() -> LocalBackend:
-        scripted_engine = engine(replies)
-        scripted_engine._wait_s = 0.002
-        return local(scripted_engine)
+        return local(engine(replies, wait_s=0.002))
 
     dice = Dice()
     async with serving(backend(), store, providers={"mcp": dice}) as first:

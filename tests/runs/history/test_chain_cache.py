@@ -63,7 +63,7 @@ async def test_cache_size_is_limited() -> None:
     for n in range(30):
         await store.save("t", make_response(f"{n}", text="x" * 1_000))
         await chains.get("t", f"resp_{n}")
-        assert chains._cache._bytes <= 20_000
+        assert chains.size_bytes <= 20_000
     await store.save("t", make_response("next", "0"))
     assert await _responses(chains, "resp_next") == await store.load_chain("t", "resp_next")
 
@@ -73,12 +73,14 @@ async def test_chains_that_nobody_continues_are_dropped(monkeypatch: pytest.Monk
     chains = ChainCache(store, max_age_s=100)
     loop = asyncio.get_running_loop()
     start = loop.time()
+    sizes = []
     for name, seconds in (("a", 0), ("b", 60), ("c", 120)):
         monkeypatch.setattr(loop, "time", lambda at=start + seconds: at)
-        await store.save("t", make_response(name))
-        await chains.get("t", f"resp_{name}")
-    assert [id for _, id in chains._cache._entries] == ["resp_b", "resp_c"]
-    assert chains._cache._bytes == sum(entry.bytes for entry in chains._cache._entries.values())
+        await store.save("t", make_response(name, text=name * (seconds + 1)))
+        chain = await chains.get("t", f"resp_{name}")
+        assert chain is not None
+        sizes.append(2 * chain.bytes)
+    assert (len(chains), chains.size_bytes) == (2, sum(sizes[1:])), "b and c"
 
 
 async def test_token_ids_of_a_continued_chain_are_extended() -> None:
@@ -99,8 +101,8 @@ async def test_token_ids_of_a_continued_chain_are_extended() -> None:
             pairs = zip(before.ids[:base], chain.tokens.ids, strict=False)
             assert all(one is other for one, other in pairs)
         before = chain.tokens
-    [entry] = chains._cache._entries.values()
-    assert before is not None and entry.bytes == 2 * entry.value.bytes + 16 * len(before.ids)
+    assert chain is not None and chain.tokens is not None and len(chains) == 1
+    assert chains.size_bytes == 2 * chain.bytes + 16 * len(chain.tokens.ids)
 
 
 async def test_token_ids_of_another_vocabulary_are_not_extended() -> None:

@@ -61,7 +61,9 @@ class Model:
     """A backend that writes ``summary`` if a summary is requested, and otherwise answers. Each
     character counts as a token."""
 
-    def __init__(self, summary: str = "SUMMARY", size: int | None = 100_000) -> None:
+    def __init__(
+        self, summary: str | Sequence[Delta] = "SUMMARY", size: int | None = 100_000
+    ) -> None:
         self.summary = summary
         self.backend = ScriptedBackend(self._reply, context_size=size)
         self._prepare = self.backend.prepare
@@ -316,8 +318,7 @@ async def test_long_user_message_is_truncated_in_the_middle() -> None:
 
 
 async def test_empty_summary_gives_a_valid_compaction_item() -> None:
-    model = Model(summary="")
-    model.backend._scripts = lambda c, o: [Finish("stop", Usage())]
+    model = Model(summary=[Finish("stop", Usage())])
     service = model.make_service()
     response = await respond(service, input=[user("one"), assistant("1"), TRIGGER])
     assert response.status == "completed"
@@ -328,7 +329,6 @@ async def test_empty_summary_gives_a_valid_compaction_item() -> None:
 
 
 async def test_reasoning_is_not_part_of_the_summary() -> None:
-    model = Model()
     deltas: list[Delta] = [
         Open(it.Reasoning(summary=())),
         Text("hmm"),
@@ -337,7 +337,7 @@ async def test_reasoning_is_not_part_of_the_summary() -> None:
         Text("S"),
         Close(),
     ]
-    model.backend._scripts = lambda c, o: deltas if model.is_summary_request(c) else "A"
+    model = Model(summary=deltas)
     service = model.make_service()
     response = await respond(service, input=[user("a"), TRIGGER])
     await respond(service, input=[*to_wire(response.output), user("b")])

@@ -131,7 +131,7 @@ async def test_closing_a_call_cancels_it_at_the_server(provider: McpProvider, to
         assert (
             await call_tool(toolset, "add", '{"a": 1, "b": 1}')
         ).text == "2"  # in the same session
-    assert provider._pool.session_count == 1
+    assert provider.pool.session_count == 1
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
@@ -214,7 +214,7 @@ async def test_tools_listed_in_the_conversation_are_reused(provider: McpProvider
     assert provider.leading_item(request, response_context()) is not None
     async with provider.open(request, response_context(LISTED_ONE)) as toolset:
         assert [function.tool.name for function in toolset.functions] == ["add"]
-        assert provider._pool.session_count == 0
+        assert provider.pool.session_count == 0
         error = (await call_tool(toolset, "add")).fields["error"]
         assert "could not be reached" in error["message"]
 
@@ -239,7 +239,7 @@ async def test_sessions_are_separate_per_tenant_and_credential(
                 assert (
                     await call_tool(toolset, "whoami", tenant=tenant)
                 ).text == f"Bearer {key} None"
-    assert provider._pool.session_count == 4
+    assert provider.pool.session_count == 4
 
 
 async def remember(
@@ -314,7 +314,7 @@ async def test_session_is_shared_between_tasks(provider: McpProvider, toys: Toys
 
     tasks = [asyncio.create_task(use()) for _ in range(8)]
     assert await asyncio.gather(*tasks) == ["3"] * 8
-    assert provider._pool.session_count == 1
+    assert provider.pool.session_count == 1
     await asyncio.create_task(provider.close())
 
 
