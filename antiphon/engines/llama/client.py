@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import httptools
 import msgspec
@@ -128,9 +128,9 @@ class _Exchange(asyncio.Protocol):
     # --- called by the event loop and by the parser ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-        transport.write(self._request)
+        # No check of the class: the transports of uvloop are not subclasses of asyncio's.
+        self._transport = cast(asyncio.WriteTransport, transport)
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         if self._done.done():
