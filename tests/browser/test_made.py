@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

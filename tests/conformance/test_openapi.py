@@ -93,11 +93,7 @@ async def test_no_operation_shows_objects_of_another_tenant(
         ids=lambda prefix: prefix,
         log=open_log(io.StringIO()),
     )
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app),
-        base_url="http://localhost",
-        headers={"authorization": "Bearer secret"},
-    ) as stranger:
+    async with asgi_client(app, headers={"authorization": "Bearer secret"}) as stranger:
         call = DocumentedClient(server.client, document, record_query(monkeypatch), stranger)
         await call_objects(call)
         for module in modules_with_calls():
