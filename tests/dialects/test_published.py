@@ -32,7 +32,7 @@ from antiphon.wire.items import (
 from antiphon.wire.response import Effort, ReasoningConfig
 from antiphon.wire.tools import Function, Namespace
 from tests.dialects.grammars import ConstrainedWriter
-from tests.dialects.replies import items, merged, specials, write_calls
+from tests.dialects.replies import items, read, specials, write_calls
 
 FOLDER = Path(__file__).parent / "templates"
 #: Those in the tests of families, under other names.
@@ -170,6 +170,7 @@ def test_calls_of_the_template_are_parsed(name: str, count: int) -> None:
     deltas: list[Delta] = []
     for token in ids:
         deltas += list(rendered.parser.feed(Chunk(ids=(token,))))[1:]
+    deltas += rendered.parser.finish("stop")
     found = [item for item in items(deltas)[0] if "call" in item]
     traits = model_dialect._with_tools.capabilities
     expected = count if traits.parallel_calls or not traits.results else 1
@@ -198,7 +199,7 @@ def test_calls_of_the_template_in_a_tool_loop_are_parsed(name: str) -> None:
     question = Conversation(items=(user("Where?"),))
     parsers = (model_dialect.render(question, options).parser for _ in range(2))
     whole, apart = (
-        merged(delta for chunk in chunks for delta in list(parser.feed(Chunk(ids=chunk)))[1:])
+        read(parser, chunks)
         for parser, chunks in zip(parsers, ([tuple(ids)], [(id,) for id in ids]), strict=True)
     )
     assert whole == apart

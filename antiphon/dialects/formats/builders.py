@@ -23,6 +23,7 @@ from .types import (
     END,
     PARAMETER,
     START,
+    TEXT,
     THINKING,
     UNWRAPPED,
     CallSyntax,
@@ -696,7 +697,7 @@ def function_tags(
     """
     first, last = f"<{section}>", f"</{section}>"
     begin, end = (">\n", "\n</parameter>{line}") if lines else (">", "</parameter>{line}")
-    return _tagged_calls(
+    row = _tagged_calls(
         name,
         (first, last),
         ("<function=", ">", "</function>"),
@@ -716,6 +717,7 @@ def function_tags(
         trims=lines,
         **metadata,
     )
+    return replace(row, ends_reasoning=True)
 
 
 def invoke_tags(
@@ -992,7 +994,7 @@ def recipient_tags(
         **metadata,
     )
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
-    recipients = {f"{to}self{message}": THINKING, f"{to}user{message}": START, to: "header"}
+    recipients = {f"{to}self{message}": THINKING, f"{to}user{message}": TEXT, to: "header"}
     closing = f"</{tag}function_calls>"
     rest: Sequences = ((f"<|eom|>{again}",), ("<|eot|>",), (END,))
     invoke_end = f"</{tag}invoke>"
@@ -1013,6 +1015,8 @@ def recipient_tags(
     return replace(
         row,
         opens={to: "header", section: "calls"},
+        inner=frozenset(),
+        has_messages=True,
         states={
             "recipient": State(reads="between", on=recipients),
             "header": State(reads="header", on={f"{message}{section}": "calls", message: START}),

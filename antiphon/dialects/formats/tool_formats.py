@@ -171,6 +171,7 @@ TOOLS: Mapping[str, ToolFormat] = {
                 separator="",
                 last="<|tool_calls_section_end|>",
             ),
+            ends_reasoning=True,
             mark=r"<\|tool_calls_section_begin\|>",
             models="Kimi K2",
             source=_TEMPLATE,

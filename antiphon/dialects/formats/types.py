@@ -297,6 +297,11 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     - ``inner``: the terminals of ``opens`` that normally stand inside a section of calls. Outside
       of a section, they may also be plain text: the text after them is a call only if it names a
       known tool, and a parameter or the end of the call follows. They have no meaning in reasoning.
+    - ``ends_reasoning``: whether the opening terminal of a call ends the reasoning. Otherwise, a
+      call in reasoning that is closed after the call was a draft, and is part of the reasoning.
+    - ``has_messages``: whether a reply consists of messages that name their recipients. Calls then
+      begin only at the start of a message. In a message to the user and in reasoning, text that
+      looks like a call is text.
     - ``begins``: the state in which a reply starts, if the prompt already contains the text that
       leads to this state.
     - ``quote``: in a state with ``reads="pairs"``, the quote around strings. In a state with
@@ -324,6 +329,8 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     begins: str = ""
     doubtful: bool = False
     inner: frozenset[str] = frozenset()
+    ends_reasoning: bool = False
+    has_messages: bool = False
     quote: str = ""
     written: CallSyntax
     mark: str

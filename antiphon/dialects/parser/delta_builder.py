@@ -23,6 +23,9 @@ __all__ = ["ParserDeltaBuilder"]
 
 _Kind = Literal["message", "reasoning", "call"]
 _Logprobs = Sequence[Logprob]
+#: The state of a builder: kind of the open item, whether nothing has been added yet, white space
+#: that is held back and its kind, ids of calls.
+_State = tuple[_Kind | None, bool, list[tuple[str, _Logprobs]], _Kind, set[str]]
 _CLOSE, _INCOMPLETE = Close(), Close(status="incomplete")
 
 
@@ -36,7 +39,10 @@ class ParserDeltaBuilder:
 
     def __init__(self, *, has_markup: bool = True) -> None:
         self._has_markup = has_markup
-        self._deltas: list[Delta] = []
+        #: The deltas to return, and the list to which deltas are added. They differ in a draft.
+        self._ready: list[Delta] = []
+        self._deltas: list[Delta] = self._ready
+        self._before_draft: _State | None = None
         self._open_kind: _Kind | None = None
         self._is_first = True
         self._pending: list[tuple[str, _Logprobs]] = []
@@ -45,7 +51,9 @@ class ParserDeltaBuilder:
 
     def take_deltas(self) -> list[Delta]:
         """Return the deltas since the last call of this method, with consecutive texts merged."""
-        out, self._deltas = self._deltas, []
+        out, self._ready = self._ready, []
+        if self._before_draft is None:
+            self._deltas = self._ready
         if len(out) == 1 or (len(out) == 2 and not isinstance(out[0], Text)):
             return out  # the deltas of one token, which is the common case
         return list(_merge_texts(out))
@@ -53,7 +61,41 @@ class ParserDeltaBuilder:
     def add_sampled_tokens(self, ids: tuple[int, ...]) -> None:
         """Add token ids that the model sampled, as the delta ``SampledTokens``. The deltas that are
         added next are made from these tokens."""
-        self._deltas.append(SampledTokens(ids))
+        self._ready.append(SampledTokens(ids))
+
+    # --- drafts -----------------------------------------------------------------------------------
+
+    def begin_draft(self) -> None:
+        """Hold back the deltas that are added from now on, until it is known what they are."""
+        self._before_draft = (
+            self._open_kind,
+            self._is_first,
+            list(self._pending),
+            self._pending_kind,
+            set(self._call_ids),
+        )
+        self._deltas = []
+
+    @property
+    def draft_length(self) -> int:
+        """The number of deltas that are held back."""
+        return len(self._deltas) if self._before_draft is not None else 0
+
+    def keep_draft(self, length: int | None = None) -> None:
+        """Add the deltas that were held back, or only the first ``length`` of them."""
+        if length is not None and length < len(self._deltas):
+            self._pending, self._open_kind = [], None
+        self._before_draft, drafted = None, self._deltas[:length]
+        self._deltas = self._ready
+        self._deltas += drafted
+
+    def drop_draft(self) -> None:
+        """Drop the deltas that were held back."""
+        assert self._before_draft is not None
+        self._open_kind, self._is_first, self._pending, self._pending_kind, self._call_ids = (
+            self._before_draft
+        )
+        self._before_draft, self._deltas = None, self._ready
 
     # --- text -------------------------------------------------------------------------------------
 

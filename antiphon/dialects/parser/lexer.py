@@ -190,6 +190,11 @@ class Lexer:
         self.text_cache: dict[int, str] = {}
         #: The marks of special tokens that end the model's output.
         self.end_marks = frozenset(filter(None, map(self.marks.get, tokenizer.end_ids)))
+        #: The terminals that close the reasoning.
+        self.reasoning_ends = frozenset(
+            _substitute_marks(literal, self._marks_by_literal)
+            for literal in (() if reasoning is None else reasoning.close)
+        )
         #: State → its terminals.
         self.states: Mapping[str, StateTerminals] = self._terminals(transitions, reasoning, tools)
 
@@ -327,6 +332,9 @@ def _transitions(
     opens = {} if tools is None else dict(tools.opens)
     inner = frozenset[str]() if tools is None else tools.inner
     outer = {literal: to for literal, to in opens.items() if literal not in inner}
+    starts, has_messages = opens, tools is not None and tools.has_messages
+    if has_messages:
+        opens, outer = {}, {}
     states: Mapping[str, State] = {} if tools is None else tools.states
     # After a call, closing tags that nothing opened have no meaning.
     strays = {
@@ -337,11 +345,18 @@ def _transitions(
     }
     transitions = {
         START: _transitions_to(
-            strays | dict.fromkeys((*answer_starts, *frames, *end), START) | opens | begin
+            strays | dict.fromkeys((*answer_starts, *frames, *end), START) | starts | begin
         ),
-        TEXT: _transitions_to(dict.fromkeys((*frames, *end), TEXT) | opens | begin),
+        TEXT: _transitions_to(
+            dict.fromkeys((*frames, *end), START if has_messages else TEXT)
+            | opens
+            | ({} if has_messages else begin)
+        ),
         THINKING: _transitions_to(outer | begin | dict.fromkeys(end, START)),
     }
+    if has_messages and reasoning is not None and reasoning.answer[0]:
+        # A message to the user is text, whatever it begins with.
+        transitions[START] |= _transitions_to({reasoning.answer[0]: TEXT})
     if tools is not None:
         transitions[START] |= _transitions_to(
             {tools.bare: tools.bare_state} if tools.bare else {}, is_peek=True

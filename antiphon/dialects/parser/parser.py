@@ -88,6 +88,32 @@ class _Markup:
         self.text, self.plain_text, self.terminal = [], [], ""
 
 
+#: Characters of a draft after which it counts as a call.
+_DRAFT_LIMIT = 16_384
+
+
+class _Draft:
+    """A part of the reply that begins with a call, but may turn out to be reasoning: a call in
+    reasoning is a draft if the reasoning is closed after it. Its deltas are held back.
+
+    - ``position``: where it starts in the reply. ``text``: the text that was read since then.
+    - ``token_count``: how many tokens were read since then.
+    - ``length``: how many deltas to keep, if the reply may have only one call; otherwise None.
+    """
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.text: list[str] = []
+        self.text_length = 0
+        self.token_count = 0
+        self.length: int | None = None
+
+    def add(self, text: str) -> None:
+        """Add text that was read."""
+        self.text.append(text)
+        self.text_length += len(text)
+
+
 class FormatParser:
     """``dialects.base.Parser`` for any reasoning format and tool format.
 
@@ -150,6 +176,7 @@ class FormatParser:
         self._call: CallBuilder | None = None
         self._header_name = ""
         self._has_stray_text = False
+        self._draft: _Draft | None = None
         self._markup = _Markup(self._state, 0, is_bare=False)
         self.reasoning_tokens = 0
         self.done = False
@@ -172,6 +199,8 @@ class FormatParser:
         self._emit_prompt_text()
         logprobs: Iterable[TokenLogprob | None] = chunk.logprobs or repeat(None)
         for token, logprob in zip(chunk.ids, logprobs, strict=False):
+            if self._draft is not None:
+                self._draft.token_count += 1
             text = self._detokenizer.feed(token)
             if (mark := self._lexer.marks.get(token)) is not None:
                 if self._is_text(token, mark):
@@ -189,10 +218,13 @@ class FormatParser:
     def finish(self, reason: FinishReason) -> Iterable[Delta]:
         is_cut = reason != "stop"
         self._emit_prompt_text()
+        if is_cut and self._draft is not None:
+            self._reject_draft("", THINKING)  # the reasoning was not over
         if not is_cut or self._is_pending_text():
             self._scan(self._detokenizer.finish(), final=True)
         if not self.done:
             self._end_reply(is_cut=is_cut)
+        self._keep_draft()
         return self._sink.take_deltas()
 
     def _literal(self, token: int) -> str:
@@ -239,6 +271,7 @@ class FormatParser:
         terminals (texts or special tokens with a meaning in the format)."""
         return (
             text != ""
+            and self._draft is None
             and (self._state == TEXT or self._state == THINKING)
             and not self._buffer
             and not self._origins.pending
@@ -278,6 +311,8 @@ class FormatParser:
                 return
             if (is_text := self._is_part_of_value(terminal, final=final)) is None:
                 return
+            if self._draft is not None and self._draft.text_length > _DRAFT_LIMIT:
+                self._keep_draft()
             if is_text and self._begins_with_quote(terminal):
                 self._read_quote()
             elif is_text:
@@ -398,6 +433,9 @@ class FormatParser:
         with a meaning in the current state. The terminal changes the parser's state, or it is
         treated as text."""
         lead = self._lexer.states[self._state].transitions.get(terminal)
+        if self._draft is not None and terminal in self._lexer.reasoning_ends:
+            self._reject_draft(terminal)
+            return
         if lead is None:
             self._handle_stray_terminal(terminal)
             return
@@ -425,6 +463,7 @@ class FormatParser:
                 and (tools.doubtful or self._lexer.spell_out(terminal) in tools.inner)
             )
             is_wrapped = self._states[to].reads in _BETWEEN_CALLS
+            self._begin_draft()
             self._markup = _Markup(
                 self._state, self._position, is_bare=is_bare, is_wrapped=is_wrapped
             )
@@ -439,6 +478,36 @@ class FormatParser:
             tools.doubtful or self._lexer.spell_out(terminal) in tools.inner
         )
 
+    def _begin_draft(self) -> None:
+        """Hold back the deltas of a call in reasoning, unless the opening terminal of a call ends
+        the reasoning."""
+        ends_reasoning = self._tools is not None and self._tools.ends_reasoning
+        if self._state == THINKING and self._draft is None and not ends_reasoning:
+            self._draft = _Draft(self._position)
+            self._sink.begin_draft()
+
+    def _reject_draft(self, terminal: str, state: str = START) -> None:
+        """Emit the draft as reasoning, because ``terminal``, which stands at the start of the
+        buffer, closes the reasoning after it. ``state``: the parser's next state."""
+        draft, self._draft = self._draft, None
+        assert draft is not None
+        self._call = self._reader = None
+        self._markup.clear()
+        self._sink.drop_draft()
+        self._origins.take(draft.position, self._position)
+        self._sink.add_reasoning(self._lexer.spell_out("".join(draft.text)))
+        self.reasoning_tokens += draft.token_count
+        self._take_buffer(len(terminal))
+        self._sink.mark_reasoning_tag()
+        self._header_name, self._has_stray_text, self._state = "", False, state
+
+    def _keep_draft(self) -> None:
+        """Emit the deltas of the draft, because its call is a call."""
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            self._sink.keep_draft(draft.length)
+            self.done |= draft.length is not None
+
     def _end_before_result(self) -> None:
         """Process a tag for tool results. The model wrote this tag, although only Antiphon is
         allowed to write tool results.
@@ -449,6 +518,7 @@ class FormatParser:
         """
         self._sink.mark_reasoning_tag()
         if self._state == TEXT or self._markup.call_count:
+            self._keep_draft()
             self.done = True
             self._sink.finish(is_cut=False)
 
@@ -466,8 +536,20 @@ class FormatParser:
             self._read_as_text(self._lexer.spell_out(terminal))  # code may contain its text
         elif self._content_kind == "header" and terminal in self._lexer.states[TEXT].transitions:
             self._reject_call()  # the answer ends here, and its last word only looked like a header
+        elif self._is_quoted(terminal):
+            self._read_as_text(self._lexer.spell_out(terminal))
         else:
             self._skip_terminal(terminal)
+
+    def _is_quoted(self, terminal: str) -> bool:
+        """Return whether a special token without a meaning in the current state is text: a message
+        to the user may quote the tags of calls."""
+        has_messages = self._tools is not None and self._tools.has_messages
+        return (
+            has_messages
+            and self._state in (TEXT, THINKING)
+            and terminal not in self._lexer.end_marks
+        )
 
     def _read_as_text(self, literal: str) -> None:
         """Read the special token at the start of the buffer as text. The buffer contains one
@@ -560,7 +642,10 @@ class FormatParser:
         if stray_text:
             self._sink.add_text(stray_text)
             self._has_stray_text = True
-        self.done = not self._parallel
+        if self._draft is None:
+            self.done = not self._parallel
+        elif not self._parallel and self._draft.length is None:
+            self._draft.length = self._sink.draft_length
 
     def _reject_call(self) -> None:
         """Drop the current call, because the text is not a call. The text since the last complete
@@ -666,6 +751,8 @@ class FormatParser:
                 self._enter(START)
             elif self._is_pending_text():
                 self._reject_call()
+            elif self._call is not None and self._content_kind in ("record", "json"):
+                self._call.cut()
         if not self.done:
             self._sink.finish(is_cut=is_cut)
 
@@ -675,6 +762,8 @@ class FormatParser:
         """Remove the first ``length`` characters from the buffer and return them."""
         text, self._buffer = self._buffer[:length], self._buffer[length:]
         self._position += length
+        if self._draft is not None:
+            self._draft.add(text)
         return text
 
     def _emit_text(self, text: str, start: int | None = None, end: int | None = None) -> None:

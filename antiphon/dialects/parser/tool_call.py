@@ -175,6 +175,11 @@ class CallBuilder:
                 self.stray_text.append(f"{stray}\n")
         self._sink.close_call(is_complete=self._repair is None or not self._repair.is_broken)
 
+    def cut(self) -> None:
+        """Pass on what was held back of a call that was cut off. The call stays open."""
+        if not self.is_bare and self.name and self.start():
+            self._write_unwrapped("", final=True)
+
     def _end_json(self) -> None:
         if self._repair is not None:
             self._write(self._repair.finish())

@@ -57,8 +57,8 @@ class _Element:
 
     def __init__(self, name: str, types: frozenset[str], schema: Mapping[str, Any]) -> None:
         self.name = name
-        #: Whether its value contains no elements: other tags in it are text.
-        self.is_plain = bool(types) and not types & _NESTED
+        #: Whether its value is text, so that other tags in it are text.
+        self.is_plain = bool(types) and ("string" in types or not types & _NESTED)
         self.types = types
         self.schema = schema
         self.text: list[str] = []
@@ -96,7 +96,8 @@ class XmlArgumentReader:
     - A nested value is passed on once it is complete.
     - If a key may occur again, all its values are passed on together once they are complete.
       Several values become an array.
-    - In a value whose type contains no elements, only the closing tag of the value is a tag.
+    - In a value that may be a string, or whose type contains no elements, only the closing tag of
+      the value is a tag.
 
     ``quote``: the text of the special token.
     """

@@ -83,9 +83,15 @@ def _is_begun(item: dict[str, Any], whole: dict[str, Any]) -> bool:
 
 
 def _is_undecided(item: dict[str, Any], whole: dict[str, Any], story: Story) -> bool:
-    """Whether the text ends in what could have become markup, had it not been cut: text it is."""
+    """Whether the text ends in what could have become markup, had it not been cut: text it is. In
+    reasoning that was not closed yet, this is a whole call. Arguments may end in a key that could
+    have been a wrapper.
+    """
+    if "call" in item:
+        return item["call"] == whole.get("call") and item["arguments"] in story.output
     ((kind, text),) = item.items()
-    return any(
+    is_draft = kind == "reasoning" and text.startswith(whole.get(kind, "")) and text in story.output
+    return is_draft or any(
         text[n:].rstrip("\ufffd").rstrip() in story.output
         and whole.get(kind, "").startswith(text[:n].rstrip())
         for n in range(max(0, len(text) - 60), len(text))
@@ -104,7 +110,7 @@ def test_every_state_exists_and_is_reachable(name: str) -> None:
     led_to = {*form.opens.values(), form.bare_state, form.begins} - {""}
     for state in form.states.values():
         led_to |= {*state.on.values(), *state.peek.values(), state.then}
-    assert led_to - {"start", "thinking"} == form.states.keys()
+    assert led_to - {"start", "text", "thinking"} == form.states.keys()
     assert form.name == name
 
 
