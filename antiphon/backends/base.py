@@ -13,6 +13,7 @@ from antiphon.dialects.base import ReasoningRetention
 from antiphon.engines.base import PrefixCacheCounts
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.inference.sampling import SessionSignal
 from antiphon.stream.deltas import Delta
 from antiphon.upstream.retries import RetryState, track_retries
 from antiphon.wire.items import Item
@@ -177,6 +178,10 @@ class Backend(Protocol):
     def status(self) -> Status:
         """The state of the model: whether it can answer immediately."""
         return Status(value="loaded")
+
+    async def on_session(self, signal: SessionSignal) -> None:
+        """Tell the engine what has happened to a conversation."""
+        return
 
     async def ready(self) -> bool:
         """Start loading the model if it is not loaded. Wait until the model is loaded or a short

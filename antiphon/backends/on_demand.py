@@ -34,6 +34,7 @@ from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
+from antiphon.inference.sampling import SessionSignal
 from antiphon.stream.deltas import Delta, NewPrompt
 from antiphon.support.tasks import BackgroundTasks
 
@@ -189,6 +190,11 @@ class OnDemandBackend(BackendWrapper):
         if backend is None or self._status.value != "loaded":
             return self._status
         return replace(self._status, prefix_cache=backend.status.prefix_cache)
+
+    async def on_session(self, signal: SessionSignal) -> None:
+        """Tell the engine, if the model is loaded."""
+        if self._current is not None and self._current.backend is not None:
+            await self._current.backend.on_session(signal)
 
     @property
     def users(self) -> int:

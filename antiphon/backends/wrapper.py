@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.inference.sampling import SessionSignal
 from antiphon.stream.deltas import Delta
 from antiphon.wire.items import Item
 
@@ -38,6 +39,9 @@ class BackendWrapper(Backend):
     @property
     def status(self) -> Status:
         return self._inner.status
+
+    async def on_session(self, signal: SessionSignal) -> None:
+        await self._inner.on_session(signal)
 
     async def ready(self) -> bool:
         return await self._inner.ready()

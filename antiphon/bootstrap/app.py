@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, structs
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.attachments.background_reader import BackgroundReader
 from antiphon.attachments.documents import Documents
+from antiphon.backends.session_signals import SessionSignals
 from antiphon.config.load import LoadedSettings
 from antiphon.config.report import report_settings
 from antiphon.config.settings import Settings
@@ -48,7 +50,7 @@ from .attachments import open_fetcher, open_reader
 from .capabilities import list_capabilities
 from .clock import create_id, read_clock
 from .containers import container_dependencies, open_relay
-from .models import loading_models, reload_models, wait_for_models
+from .models import erase_prefixes, loading_models, reload_models, wait_for_models
 from .policy import request_limits, run_policy, tenant_quotas
 from .storage import (
     open_encryptor,
@@ -197,6 +199,7 @@ def _run_dependencies(
         tracer=tracer,
         on_tool_call=metrics.record_tool_call,
         on_background_end=metrics.record_background,
+        signals=SessionSignals(models.all, partial(erase_prefixes, settings)),
     )
 
 

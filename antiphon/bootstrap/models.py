@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from antiphon.inference.sampling import SessionSignal
 from antiphon.models import catalog
 from antiphon.models.download import progress_bar
+from antiphon.models.factories import disk_cache
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS
 from antiphon.resources.rerankers import Rerankers
 from antiphon.retrieval.vector_search import require_numpy
@@ -22,6 +24,7 @@ from .clock import read_clock
 
 __all__ = [
     "check_search_models",
+    "erase_prefixes",
     "load_models",
     "loading_models",
     "reload_models",
@@ -97,3 +100,13 @@ def _check_embeddings(name: str, models: ModelCatalog) -> None:
         for model in models.all()
     ):
         raise SetupError(f"file_search_embeddings: {name!r} is not a served embedding model")
+
+
+def erase_prefixes(settings: Settings, signal: SessionSignal) -> None:
+    """Delete the states of a conversation, or of a tenant, that models keep on disk, also of models
+    that are not loaded. Blocks."""
+    from antiphon.engines.llama.disk_states import delete_states
+
+    cache = disk_cache(settings)
+    if cache is not None:
+        delete_states(cache.folder.expanduser(), cache.secret, signal.key, signal.tenant)

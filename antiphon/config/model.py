@@ -204,11 +204,12 @@ class Model(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     router: Annotated[
-        Literal["vllm-router", "smg", "sglang", "llm-d", "dynamo"] | None,
+        Literal["vllm-router", "smg", "sglang", "llm-d", "dynamo", "vllm", "sglang-sessions"]
+        | None,
         declare(
             "If the upstream is a router in front of several engines: the kind of router. "
             "Antiphon then sends a key with which the router keeps each conversation on one "
-            "engine."
+            "engine. Also the kind of an engine that uses such a key itself (see upstreams.md)."
         ),
     ] = None
     api_key: Annotated[

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon.inference.sampling import SamplingOptions
+from antiphon.inference.sampling import SamplingOptions, SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt, Tokenizer
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "LoadOptions",
     "PrefixCacheCounts",
     "Sampling",
+    "SessionObserver",
 ]
 
 
@@ -198,6 +199,14 @@ class CachingEngine(Protocol):
     @property
     def prefix_cache(self) -> PrefixCacheCounts | None:
         """What the cache holds and has done; None if it cannot be told."""
+
+
+@runtime_checkable
+class SessionObserver(Protocol):
+    """An engine that uses what happens to conversations."""
+
+    async def on_session(self, signal: SessionSignal) -> None:
+        """Take note of a signal. Signals are hints: they may be missing or come late."""
 
 
 @runtime_checkable

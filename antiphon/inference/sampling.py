@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["Digest", "SamplingOptions", "Session"]
+__all__ = ["Digest", "SamplingOptions", "Session", "SessionEvent", "SessionSignal"]
 
 
 class Digest(Protocol):
@@ -45,6 +45,23 @@ class Session(Struct, frozen=True, kw_only=True):
         """A digest of ``tenant``, which is sent to upstream servers instead of the tenant's name.
         It is equal for all requests of a tenant."""
         return self.digest(b"", purpose="session tenant", tenant=self.tenant)
+
+
+#: What can happen to a conversation; see ``SessionSignal``.
+SessionEvent: TypeAlias = Literal["waiting", "superseded", "deleted"]
+
+
+class SessionSignal(Struct, frozen=True, kw_only=True):
+    """What has happened to a conversation, for engines that cache its prefix.
+
+    ``event``: ``waiting``: its next prompt needs the result of a tool call. ``superseded``: a
+    compaction has replaced its beginning. ``deleted``: its data was deleted. ``key``: the key of
+    its ``Session``; None for all conversations of the tenant.
+    """
+
+    event: SessionEvent
+    key: str | None
+    tenant: str
 
 
 class SamplingOptions(Struct, frozen=True, kw_only=True):

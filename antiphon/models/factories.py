@@ -33,6 +33,7 @@ __all__ = [
     "REMOTE_ENGINES",
     "Factory",
     "backend_factory",
+    "disk_cache",
     "find_projector",
     "local_backend",
 ]
@@ -61,7 +62,7 @@ async def _llama(
         _load_options(name, model, settings),
         projector=find_projector(model),
         prompt_cache_mb=cache_mb,
-        disk_cache=_disk_cache(settings),
+        disk_cache=disk_cache(settings),
         engine_options={**samplers, **model.engine_options},
     )
     return await local_backend(await load(path, options), name, model, settings)
@@ -269,7 +270,7 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
     )
 
 
-def _disk_cache(settings: Settings) -> DiskCache | None:
+def disk_cache(settings: Settings) -> DiskCache | None:
     """Return where engines keep states on disk; None if the settings turn this off."""
     is_file = settings.store != "memory:" and "://" not in settings.store
     if settings.keep_prefixes == "memory" or not (is_file or settings.keep_prefixes == "disk"):

@@ -19,6 +19,7 @@ from antiphon.embeddings.hosted import EmbedderDescription, HostedEmbedder
 from antiphon.engines.hosted.description import EngineDescription
 from antiphon.engines.hosted.engine import hosted_engine
 from antiphon.errors import AntiphonError, BackendError
+from antiphon.inference.sampling import SessionSignal
 from antiphon.ipc.blocking_client import BlockingClient
 from antiphon.ipc.client import CallClient
 from antiphon.support.tasks import repeat, running
@@ -127,6 +128,10 @@ class HostedBackend(OnDemandBackend):
     @property
     def status(self) -> Status:
         return self._models.status(self._name)
+
+    async def on_session(self, signal: SessionSignal) -> None:
+        """Tell the engine in the host process."""
+        await self._models.calls.call("on_session", self._name, signal, returns=None)
 
     async def ready(self) -> bool:
         is_loaded = self.status.value == "loaded"

@@ -18,6 +18,7 @@ from antiphon.embeddings.hosted import EmbedderDescription, PackedEmbeddings
 from antiphon.engines.base import Engine, ImageMeasurer, Sampling
 from antiphon.engines.hosted.description import EngineDescription, describe_engine
 from antiphon.errors import SetupError
+from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, Prompt
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
@@ -130,6 +131,11 @@ class ModelHostSession:
         return PackedEmbeddings(tuple(each.tobytes() for each in made.vectors), made.tokens)
 
     # --- managing --------------------------------------------------------------------------------
+
+    async def on_session(self, name: str, signal: SessionSignal) -> None:
+        """Tell the engine of a model what has happened to a conversation. See
+        ``Backend.on_session``."""
+        await (await self._manager()).on_demand(name).on_session(signal)
 
     async def ready(self, name: str) -> bool:
         """Start loading a model, and wait a short time for it. Return whether the model is loaded

@@ -64,6 +64,7 @@ class Conversations:
 
     ``clock`` returns Unix seconds. ``owner``: name of this server in the store, as the owner of
     locks. ``lease_s``: number of seconds after which a lock expires if its owner does not renew it.
+    ``on_deleted``: called with the tenant and the id of each deleted conversation.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class Conversations:
         ids: Ids,
         owner: str = "",
         lease_s: float = 5.0,
+        on_deleted: Callable[[str, str], None] = lambda tenant, conversation_id: None,
     ) -> None:
+        self._on_deleted = on_deleted
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -115,6 +118,7 @@ class Conversations:
         """Delete the conversation. Its responses are kept."""
         if not await self._store.delete_conversation(tenant, conversation_id):
             await self.retrieve(tenant, conversation_id)
+        self._on_deleted(tenant, conversation_id)
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]

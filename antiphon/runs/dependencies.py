@@ -10,8 +10,9 @@ from msgspec import Struct, field
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
+from antiphon.backends.session_signals import SessionSignals
 from antiphon.blobs.base import Blobs
-from antiphon.inference.sampling import Session
+from antiphon.inference.sampling import Session, SessionEvent, SessionSignal
 from antiphon.resources.prompts import Prompts
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
@@ -42,6 +43,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     that clients or the store keep for the server. The default ``seal`` has a random key, so only
     this process can decrypt these values. ``on_tool_call`` is called after each server-side tool
     call. ``on_background_end`` is called after each background response that ended in this process.
+    ``signals``: tells engines what happens to conversations; None to tell them nothing.
     """
 
     models: ModelCatalog
@@ -53,6 +55,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     tracer: Tracer = field(default_factory=Tracer)
     on_tool_call: OnToolCall = ignore_call
     on_background_end: OnEnd = ignore_end
+    signals: SessionSignals | None = None
 
     @property
     def kinds(self) -> Mapping[type[ItemBase], ItemKind]:
@@ -83,6 +86,13 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
         return Session(
             tenant=tenant, identity=identity, digest=self.seal.digest, is_stored=is_stored
         )
+
+    def signal(self, tenant: str, identity: str | None, event: SessionEvent) -> None:
+        """Tell the engines what has happened to a conversation of a tenant. ``identity``: see
+        ``session``; None for all conversations of the tenant."""
+        if self.signals is not None:
+            key = None if identity is None else self.session(tenant, identity).key
+            self.signals.send(SessionSignal(event=event, key=key, tenant=tenant))
 
 
 class OptionalFeatures(Struct, frozen=True, kw_only=True):

@@ -111,6 +111,7 @@ class Preparer:
         self._ids = dependencies.ids
         self._cache_scope = dependencies.cache_scope
         self._session = dependencies.session
+        self._signal = dependencies.signal
         self._tracer = dependencies.tracer
         self._on_tool_call = dependencies.on_tool_call
         self._attachments = attachments
@@ -200,12 +201,8 @@ class Preparer:
         )
         await check_access(tools.server_tools, tools.visible_tools, tool_context)
         approved = _approved_calls(context, tool_context.items, tools)
-        options = await self._build_options(
-            resolved,
-            tools,
-            tool_context,
-            session_identity(request, context.chain, context.input, response_id),
-        )
+        identity = session_identity(request, context.chain, context.input, response_id)
+        options = await self._build_options(resolved, tools, tool_context, identity)
         trace = dict(options.trace)
         reply_request = ReplyRequest(
             context=context,
@@ -213,6 +210,7 @@ class Preparer:
                 self._attachments.resolving_backend(model.backend, tenant, len(prompt_items)), model
             ),
             options=replace(options, trace=trace),
+            on_compacted=partial(self._signal, tenant, identity, "superseded"),
         )
         claimed = approved if claim else ()
         if claimed:

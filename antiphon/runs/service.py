@@ -45,6 +45,10 @@ from antiphon.runs.replies.compaction import compacted_response
 from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.options import apply_defaults, build_options
+from antiphon.runs.request.session_identity import (
+    conversation_identity,
+    stored_session_identity,
+)
 from antiphon.store.health import StoreHealth
 from antiphon.store.records import ResponseQuery, RunLimit, StoredResponse
 from antiphon.tools.file_search.provider import FileSearchProvider
@@ -143,7 +147,14 @@ class Service:
         self.event_logs = EventLogReader(store)
         self._snapshots = Snapshots(store, dependencies.kinds)
         self.conversations = Conversations(
-            store, clock=clock, ids=ids, owner=owner, lease_s=policy.lease.lease_s
+            store,
+            clock=clock,
+            ids=ids,
+            owner=owner,
+            lease_s=policy.lease.lease_s,
+            on_deleted=lambda tenant, id: dependencies.signal(
+                tenant, conversation_identity(id), "deleted"
+            ),
         )
         self._run_limits = ActiveRunLimits(store.runs)
         #: Request counts of clients with limits. All processes share them.
@@ -210,7 +221,12 @@ class Service:
         self.audit = AuditTrail(store.audit, clock=clock, ids=ids)
         #: Exports and deletes tenants.
         self.tenants = Tenants(
-            store, self.files.contents, self.containers, cancel=self.cancel, clock=clock
+            store,
+            self.files.contents,
+            self.containers,
+            cancel=self.cancel,
+            clock=clock,
+            on_deleted=lambda tenant: dependencies.signal(tenant, None, "deleted"),
         )
         self.usages = TenantUsageReader(
             store,
@@ -251,6 +267,8 @@ class Service:
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         await self.vector_stores.stop()
         await self.usage_counter.close()
+        if self._dependencies.signals is not None:
+            await self._dependencies.signals.drain()
 
     # --- runs ------------------------------------------------------------------------------------
 
@@ -481,8 +499,17 @@ class Service:
         stored = await self._load(tenant, response_id)
         if stored.response.status in _ACTIVE:
             await self.cancel(tenant, response_id)
+        identity = await self._session_of(tenant, stored)
         if not await self._store.delete(tenant, response_id):
             raise _unknown(response_id)
+        self._dependencies.signal(tenant, identity, "deleted")
+
+    async def _session_of(self, tenant: str, stored: StoredResponse) -> str:
+        """Return the identity of a stored response's conversation."""
+        chain: tuple[StoredResponse, ...] = (stored,)
+        if stored.response.previous_response_id is not None:
+            chain = await self._store.load_chain(tenant, stored.response.id) or chain
+        return stored_session_identity(chain)
 
     async def list_responses(self, tenant: str, query: ResponseQuery) -> Page[ResponseSummary]:
         """Return a page of stored responses, without their contents. Raises ``InvalidRequest`` if

@@ -46,7 +46,8 @@ _Entry = tuple[str, Any]
 
 class Tenants:
     """Exports and deletes all data of a tenant. ``cancel``: a function that cancels a background
-    response, given the tenant and the response id. ``clock`` returns Unix seconds."""
+    response, given the tenant and the response id. ``clock`` returns Unix seconds.
+    ``on_deleted``: called with a tenant whose data was deleted."""
 
     def __init__(
         self,
@@ -56,7 +57,9 @@ class Tenants:
         *,
         cancel: Callable[[str, str], Awaitable[Response]],
         clock: Callable[[], float],
+        on_deleted: Callable[[str], None] = lambda tenant: None,
     ) -> None:
+        self._on_deleted = on_deleted
         self._store = store
         self._contents = contents
         self._containers = containers
@@ -94,6 +97,7 @@ class Tenants:
         async for _, container in self._container_resources(tenant):
             await self._containers.delete(tenant, container.id)
         await self._store.delete_tenant(tenant)
+        self._on_deleted(tenant)
 
     async def _cancel_runs(self, tenant: str) -> None:
         """Cancel the tenant's background runs. The status ``queued`` selects all of them: in the

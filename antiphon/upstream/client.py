@@ -27,7 +27,7 @@ from .errors import UpstreamDown, error_from_response
 from .http import HttpClient, HttpResponse
 from .replicas import DNS_PREFIX, Replica, ReplicaPool, split_addresses
 from .retries import RetryPolicy, UpstreamHealth
-from .routers import Router, SessionTokens
+from .routers import OpenSessions, Router, SessionTokens
 from .sse import MAX_RESPONSE_BYTES, SseParser
 
 __all__ = ["Resolver", "RetryPolicy", "Upstream", "resolve_host"]
@@ -109,6 +109,7 @@ class Upstream:
         self._probes = BackgroundTasks("probe of an upstream")
         self._router = router
         self._session_tokens = SessionTokens()
+        self._open_sessions = OpenSessions()
         self._key = key
         headers = {**_HEADERS, **(headers or {})}
         if key:
@@ -350,9 +351,23 @@ class Upstream:
             headers[self._router.token_header] = token
         return headers
 
+    async def end_session(self, key: str) -> None:
+        """Tell the upstream that a session has ended, if its kind takes note of that and if it has
+        got requests of the session. A failure is ignored, because this only saves memory there."""
+        if self._router is None or self._router.end is None or not self._open_sessions.end(key):
+            return
+        end = self._router.end(key)
+        for replica in self._pool:  # the session was on one of them
+            url = self._replica_url(replica, self.root + end.path)
+            with suppress(OSError):
+                answer = await self._client.request("POST", url, end.body, host=replica.host)
+                answer.close()
+
     def _with_session(self, body: bytes, session: Session | None) -> bytes:
         """Return the request body with additional fields from which the router in front of the
         upstream recognizes the conversation. ``body``: a JSON object as text."""
+        if self._router is not None and self._router.end is not None and session is not None:
+            self._open_sessions.add(session.key)
         fields = {} if self._router is None or session is None else self._router.fields(session)
         if not fields:
             return body

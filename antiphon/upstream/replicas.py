@@ -8,7 +8,7 @@ sends requests, probes replicas and reports the results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from hashlib import blake2b
 from math import ceil
 from urllib.parse import urlsplit
@@ -68,6 +68,9 @@ class ReplicaPool:
 
     def __len__(self) -> int:
         return len(self._replicas)
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas)
 
     def replace(self, roots: Collection[str], host: str) -> None:
         """Replace the set of replicas with the servers at ``roots``. ``host``: the host name of all

@@ -51,11 +51,13 @@ def json_answer(value: Any, status: int = 200, **headers: str) -> Answer:
 
 
 class Fake(Struct):
-    """``routes``: path → answers. ``asked``: path, body and headers of each request; ``left``: how
-    many clients went before the end; ``ports``: where they came from."""
+    """``routes``: path → answers. ``asked``: path, body and headers of each request;
+    ``queries``: the queries of the requests; ``left``: how many clients went before the
+    end; ``ports``: where they came from."""
 
     routes: dict[str, list[Answer]] = field(default_factory=dict)
     asked: list[tuple[str, Any, Mapping[str, str]]] = field(default_factory=list)
+    queries: list[dict[str, str]] = field(default_factory=list)
     left: int = 0
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     ports: set[int] = field(default_factory=set)
@@ -67,7 +69,8 @@ class Fake(Struct):
         return [body for _, body, _ in self.asked if body is not None]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json() if request.method == "POST" else None
+        body = await request.json() if request.can_read_body else None
+        self.queries.append(dict(request.query))
         self.asked.append((request.path, body, request.headers))
         assert request.transport is not None
         self.ports.add(request.transport.get_extra_info("peername")[1])

@@ -212,6 +212,7 @@ async def test_name_stands_for_several_replicas() -> None:
         ("smg", {"x-smg-routing-key": KEY}),
         ("llm-d", {"x-gateway-inference-fairness-id": "fedcba"}),
         ("dynamo", {"x-dynamo-session-id": KEY}),
+        ("vllm", {"x-session-id": KEY}),
     ],
 )
 async def test_router_gets_the_session_key(router: str, headers: dict[str, str]) -> None:
@@ -236,6 +237,46 @@ async def test_request_id_begins_with_the_session_key() -> None:
     assert all(body["a"] == 1 for body in playing.bodies)
     assert [rid.partition("_")[0] for rid in rids] == [KEY, KEY]
     assert rids[0] != rids[1]
+
+
+@pytest.mark.requirement("UP-SESSION")
+async def test_engine_gets_the_session_key_in_the_body() -> None:
+    async with fleet(GOOD, router=ROUTERS["sglang-sessions"]) as (upstream, (playing,), _):
+        await ask(upstream, KEY)
+    assert playing.bodies[0]["session_id"] == KEY
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+async def test_end_of_a_session_is_told_to_those_who_understand_it(router: str) -> None:
+    expected = {
+        "vllm-router": ("/finish_session", {"session_id": KEY}, None),
+        "sglang-sessions": ("/close_session", {}, {"session_id": KEY}),
+    }
+    done = json_answer({"status": "ok"})
+    async with fake(ask=GOOD, finish_session=done, close_session=done) as playing:
+        upstream = Upstream(playing.url, router=find_router(router))
+        await upstream.end_session(KEY)  # the upstream has not heard of it
+        policy = upstream.retry_policy(SESSION)
+        assert [each async for each in upstream.stream(playing.url + "/ask", b"{}", None, policy)]
+        for _ in range(2):
+            await upstream.end_session(KEY)
+        await upstream.close()
+    told = [(path, body) for path, body, _ in playing.asked if path != "/ask"]
+    if router not in expected:
+        assert told == []
+        return
+    path, query, body = expected[router]
+    assert told == [(path, body)]
+    assert playing.queries[1:] == [query]
+
+
+async def test_failure_at_the_end_of_a_session_is_ignored() -> None:
+    async with fake(ask=GOOD) as playing:
+        upstream = Upstream(playing.url, router=ROUTERS["vllm-router"])
+        policy = upstream.retry_policy(SESSION)
+        assert [each async for each in upstream.stream(playing.url + "/ask", b"{}", None, policy)]
+    await upstream.end_session(KEY)
+    await upstream.close()
 
 
 @pytest.mark.requirement("UP-SESSION")

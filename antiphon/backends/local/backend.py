@@ -24,13 +24,15 @@ from antiphon.backends.validation.retry import ValidationPlan, validate_reply
 from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
-from antiphon.engines.base import CachingEngine, Engine, ImageMeasurer, Sampling
+from antiphon.engines.base import CachingEngine, Engine, ImageMeasurer, Sampling, SessionObserver
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.matched_generation import MatchedGeneration
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.stream.deltas import Delta, Finish, FinishReason, Open
+from antiphon.stream.kinds import KINDS
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
@@ -72,6 +74,10 @@ class LocalBackend(Backend):
     def status(self) -> Status:
         cache = self._engine.prefix_cache if isinstance(self._engine, CachingEngine) else None
         return Status(value="loaded", prefix_cache=cache)
+
+    async def on_session(self, signal: SessionSignal) -> None:
+        if isinstance(self._engine, SessionObserver):
+            await self._engine.on_session(signal)
 
     @property
     def recommended_options(self) -> Mapping[str, Any]:
@@ -286,6 +292,7 @@ class LocalReply(Reply):
         #: Whether the reasoning budget was used up, so the reasoning was ended by force.
         self._reasoning_cut = False
         self._is_stopped = False
+        self._has_calls = False
         self.dropped_ids = dropped_ids
 
     @property
@@ -376,7 +383,18 @@ class LocalReply(Reply):
                 else:
                     raise BackendError("The engine stopped without a finish reason.")
         finish = Finish(reason, self._usage(len(sampled), unreported, cached), stop_text)
-        yield (*deltas, *parser.finish(reason), finish)
+        last = (*deltas, *parser.finish(reason), finish)
+        await self._report_end(last)
+        yield last
+
+    async def _report_end(self, last: Sequence[Delta]) -> None:
+        """If the reply calls a tool, tell the engine that the conversation's next prompt waits for
+        the result. ``last``: the last deltas of the reply."""
+        key, engine = self._sampling.session_key, self._engine
+        is_waiting = self._has_calls or _opens_call(last)
+        if is_waiting and key is not None and isinstance(engine, SessionObserver):
+            tenant = self._sampling.tenant
+            await engine.on_session(SessionSignal(event="waiting", key=key, tenant=tenant))
 
     async def _generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Return an iterator over the chunks that continue the prompt.
@@ -417,6 +435,7 @@ class LocalReply(Reply):
             reason: FinishReason | None = "stop" if parser.done else piece.finish
             if reason is not None or self._budget_spent:
                 break
+        self._has_calls = self._has_calls or _opens_call(deltas)
         return tuple(deltas), reason
 
     def _with_stop(self, chunk: Chunk) -> Chunk:
@@ -499,6 +518,11 @@ class LocalReply(Reply):
             ),
             total_tokens=self.input_tokens + reported + unreported,
         )
+
+
+def _opens_call(deltas: Sequence[Delta]) -> bool:
+    """Return whether a delta opens an item that calls a tool."""
+    return any(isinstance(each, Open) and KINDS[type(each.item)].counts_as_call for each in deltas)
 
 
 def _prompt_size(rendered: Rendered, sizes: Mapping[bytes, int]) -> int:

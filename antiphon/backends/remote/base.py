@@ -41,6 +41,7 @@ from antiphon.errors import (
     context_length_exceeded,
 )
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
+from antiphon.inference.sampling import SessionSignal
 from antiphon.stream.deltas import Delta, Finish, FinishReason, Open, Text, finish_of
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES
@@ -242,6 +243,11 @@ class RemoteBackend(Backend, ABC):
     ) -> StreamParser:
         """Return a parser for the answer to one request. ``input_tokens``: the estimated number of
         tokens of the prompt."""
+
+    async def on_session(self, signal: SessionSignal) -> None:
+        """Tell the upstream that a conversation has ended, or that its beginning has."""
+        if signal.key is not None and signal.event != "waiting":
+            await self.upstream.end_session(signal.key)
 
     async def close(self) -> None:
         await self.upstream.close()

@@ -26,6 +26,7 @@ from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import DEFAULT_CONTEXT, read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError, SetupError, UnreadableImage
+from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import RetryPolicy, Upstream
 from antiphon.upstream.endpoint import first_model_id, list_models, model_entries, open_upstream
@@ -296,6 +297,11 @@ class CompletionsEngine:
     ) -> AsyncGenerator[list[bytes], None]:
         body = _encode({**request.body, **self._body})
         return self._upstream.stream(request.url, body, sampling.trace, patience)
+
+    async def on_session(self, signal: SessionSignal) -> None:
+        """Tell the upstream that a conversation has ended, or that its beginning has."""
+        if signal.key is not None and signal.event != "waiting":
+            await self._upstream.end_session(signal.key)
 
     async def close(self) -> None:
         await self._upstream.close()

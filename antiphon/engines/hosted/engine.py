@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError
+from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt
 from antiphon.ipc.blocking_client import BlockingClient
 from antiphon.ipc.client import CallClient
@@ -84,6 +85,10 @@ class HostedEngine:
                 if self._is_closed:
                     raise BackendError("The engine is closed.")
                 yield chunk
+
+    async def on_session(self, signal: SessionSignal) -> None:
+        """Tell the engine in the other process. See ``SessionObserver``."""
+        self._calls.notify("on_session", self._name, signal)
 
     async def close(self) -> None:
         """Refuse later generations, and end each running generation with a ``BackendError`` at its

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-__all__ = ["DiskStates", "StoredState", "model_identity"]
+__all__ = ["DiskStates", "StoredState", "delete_states", "model_identity"]
 
 _SUFFIX = ".state"
 #: The first bytes of a file: plain, or encrypted.
@@ -72,12 +72,19 @@ class DiskStates:
                     other.rmdir()
         found = []
         for path in sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime):
-            try:
-                with path.open("rb") as file:
-                    found.append((path, _decode(next(self._read(file)))))
-            except (OSError, ValueError, StopIteration):
+            if (state := self.describe(path)) is None:
                 path.unlink(missing_ok=True)
+            else:
+                found.append((path, state))
         return found
+
+    def describe(self, path: Path) -> StoredState | None:
+        """Return what a file says about its state; None if it cannot be read."""
+        try:
+            with path.open("rb") as file:
+                return _decode(next(self._read(file)))
+        except (OSError, ValueError, StopIteration):
+            return None
 
     def write(self, state: StoredState, source: Path) -> Path:
         """Write a state to a new file and return its path. ``source``: the state. Raises
@@ -176,3 +183,16 @@ def model_identity(files: Sequence[Path], options: Mapping[str, object], cache: 
 
 def _open_private(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def delete_states(root: Path, secret: bytes | None, session: str | None, tenant: str) -> None:
+    """Delete the files of a conversation, or of a tenant if ``session`` is None, in the folders of
+    all models below ``root``. Blocks."""
+    for folder in root.glob("*/*/"):
+        disk = DiskStates(folder, 0, secret)
+        for path in folder.glob(f"*{_SUFFIX}"):
+            state = disk.describe(path)
+            if state is None:
+                continue
+            if (state.tenant == tenant) if session is None else (state.session == session):
+                path.unlink(missing_ok=True)

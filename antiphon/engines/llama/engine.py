@@ -30,6 +30,7 @@ from antiphon.engines.common.request_checks import check_request, images_unsuppo
 from antiphon.engines.gguf.model_card import gguf_card
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
+from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
 from antiphon.support.installation import needs_extra
 
@@ -402,6 +403,20 @@ class LlamaEngine:
     def prefix_cache(self) -> PrefixCacheCounts | None:
         """What the kept states are. See ``CachingEngine``."""
         return None if self._states is None else self._states.counts
+
+    async def on_session(self, signal: SessionSignal) -> None:
+        """See ``SessionObserver``."""
+        states = self._states
+        if states is None:
+            return
+        if signal.event == "deleted":
+            self._slots.delete(signal.key, signal.tenant)
+            states.delete(signal.key, signal.tenant)
+        elif signal.key is not None:
+            if signal.event == "waiting":
+                states.wait(signal.key, True)
+            else:
+                states.end(signal.key)
 
     async def close(self) -> None:
         self._closed = True

@@ -89,6 +89,8 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
     options: Options
     #: Wraps the prepared reply, for example in the tool loop. Gets the reply and its conversation.
     wrap: Callable[[Reply, Conversation], Reply] = lambda reply, conversation: reply
+    #: Called when a compaction has replaced the beginning of the conversation.
+    on_compacted: Callable[[], None] = lambda: None
 
     async def prepare(self) -> Reply:
         """Prepare the reply to the conversation. Raises the errors of ``Backend.prepare``."""
@@ -372,6 +374,7 @@ class CompactingReply(Reply):
         summary, usage = await _read_summary(self._summary)
         visible = self._request.context.visible.compact(summary, keep_tokens=self._keep_tokens)
         assert visible.compaction is not None
+        self._request.on_compacted()
         closed = Close({"encrypted_content": self._sealer.encrypt_compaction(visible.compaction)})
         if not self._with_answer:
             yield closed, Finish("stop", usage, is_answer=False)

@@ -6,16 +6,17 @@ engine each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.store.records import StoredResponse
 from antiphon.wire.items import Item, Message
 from antiphon.wire.request import CreateResponse
 
-__all__ = ["session_identity"]
+__all__ = ["conversation_identity", "session_identity", "stored_session_identity"]
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -45,7 +46,7 @@ def session_identity(
     if request.prompt_cache_key:
         return f"cache key {request.prompt_cache_key}"
     if request.conversation is not None:
-        return f"conversation {request.conversation.id}"
+        return conversation_identity(request.conversation.id)
     is_stored = request.store is not False
     if chain:
         first = chain[0]
@@ -60,3 +61,19 @@ def _first_user_message(input: Iterable[Item]) -> str | None:
         if isinstance(item, Message) and item.role == "user":
             return _encode(replace(item, id="")).decode()
     return None
+
+
+def conversation_identity(conversation_id: str) -> str:
+    """Return the identity of the responses in a conversation."""
+    return f"conversation {conversation_id}"
+
+
+def stored_session_identity(chain: Sequence[StoredResponse]) -> str:
+    """Return the identity that ``session_identity`` has returned for the last response of a chain.
+    ``chain``: the stored response with all responses that it continues, oldest first."""
+    response = chain[-1].response
+    if response.prompt_cache_key:
+        return f"cache key {response.prompt_cache_key}"
+    if response.conversation is not UNSET:
+        return conversation_identity(response.conversation.id)
+    return f"response {chain[0].response.id}"

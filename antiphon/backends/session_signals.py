@@ -1,0 +1,55 @@
+"""Tells engines what has happened to conversations, so that they can free or keep their caches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from antiphon.inference.sampling import SessionSignal
+
+from .catalog import CatalogModel
+
+__all__ = ["SessionSignals"]
+
+_log = structlog.get_logger(__name__)
+
+#: Time limit in seconds for one engine. Signals are hints, so a slow engine is not waited for.
+_WAIT_S = 2.0
+
+
+class SessionSignals:
+    """Sends signals to the engines of all models, in the background. ``models``: returns the
+    models. ``erase``: deletes kept states of models that are not loaded. It blocks."""
+
+    def __init__(
+        self,
+        models: Callable[[], Iterable[CatalogModel]],
+        erase: Callable[[SessionSignal], None] | None = None,
+    ) -> None:
+        self._models = models
+        self._erase = erase
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, signal: SessionSignal) -> None:
+        """Send a signal. Returns immediately."""
+        task = asyncio.create_task(self._send(signal), name="session signal")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def drain(self) -> None:
+        """Wait until all signals are sent, or their time is over."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _send(self, signal: SessionSignal) -> None:
+        backends = {id(model.backend): model.backend for model in self._models()}
+        for backend in backends.values():
+            try:
+                async with asyncio.timeout(_WAIT_S):
+                    await backend.on_session(signal)
+            except Exception as error:
+                _log.info("an engine was not told about a conversation", reason=str(error))
+        if self._erase is not None and signal.event == "deleted":
+            await asyncio.to_thread(self._erase, signal)
