@@ -11,9 +11,9 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.records import ClaimQuery, NewRun, Reservation, TenantUsage
 
 from .file_check import make_file
+from .response_check import make_response
 from .run_check import batch, job, queued_response
 from .skill_check import make_draft
-from .store_check import make_response
 from .vector_check import make_vector_store
 
 __all__ = ["CHECKS"]

@@ -21,9 +21,9 @@ from antiphon.store.usage import UsageQuery, UsageRecord
 from antiphon.wire.resources.conversations import ConversationResource
 
 from .file_check import make_file
+from .response_check import make_response
 from .run_check import batch, job, queued_response
 from .skill_check import make_draft
-from .store_check import make_response
 from .vector_check import make_indexed_file, make_vector_store
 
 __all__ = ["CHECKS"]

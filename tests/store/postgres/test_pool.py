@@ -24,8 +24,8 @@ from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append, ClaimQuery, Reservation, RunEnd
 from antiphon.testing.file_check import make_file
 from antiphon.testing.postgres import Postgres, postgres
+from antiphon.testing.response_check import make_response
 from antiphon.testing.run_check import batch, begin_run, ended_response
-from antiphon.testing.store_check import make_response
 from antiphon.testing.vector_check import make_vector_store
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.resources.conversations import ConversationResource

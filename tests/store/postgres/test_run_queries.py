@@ -11,8 +11,8 @@ import pytest
 from antiphon.store import open_store
 from antiphon.store.records import Append
 from antiphon.testing.postgres import Postgres
+from antiphon.testing.response_check import make_response
 from antiphon.testing.run_check import batch, begin_run
-from antiphon.testing.store_check import make_response
 from tests.store.postgres.test_pool import connected
 
 #: Runs that have not ended, and how many of them a query for several asks for.

@@ -13,7 +13,7 @@ from antiphon.errors import StoreError
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import TurnTokens
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.store_check import make_response
+from antiphon.testing.response_check import make_response
 
 
 @pytest.fixture

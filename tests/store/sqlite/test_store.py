@@ -23,15 +23,15 @@ from antiphon.store.base import Retention
 from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, RunEnd
 from antiphon.store.sqlite.store import SqliteStore
+from antiphon.testing.response_check import make_response
 from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
-from antiphon.testing.store_check import make_response
 
 ROOT = Path(__file__).parents[3]
 SAVING = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.testing.store_check import make_response
+from antiphon.testing.response_check import make_response
 
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]))

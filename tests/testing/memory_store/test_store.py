@@ -7,8 +7,8 @@ import random
 from antiphon.store.base import Retention
 from antiphon.store.records import Append, ConversationLock, RunEnd
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.response_check import make_response
 from antiphon.testing.run_check import batch, begin_run, ended_response
-from antiphon.testing.store_check import make_response
 
 
 async def test_deleted_responses_free_memory() -> None:
