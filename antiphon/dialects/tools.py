@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import InvalidRequest
-from antiphon.inference.conversation import Options
+from antiphon.inference.conversation import Options, ToolChoice
 from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
@@ -96,7 +96,7 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
     callable: tuple[PromptTool, ...] = ()
     required: bool = False
 
-    @property
+    @cached_property
     def shapes(self) -> Mapping[str, ToolShape]:
         """A mapping: name of a tool in the prompt (``PromptTool.name``) → the tool's name and
         schema in the API."""
@@ -141,20 +141,29 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
     choice = options.tool_choice
     if choice.mode == "none":
         return PromptTools()
+    items = tuple(items)
+    if _SOURCES.isdisjoint(map(type, items)):
+        return options.derive(_collect, (options.tools,), choice)
+    return _collect(options.tools, choice, items)
+
+
+def _collect(
+    tools: tuple[tl.Tool, ...], choice: ToolChoice, items: tuple[it.Item, ...] = ()
+) -> PromptTools:
     sources = (item for item in items if type(item) in _SOURCES | _SEARCHES)
     latest = {
         (namespace, tool.name): (tool, path, found)
-        for tool, namespace, path, found in _flat(options.tools, sources)
+        for tool, namespace, path, found in _flat(tools, sources)
     }
     if not latest and not choice.must_call:
         return PromptTools()
     taken: set[str] = set()
-    tools = tuple(
+    shown = tuple(
         replace(_prompt_tool(tool, namespace, path, taken), from_search=found)
         for (namespace, _), (tool, path, found) in latest.items()
     )
-    may_call = (tool for tool in tools if choice.allows(tool.shape.wire_name, tool.shape.namespace))
-    prompt_tools = PromptTools(tools=tools, callable=tuple(may_call), required=choice.must_call)
+    may_call = (tool for tool in shown if choice.allows(tool.shape.wire_name, tool.shape.namespace))
+    prompt_tools = PromptTools(tools=shown, callable=tuple(may_call), required=choice.must_call)
     if prompt_tools.required and not prompt_tools.callable:
         raise InvalidRequest(
             "Tool choice requires a call, but none of the tools it allows is in 'tools'.",

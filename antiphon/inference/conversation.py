@@ -5,8 +5,8 @@ They are immutable. ``runs`` builds them from the request and the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -14,6 +14,7 @@ from antiphon.inference.encoded_items import EncodedItems
 from antiphon.inference.sampling import SamplingOptions
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput
+from antiphon.wire.request_shapes import RequestShape
 from antiphon.wire.response import ReasoningConfig, TextConfig
 from antiphon.wire.tools import Tool, ToolChoiceObject
 
@@ -28,6 +29,8 @@ __all__ = [
     "caller_program_id",
     "open_programs",
 ]
+
+_T = TypeVar("_T")
 
 
 class ResumePoint(Struct, frozen=True):
@@ -128,6 +131,8 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     - ``template``: arguments of the chat template.
     - ``thinking_budget``: maximum number of reasoning tokens.
     - ``include_stop_text``: keep the stop string at the end of the answer.
+    - ``shape``: the shape of the request, for values that follow from ``tools`` and other options
+      alone.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -143,6 +148,7 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     template: Mapping[str, Any] = {}
     thinking_budget: int | None = None
     include_stop_text: bool = False
+    shape: RequestShape | None = None
 
     @property
     def rejects_unknown_calls(self) -> bool:
@@ -161,6 +167,15 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
         """
         is_named = self.tool_choice.mode == "one" and not self.tool_choice.hosted
         return self.parallel_tool_calls and not is_named
+
+    def derive(
+        self, function: Callable[..., _T], objects: tuple[object, ...], *arguments: Hashable
+    ) -> _T:
+        """Return ``function(*objects, *arguments)``, which is computed once for all requests of
+        the same shape (``RequestShape.derive``)."""
+        if self.shape is None:
+            return function(*objects, *arguments)
+        return self.shape.derive(function, objects, *arguments)
 
     def requests(self, option: str) -> bool:
         """Return whether the request sets ``option`` to a value that has an effect. If so, a

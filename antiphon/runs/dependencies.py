@@ -23,6 +23,7 @@ from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tracing.base import Tracer
 from antiphon.wire.items import ItemBase
 from antiphon.wire.request import CreateResponse
+from antiphon.wire.request_shapes import RequestShapes
 
 from .background.worker import OnEnd, ignore_end
 from .policy import Policy
@@ -53,6 +54,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
     seal: Encryptor = field(default_factory=_random_seal)
     tracer: Tracer = field(default_factory=Tracer)
+    shapes: RequestShapes = field(default_factory=RequestShapes)
     on_tool_call: OnToolCall = ignore_call
     on_background_end: OnEnd = ignore_end
     signals: SessionSignals | None = None

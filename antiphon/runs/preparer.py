@@ -113,6 +113,7 @@ class Preparer:
         self._session = dependencies.session
         self._signal = dependencies.signal
         self._tracer = dependencies.tracer
+        self._shapes = dependencies.shapes
         self._on_tool_call = dependencies.on_tool_call
         self._attachments = attachments
         self._providers = providers
@@ -282,7 +283,10 @@ class Preparer:
         request, and its tools grouped by who runs them."""
         policy, upstream = self._policy, model.backend.capabilities.hosted_tools
         resolved = replace_mcp_labels(request, policy.mcp_labels)
-        return resolved, select_tools(resolved, policy.unavailable_tools, self._providers, upstream)
+        shape = self._shapes.find_by_tools(resolved.tools)
+        return resolved, select_tools(
+            resolved, policy.unavailable_tools, self._providers, upstream, shape
+        )
 
     async def _build_options(
         self,
@@ -302,7 +306,10 @@ class Preparer:
             else self._session(tenant, identity, is_stored=request.store is not False)
         )
         scope = self._cache_scope(tenant, request)
-        options = build_options(request, scope, tenant=tenant, session=session)
+        options = replace(
+            build_options(request, scope, tenant=tenant, session=session),
+            shape=self._shapes.find_by_tools(request.tools),
+        )
         return with_functions(options, tools, toolsets, tool_context.items)
 
     # --- the reply -------------------------------------------------------------------------------

@@ -131,6 +131,7 @@ class Service:
     ) -> None:
         features = features or OptionalFeatures()
         self._dependencies = dependencies
+        self.shapes = dependencies.shapes
         policy, clock, ids = dependencies.policy, dependencies.clock, dependencies.ids
         self._models = models = dependencies.models
         self._store = store = dependencies.store

@@ -34,6 +34,7 @@ from antiphon.wire.cursors import PageParams
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item, Message
 from antiphon.wire.pagination import Page
+from antiphon.wire.request_shapes import RequestShapes
 from antiphon.wire.response import Response, ResponseError, Usage
 from tests.harness import asgi_client
 from tests.stalls import without_stalls
@@ -138,6 +139,7 @@ class FakeService:
         self.calls: list[tuple[Any, ...]] = []
         self.drained: list[float] = []
         self.created = asyncio.Event()
+        self.shapes = RequestShapes()
         self.prompts = Prompts()
         self.files = Files(MemoryStore(), clock=lambda: 1000.0, ids=counted())
         self.skills = Skills(MemoryStore(), clock=lambda: 1000.0, ids=counted())

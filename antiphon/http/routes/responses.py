@@ -104,7 +104,8 @@ class CreateEndpoint:
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
         request = with_trace(
-            parse_create_response(body, self._deps.limits.body), context.span.headers
+            parse_create_response(body, self._deps.limits.body, self._deps.service.shapes),
+            context.span.headers,
         )
         response_id = repeats.response_id(scope, context.tenant, body)
         if request.background or response_id is not None:

@@ -19,6 +19,7 @@ from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.items import AdditionalTools, Item, ToolSearchOutput
 from antiphon.wire.parsing.tools import TOOL_TYPE_SPELLINGS
 from antiphon.wire.request import CreateResponse
+from antiphon.wire.request_shapes import RequestShape
 from antiphon.wire.response import IgnoredTool
 
 __all__ = [
@@ -86,8 +87,12 @@ def select_tools(
     unavailable: str,
     providers: Mapping[str, AnyToolProvider] = {},
     upstream: frozenset[str] = frozenset(),
+    shape: RequestShape | None = None,
 ) -> ToolSelection:
     """Group the request's tools by who runs them. Raises ``InvalidRequest``.
+
+    ``shape``: the shape of the request. If it has only tools of the client, they are selected once:
+    whether another tool works can change.
 
     ``providers``: the server-side tools by type. ``upstream``: types of tools that the model's
     upstream can run. If both a provider and the upstream can run a tool, the provider runs it.
@@ -103,18 +108,35 @@ def select_tools(
 
     A request whose ``tool_choice`` forces such a tool is always rejected.
     """
-    if not request.tools and not isinstance(request.tool_choice, tl.ToolChoiceObject):
-        return ToolSelection(choice=request.tool_choice)
-    check_callers(request.tools)
+    tools, choice = request.tools, request.tool_choice
+    if not tools and not isinstance(choice, tl.ToolChoiceObject):
+        return ToolSelection(choice=choice)
+    if shape is not None and all(isinstance(tool, _FUNCTIONS) for tool in tools):
+        return shape.derive(_select_functions, (tools, choice), upstream)
+    return _select(tools, choice, unavailable, providers, upstream)
+
+
+def _select_functions(
+    tools: tuple[tl.Tool, ...], choice: tl.ToolChoiceParam | None, upstream: frozenset[str]
+) -> ToolSelection:
+    return _select(tools, choice, "ignore", {}, upstream)
+
+
+def _select(
+    tools: tuple[tl.Tool, ...],
+    choice: tl.ToolChoiceParam | None,
+    unavailable: str,
+    providers: Mapping[str, AnyToolProvider],
+    upstream: frozenset[str],
+) -> ToolSelection:
+    check_callers(tools)
     native = upstream & CLIENT_TOOLS.keys()
-    reasons = _unavailable_reasons(_named_providers(request, providers))
+    reasons = _unavailable_reasons(_named_providers(tools, choice, providers))
     unused = native | reasons.keys()
     providers = {name: each for name, each in providers.items() if name not in unused}
     upstream = upstream - providers.keys()
-    for_model = callable_by_model(request.tools)
-    visible = tuple(
-        tool for tool in request.tools if isinstance(tool, _FUNCTIONS) or tool.type in upstream
-    )
+    for_model = callable_by_model(tools)
+    visible = tuple(tool for tool in tools if isinstance(tool, _FUNCTIONS) or tool.type in upstream)
     if _PROGRAMS not in upstream:  # otherwise the upstream distinguishes the callers itself
         visible = callable_by_model(visible)
     search_functions = _search_functions(for_model)
@@ -123,21 +145,21 @@ def select_tools(
             *tool_search.without_deferred(visible),
             *(function.tool for function in search_functions),
         )
-    server_tools = tuple(_server_tools(request.tools, providers))
+    server_tools = tuple(_server_tools(tools, providers))
     runs_programs = any(each.type == _PROGRAMS for each in server_tools)
     selection = ToolSelection(
         visible_tools=visible,
         request_tools=for_model,
-        choice=request.tool_choice,
+        choice=choice,
         ignored_tools=_ignored_tools(
-            request.tools, {*providers, *upstream}, reasons, refuses=unavailable == "refuse"
+            tools, {*providers, *upstream}, reasons, refuses=unavailable == "refuse"
         ),
         search_functions=search_functions,
         server_tools=server_tools,
-        program_functions=callable_by_programs(request.tools) if runs_programs else None,
+        program_functions=callable_by_programs(tools) if runs_programs else None,
     )
-    if isinstance(request.tool_choice, tl.ToolChoiceObject):
-        _check_choice(request.tool_choice, selection, request.tools, reasons)
+    if isinstance(choice, tl.ToolChoiceObject):
+        _check_choice(choice, selection, tools, reasons)
     return selection
 
 
@@ -226,13 +248,15 @@ def list_tools(providers: Mapping[str, AnyToolProvider]) -> tuple[ToolEntry, ...
 
 
 def _named_providers(
-    request: CreateResponse, providers: Mapping[str, AnyToolProvider]
+    tools: Sequence[tl.Tool],
+    choice: tl.ToolChoiceParam | None,
+    providers: Mapping[str, AnyToolProvider],
 ) -> Mapping[str, AnyToolProvider]:
     """Return only the providers whose tools the request names. Asking the other providers whether
     they are available would take longer than all other work on a request."""
-    if isinstance(request.tool_choice, tl.ToolChoiceObject):  # may name tools that are not declared
+    if isinstance(choice, tl.ToolChoiceObject):  # may name tools that are not declared
         return providers
-    names = {tool.type for tool in request.tools}
+    names = {tool.type for tool in tools}
     return {name: each for name, each in providers.items() if name in names}
 
 

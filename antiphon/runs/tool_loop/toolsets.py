@@ -113,10 +113,11 @@ def with_functions(
     if tools == _NO_TOOLS:
         return options
     functions = [toolset.functions for toolset in toolsets]
-    visible = (_visible_tool(function) for group in functions for function in group)
+    visible = tuple(_visible_tool(function) for group in functions for function in group)
     return replace(
         options,
-        tools=(*tools.visible_tools, *visible),
+        # Without functions of the server, the tools stay the same object (see ``RequestShape``).
+        tools=(*tools.visible_tools, *visible) if visible else tools.visible_tools,
         tool_choice=resolve_tool_choice(tools, items, functions),
         checks_calls=bool(tools.search_functions or tools.server_tools),
     )

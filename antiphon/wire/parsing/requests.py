@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.extensions import read_generation_config, read_structured_outputs
 from antiphon.wire.request import CompactRequest, CreateResponse, InputTokensRequest, StreamOptions
+from antiphon.wire.request_shapes import RequestShapes
 from antiphon.wire.resources.conversations import MAX_NEW_ITEMS, CreateConversation
 from antiphon.wire.resources.prompts import TEMPLATE_FIELDS, CreatePrompt
 from antiphon.wire.response import (
@@ -71,6 +73,25 @@ __all__ = [
 
 _R = TypeVar("_R", CreateResponse, InputTokensRequest, CompactRequest)
 
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+#: Fields that differ between the requests of a client. All others are the shape of a request.
+_OWN = frozenset(
+    {
+        "client_metadata",
+        "conversation",
+        "input",
+        "metadata",
+        "previous_response_id",
+        "prompt_cache_key",
+        "request_id",
+        "safety_identifier",
+        "stream",
+        "stream_options",
+        "user",
+    }
+)
+_NOT_GIVEN: Mapping[str, Any] = dict.fromkeys(_OWN)
 _MAX_TEXT_CHARS = 10_485_760  # characters of a string input, OpenAI's limit
 _FORMAT_NAME_LENGTH = 64
 _MAX_TOKEN_ID = 2**31 - 1
@@ -92,19 +113,58 @@ _MOVED_FIELDS: Mapping[str, str] = {
 }
 
 
-def parse_create_response(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
-    """Parse the body of ``POST /responses``. Raises ``InvalidRequest``."""
-    return read_create(parse_json_object(body, limits), limits)
+def parse_create_response(
+    body: bytes, limits: BodyLimits = DEFAULT_LIMITS, shapes: RequestShapes | None = None
+) -> CreateResponse:
+    """Parse the body of ``POST /responses``. Raises ``InvalidRequest``.
+
+    ``shapes``: the shapes of earlier requests. If the body has one of them, only the request's own
+    fields are parsed.
+    """
+    fields = _raw_fields(body) if shapes is not None else None
+    if shapes is None or fields is None:
+        return read_create(parse_json_object(body, limits), limits)
+    key = tuple(
+        part
+        for name, value in fields.items()
+        if name not in _OWN
+        for part in (name.encode(), value)
+    )
+    shape = shapes.find(key)
+    if shape is None:
+        request = read_create(parse_json_object(body, limits), limits)
+        if "previous_input_messages" not in fields:  # they become part of the input
+            shapes.add(key, replace(request, **_NOT_GIVEN))
+        return request
+    own = b",".join(
+        b'"%b":%b' % (name.encode(), value) for name, value in fields.items() if name in _OWN
+    )
+    values = _read_request(parse_json_object(b"{%b}" % own, limits), CreateResponse, limits)
+    request = replace(shape.template, **{name: getattr(values, name) for name in _OWN})
+    _check_whole(request)
+    return request
+
+
+def _raw_fields(body: bytes) -> dict[str, bytes] | None:
+    """Return the fields of a JSON object, each with its JSON. Returns None for another body."""
+    try:
+        return {name: bytes(value) for name, value in _decode_fields(body).items()}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def read_create(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
     """Return the ``CreateResponse`` for the fields of a parsed request body. Raises
     ``InvalidRequest``."""
     request = _prepend_previous_messages(_read_request(raw, CreateResponse, limits))
+    _check_whole(request)
+    return request
+
+
+def _check_whole(request: CreateResponse) -> None:
     if request.input is None and not request.has_context:
         raise missing_parameter("input")
     check_request(request)
-    return request
 
 
 def _prepend_previous_messages(request: CreateResponse) -> CreateResponse:

@@ -25,7 +25,7 @@ from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.dialects.base import Parser
 from antiphon.dialects.instructions import format_instructions, json_format_instructions
 from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
-from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.conversation import Conversation, Options, ToolChoice
 from antiphon.upstream.client import Upstream
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
@@ -113,7 +113,9 @@ class ChatCompletionsBackend(RemoteBackend):
                 else {}
             ),
             **_sampling(self._for_server(options), flavour),
-            **_tools(options, prompt_tools),
+            **options.derive(
+                _tools, (prompt_tools,), options.tool_choice, options.allows_parallel_calls
+            ),
             **_response_format(options, flavour),
             **_reasoning_effort(options, flavour),
         }
@@ -196,15 +198,18 @@ def _extra(options: Options) -> dict[str, Any]:
     return {field: value for field, value in body.items() if value}
 
 
-def _tools(options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
-    """Return the request fields for tools. The field ``tools`` contains only the tools that the
-    model may call, because this API has no other way to forbid a tool."""
+def _tools(
+    prompt_tools: PromptTools, choice: ToolChoice, allows_parallel_calls: bool
+) -> dict[str, Any]:
+    """Return the request fields for tools, the tools as JSON. The field ``tools`` contains only the
+    tools that the model may call, because this API has no other way to forbid a tool."""
     if not prompt_tools.callable:
         return {}
-    body: dict[str, Any] = {"tools": [_tool(tool) for tool in prompt_tools.callable]}
+    tools = _encode([_tool(tool) for tool in prompt_tools.callable])
+    body: dict[str, Any] = {"tools": msgspec.Raw(tools)}
     if prompt_tools.required:
-        body["tool_choice"] = _tool_choice(options, prompt_tools)
-    if not options.allows_parallel_calls:
+        body["tool_choice"] = _tool_choice(choice, prompt_tools)
+    if not allows_parallel_calls:
         body["parallel_tool_calls"] = False
     return body
 
@@ -216,8 +221,8 @@ def _tool(tool: PromptTool) -> dict[str, Any]:
     return definition
 
 
-def _tool_choice(options: Options, prompt_tools: PromptTools) -> Any:
-    if options.tool_choice.mode == "one" and len(prompt_tools.callable) == 1:
+def _tool_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
+    if choice.mode == "one" and len(prompt_tools.callable) == 1:
         return {"type": "function", "function": {"name": prompt_tools.callable[0].name}}
     return "required"
 

@@ -40,7 +40,7 @@ from antiphon.inference.encoded_items import EncodedItems
 from antiphon.stream.kinds import KINDS
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
-from antiphon.wire.tools import Custom, Function, Namespace
+from antiphon.wire.tools import Custom, Function, Namespace, Tool
 
 from .servers import ResponsesFlavour
 from .stream_parser import ResponsesStreamParser
@@ -135,10 +135,42 @@ class ResponsesBackend(RemoteBackend):
             body["top_logprobs"] = options.logprobs
         if include:
             body["include"] = include
-        body |= _tools(options, prompt_tools, flavour)
+        body |= options.derive(
+            self._encode_tools,
+            (options.tools, prompt_tools),
+            options.tool_choice,
+            options.allows_parallel_calls,
+        )
         if template := {**self._template, **options.template}:
             body["chat_template_kwargs"] = template
         return _encode({**body, **self._body})
+
+    def _encode_tools(
+        self,
+        tools: tuple[Tool, ...],
+        prompt_tools: PromptTools,
+        choice: ToolChoice,
+        allows_parallel_calls: bool,
+    ) -> dict[str, Any]:
+        """Return the request fields for tools, the tools as JSON."""
+        body: dict[str, Any] = {}
+        if self.flavour.native_tools:
+            if tools:
+                body["tools"] = msgspec.Raw(_encode(tools))
+                body["tool_choice"] = _native_choice(choice, prompt_tools)
+        else:
+            functions = [
+                {**tool.definition()["function"], "type": "function", "strict": tool.strict}
+                for tool in prompt_tools.callable
+            ]
+            hosted = [tool for tool in tools if not isinstance(tool, _CLIENT_TOOLS)]
+            if functions or hosted:
+                body["tools"] = msgspec.Raw(_encode([*functions, *hosted]))
+                if (named := _function_choice(choice, prompt_tools)) is not None:
+                    body["tool_choice"] = named
+        if body and not allows_parallel_calls:
+            body["parallel_tool_calls"] = False
+        return body
 
     def _items(
         self, conversation: Conversation, prompt_tools: PromptTools
@@ -207,31 +239,6 @@ def _set_fields(value: object) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(value)
     values = {name: inner for name, inner in fields.items() if inner is not None}
     return {} if values == {"format": {"type": "text"}} else values
-
-
-def _tools(
-    options: Options, prompt_tools: PromptTools, flavour: ResponsesFlavour
-) -> dict[str, Any]:
-    body: dict[str, Any] = {}
-    if flavour.native_tools:
-        if options.tools:
-            body = {
-                "tools": msgspec.to_builtins(options.tools),
-                "tool_choice": _native_choice(options.tool_choice, prompt_tools),
-            }
-    else:
-        functions = [
-            {**tool.definition()["function"], "type": "function", "strict": tool.strict}
-            for tool in prompt_tools.callable
-        ]
-        hosted = [tool for tool in options.tools if not isinstance(tool, _CLIENT_TOOLS)]
-        if tools := [*functions, *msgspec.to_builtins(hosted)]:
-            body["tools"] = tools
-        if body and (choice := _function_choice(options.tool_choice, prompt_tools)) is not None:
-            body["tool_choice"] = choice
-    if body and not options.allows_parallel_calls:
-        body["parallel_tool_calls"] = False
-    return body
 
 
 def _native_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
