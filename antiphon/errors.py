@@ -310,6 +310,12 @@ class ServerStopped(Unavailable):
     """The server was stopped before the run ended."""
 
 
+class AccessRevoked(RunError):
+    """The API key of a run, or its tenant, no longer exists."""
+
+    type = "authentication_error"
+
+
 class Timeout(RunError):
     """A run exceeded its time limit."""
 

@@ -259,6 +259,7 @@ class _AppFactory(Struct, frozen=True):
             rates=self.rates,
             manager=self.models.manager,
             api_keys=stored_api_keys(settings, self.dependencies),
+            keys=self.dependencies.keys,
             processes=None if self.worker is None else self.worker.processes,
             tracer=self.dependencies.tracer,
             settings=shown,

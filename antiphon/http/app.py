@@ -61,6 +61,7 @@ from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
 from antiphon.limits.admission import Admission, admission_queue
 from antiphon.limits.charges import ClientCharges
+from antiphon.limits.key_ring import KeyRing
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.limits.requests import RequestLimits
 from antiphon.limits.token_budgets import TokenBudgets
@@ -92,6 +93,7 @@ def create_app(
     manager: ModelAdministration | None = None,
     settings: SettingList | None = None,
     api_keys: ApiKeys | None = None,
+    keys: KeyRing | None = None,
     processes: ReadProcesses | None = None,
     clock: Callable[[], float] = time.monotonic,
     tracer: Tracer | None = None,
@@ -106,6 +108,8 @@ def create_app(
     - ``manager`` manages the models; None leaves out the routes ``/antiphon/models``.
     - ``settings``: the content that ``/antiphon/settings`` returns; None leaves out this route.
     - ``api_keys``: the API keys in the store; None if API keys are not kept in the store.
+    - ``keys``: the key ring of the runs of ``service``, so that a run ends when its key is revoked;
+      None creates one of the app's own.
     - ``processes``: a function that reads the state of all processes of the server; None if there
       is only one process.
     - ``clock`` returns monotonic seconds.
@@ -147,7 +151,14 @@ def create_app(
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = _Router(routes)
     charges = ClientCharges(deps.rates, _budgets(service, clock))
-    app = AuthMiddleware(app, access, limits, charges=charges, stored_keys=api_keys)
+    keys = keys or KeyRing()
+    keys.configure(
+        access.keys,
+        tenants=access.tenants,
+        requests_per_minute=limits.requests_per_minute,
+        stored_keys=api_keys,
+    )
+    app = AuthMiddleware(app, access, charges=charges, keys=keys)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
         app = _with_cors(app, cors)

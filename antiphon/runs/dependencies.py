@@ -13,6 +13,7 @@ from antiphon.backends.catalog import ModelCatalog
 from antiphon.backends.session_signals import SessionSignals
 from antiphon.blobs.base import Blobs
 from antiphon.inference.sampling import Session, SessionEvent, SessionSignal
+from antiphon.limits.key_ring import KeyRing
 from antiphon.resources.prompts import Prompts
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
@@ -45,6 +46,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     this process can decrypt these values. ``on_tool_call`` is called after each server-side tool
     call. ``on_background_end`` is called after each background response that ended in this process.
     ``signals``: tells engines what happens to conversations; None to tell them nothing.
+    ``keys``: the API keys that are valid now.
     """
 
     models: ModelCatalog
@@ -55,6 +57,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     seal: Encryptor = field(default_factory=_random_seal)
     tracer: Tracer = field(default_factory=Tracer)
     shapes: RequestShapes = field(default_factory=RequestShapes)
+    keys: KeyRing = field(default_factory=KeyRing)
     on_tool_call: OnToolCall = ignore_call
     on_background_end: OnEnd = ignore_end
     signals: SessionSignals | None = None

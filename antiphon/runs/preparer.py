@@ -114,6 +114,7 @@ class Preparer:
         self._signal = dependencies.signal
         self._tracer = dependencies.tracer
         self._shapes = dependencies.shapes
+        self._keys = dependencies.keys
         self._on_tool_call = dependencies.on_tool_call
         self._attachments = attachments
         self._providers = providers
@@ -133,6 +134,7 @@ class Preparer:
         session_chains: SessionChains | None = None,
         prompt_items: tuple[Item, ...] = (),
         *,
+        api_key: str | None = None,
         claim: bool = True,
     ) -> PreparedRequest:
         """Check a request and render its prompt.
@@ -140,6 +142,7 @@ class Preparer:
         - ``session_chains``: the chains of responses that this client connection can continue, even
           if the responses are not stored.
         - ``prompt_items``: the items of the stored prompt that the request names.
+        - ``api_key``: the name of the request's API key. Tools run only as long as it is valid.
         - ``claim``: whether the response will run the MCP calls that the request approves. If so,
           the store records that these approvals are used, so that no other response runs the calls
           again.
@@ -155,6 +158,7 @@ class Preparer:
             response_id,
             session_chains,
             prompt_items,
+            api_key=api_key,
             claim=claim,
         )
         prepared = await prepare(max_past_tokens=_max_past_tokens(request, model))
@@ -171,6 +175,7 @@ class Preparer:
         session_chains: SessionChains | None,
         prompt_items: tuple[Item, ...],
         *,
+        api_key: str | None,
         claim: bool,
         max_past_tokens: int | None,
     ) -> PreparedRequest:
@@ -195,6 +200,7 @@ class Preparer:
         context = replace(context, past_tokens=_past_tokens(request, model, context))
         tool_context = ResponseContext(
             tenant=tenant,
+            api_key=api_key,
             response_id=response_id,
             items=context.items,
             include=frozenset(request.include or ()),
@@ -378,6 +384,7 @@ class Preparer:
             context_size=reply_request.backend.context_size,
             tracer=self._tracer,
             on_tool_call=self._on_tool_call,
+            check_access=partial(self._keys.check, tool_context.tenant, tool_context.api_key),
         )
 
         def wrap(reply: Reply, conversation: Conversation) -> Reply:

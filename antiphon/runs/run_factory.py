@@ -4,6 +4,7 @@ content is encrypted, and how long the run may take."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from antiphon.backends.base import Reply
 from antiphon.backends.catalog import CatalogModel
@@ -72,9 +73,15 @@ class RunFactory:
         meter = self._meter(tenant, api_key, prepared.model.name, counts_prompt)
         save = None
         if response.store:
-            save = self._save(tenant, held.lock, request.trace or {}, meter)
+            save = self._save(tenant, api_key, held.lock, request.trace or {}, meter)
         spec = self._spec(
-            prepared.reply, input, held.release, meter, parent_tokens=parent_tokens, save=save
+            prepared.reply,
+            input,
+            held.release,
+            meter,
+            parent_tokens=parent_tokens,
+            save=save,
+            check_access=partial(self._dependencies.keys.check, tenant, api_key),
         )
         dependencies = self._dependencies
         writer = ResponseWriter(
@@ -116,7 +123,9 @@ class RunFactory:
         response = initial_response(request, id=response_id, model=name, created_at=now)
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
         meter = self._meter(tenant, api_key, model.name, counts_prompt)
-        return Run(writer, self._spec(reply, (), _release_nothing, meter), self._supervisor)
+        check_access = partial(dependencies.keys.check, tenant, api_key)
+        spec = self._spec(reply, (), _release_nothing, meter, check_access=check_access)
+        return Run(writer, spec, self._supervisor)
 
     def background_run(
         self,
@@ -125,6 +134,8 @@ class RunFactory:
         reply: Reply,
         parent: PromptTokens | None,
         restored: RestoredRun,
+        *,
+        api_key: str | None,
     ) -> Run:
         """Create the ``Run`` object that executes a background run. It continues after the stored
         events of the run. It does not store the response, because its event sink does. ``parent``:
@@ -141,7 +152,12 @@ class RunFactory:
         )
         recorder.resume(restored.tokens)
         spec = self._spec(
-            reply, request.input or (), _release_nothing, parent_tokens=parent, keepalive_s=0
+            reply,
+            request.input or (),
+            _release_nothing,
+            parent_tokens=parent,
+            keepalive_s=0,
+            check_access=partial(dependencies.keys.check, tenant, api_key),
         )
         return Run(writer, spec, self._background_supervisor, recorder=recorder)
 
@@ -168,6 +184,7 @@ class RunFactory:
         parent_tokens: PromptTokens | None = None,
         save: _Save | None = None,
         keepalive_s: float | None = None,
+        check_access: Callable[[], Awaitable[None]] | None = None,
     ) -> RunSpec:
         def count(response: Response, usage: Usage | None) -> None:
             if meter is not None:
@@ -186,18 +203,27 @@ class RunFactory:
             timeout_s=policy.timeout_s,
             release=release,
             count=count,
+            check_access=check_access,
             reraise=policy.reraise,
         )
 
     def _save(
-        self, tenant: str, lock: ConversationLock | None, trace: TraceHeaders, meter: UsageMeter
+        self,
+        tenant: str,
+        api_key: str | None,
+        lock: ConversationLock | None,
+        trace: TraceHeaders,
+        meter: UsageMeter,
     ) -> _Save:
         """Return the function that stores the response. A failed response is stored, but it is not
-        added to its conversation. ``lock``: the lock of the conversation."""
+        added to its conversation. ``lock``: the lock of the conversation. Nothing is stored for a
+        client whose API key is no longer valid: the function raises ``AccessRevoked``."""
+        keys = self._dependencies.keys
         tracer = self._dependencies.tracer
         store, save_retry_s = self._dependencies.store, self._dependencies.policy.save_retry_s
 
         async def save(stored: StoredResponse) -> None:
+            await keys.check(tenant, api_key)
             usage = meter.record(stored.response)
             with tracer.start("store response", trace):
                 if stored.response.status not in ("completed", "incomplete"):

@@ -464,6 +464,7 @@ class Service:
                     response_id,
                     session_chains,
                     resolved.leading_items,
+                    api_key=client.key,
                     claim=claim,
                 )
             except BaseException:

@@ -225,6 +225,7 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
 
     - ``items``: the items of the conversation before the output of the response. They include the
       input of the request.
+    - ``api_key``: the name of the API key of the request; None if it had no key.
     - ``interrupted_items``: the output so far, if this response was interrupted and now continues.
     - ``include``: the field ``include`` of the request.
     - ``spent_approvals``: ids of approval requests whose call another response has already run.
@@ -237,6 +238,7 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
     tenant: str
     response_id: str
     items: tuple[Item, ...]
+    api_key: str | None = None
     interrupted_items: tuple[Item, ...] = ()
     spent_approvals: frozenset[str] = frozenset()
     include: frozenset[str] = frozenset()

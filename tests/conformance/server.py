@@ -27,6 +27,7 @@ from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.streaming import sse
 from antiphon.inference.tokens import ModelCard, Tokenizer
+from antiphon.limits.key_ring import KeyRing
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
@@ -136,7 +137,10 @@ class Server:
             created=NOW,
             thinking_budgets=thinking_budgets,
         )
+        #: The API keys with which runs end, if an app uses this ring.
+        self.keys = KeyRing()
         self.dependencies = RunDependencies(
+            keys=self.keys,
             models=Catalog((model,)),
             store=store,
             clock=lambda: self.now,

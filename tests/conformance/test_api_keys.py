@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
-from antiphon.errors import StoreError
+from antiphon.errors import AccessRevoked, StoreError
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.limits.clients import ClientLimits
 from antiphon.resources.admin.api_keys import ApiKeys
+from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, run_calls
 from antiphon.store.base import Store
+from antiphon.stream.deltas import Close, Open, Text
 from antiphon.support.logs import open_log
+from antiphon.wire.items import Message
+from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.conftest import Serve
+from tests.conformance.scripts import finish
 from tests.conformance.server import Server
+from tests.conformance.stepped_backend import SteppedBackend
 from tests.harness import asgi_client
 
+ANSWER = Open(Message(role="assistant", content=()))
 ASK = {"model": "tiny", "input": "hi"}
 
 
 class Process:
-    """One process in front of a server's store. ``time``: its monotonic clock, in seconds."""
+    """One process in front of a server's store. ``time``: its monotonic clock, in seconds.
+    ``ends_runs``: whether the runs of the server end with their keys."""
 
-    def __init__(self, server: Server, *, limits: ClientLimits | None = None) -> None:
+    def __init__(
+        self, server: Server, *, limits: ClientLimits | None = None, ends_runs: bool = False
+    ) -> None:
         self.time = 0.0
         numbers = iter(range(1000))
         root = AuthKey(
@@ -46,9 +59,11 @@ class Process:
             ids=lambda prefix: f"{prefix}_k{next(numbers)}",
             log=open_log(server.log),
             api_keys=self.keys,
+            keys=server.keys if ends_runs else None,
             clock=lambda: self.time,
         )
         self.client = asgi_client(app)
+        self.app = app
 
     async def send(
         self, method: str, path: str, key: str = "root", body: Any = None
@@ -223,3 +238,100 @@ async def test_requests_are_limited_with_headers(serve: Serve) -> None:
 async def test_keys_are_managed_only_if_they_are_stored(serve: Serve) -> None:
     reply = await serve().client.get("/antiphon/keys")
     assert reply.status_code == 400 and "stored_keys" in reply.json()["error"]["message"]
+
+
+# --- access ends when it is revoked --------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-REVOKED-ACCESS")
+@pytest.mark.parametrize("ending", ["revoked", "rotated", "tenant"])
+async def test_socket_is_closed_when_its_key_ends(serve: Serve, ending: str) -> None:
+    process = Process(serve(["Hello!"] * 3), ends_runs=True)
+    secret = await process.create(tenant="team")
+    async with asyncio.timeout(30), WebSocketClient(process.app, x_api_key=secret) as wire:
+        wire.create(input="hi")
+        while (await wire.event())["type"] != "response.completed":
+            pass
+        paths = {
+            "revoked": ("DELETE", "/antiphon/keys/k"),
+            "rotated": ("POST", "/antiphon/keys/k/rotate"),
+            "tenant": ("DELETE", "/antiphon/tenants/team"),
+        }
+        assert (await process.send(*paths[ending])).status_code == 200
+        process.time += 3
+        wire.create(input="hi")
+        event = await wire.event()
+        assert (event["type"], event["status"]) == ("error", 401)
+        while (message := await wire.message())["type"] != "websocket.close":
+            pass
+        assert message["code"] == 1008
+
+
+@pytest.mark.requirement("API-REVOKED-ACCESS")
+async def test_limits_of_an_open_socket_are_those_of_now(serve: Serve) -> None:
+    server = serve(["Hello!"] * 3)
+    process = Process(server, ends_runs=True)
+    secret = await process.create(tenant="team")
+    async with asyncio.timeout(30), WebSocketClient(process.app, x_api_key=secret) as wire:
+        wire.create(input="hi")
+        while (await wire.event())["type"] != "response.completed":
+            pass
+        record = (await process.keys.current())[0]
+        await server.store.keys.replace(replace(record, models=("other",)))
+        process.time += 3
+        wire.create(input="hi")
+        assert (await wire.event())["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.requirement("API-REVOKED-ACCESS")
+@pytest.mark.parametrize("background", [False, True])
+async def test_run_of_a_revoked_key_ends_and_is_not_completed(
+    serve: Serve, background: bool
+) -> None:
+    gate = asyncio.Event()
+    backend = SteppedBackend([ANSWER, Text("Hel"), gate, Text("lo"), Close(), finish()])
+    server = serve(backend)
+    server.service.start()
+    process = Process(server, ends_runs=True)
+    secret = await process.create(tenant="team")
+    body = {**ASK, "background": background}
+    asking = asyncio.create_task(process.send("POST", "/v1/responses", secret, body))
+    async with asyncio.timeout(30):
+        while not backend.delta_count:
+            await asyncio.sleep(0)
+        await process.send("DELETE", "/antiphon/keys/k")
+        if not background:
+            gate.set()  # the answer is complete, but it is not stored
+            assert "no longer valid" in (await asking).text
+            assert (await server.store.usage("team")).responses == 0
+            return
+        id = (await asking).json()["id"]
+        await asyncio.wait_for(backend.closed.wait(), 20)  # while the model still writes
+        while (
+            stored := await server.store.load("team", id)
+        ) is None or stored.response.error is None:
+            await asyncio.sleep(0)
+        assert "no longer valid" in stored.response.error.message
+
+
+@pytest.mark.requirement("API-REVOKED-ACCESS")
+async def test_tool_of_a_revoked_key_does_not_run(serve: Serve) -> None:
+    """Between two tool calls: the second is not made."""
+    server = serve(["unused"])
+    process = Process(server, ends_runs=True)
+    await process.create(tenant="team")
+    environment = CallEnvironment(
+        tenant="team",
+        response_id="resp_1",
+        max_result_bytes=1000,
+        max_parallel_calls=1,
+        timeout_s=5,
+        budget=CallBudget(None),
+        ids=lambda prefix: prefix,
+        check_access=partial(server.keys.check, "team", "k"),
+    )
+    await server.keys.check("team", "k")
+    await process.send("DELETE", "/antiphon/keys/k")
+    with pytest.raises(AccessRevoked):
+        async for delta in run_calls([object()], environment):  # type: ignore[list-item]
+            raise AssertionError(delta)

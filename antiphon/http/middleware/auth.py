@@ -8,21 +8,18 @@ constant time.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import re
 from collections.abc import Collection, Mapping
 from functools import lru_cache, partial
-from typing import Literal, Protocol
+from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import InvalidRequest, SetupError, Unauthorized
+from antiphon.errors import InvalidRequest, Unauthorized
 from antiphon.limits.charges import ClientCharges
-from antiphon.limits.clients import Client, ClientLimits, LimitScope
-from antiphon.limits.requests import RequestLimits
-from antiphon.resources.admin.api_keys import KeyRecord
+from antiphon.limits.clients import ClientLimits
+from antiphon.limits.key_ring import AuthKey, KeyRing
 from antiphon.security.ssrf import is_ip_address, is_loopback
 
 from .request_context import RequestContext, header, request_context, route_path
@@ -31,7 +28,6 @@ __all__ = [
     "AuthConfig",
     "AuthKey",
     "AuthMiddleware",
-    "StoredKeys",
     "holds_role",
     "is_local",
 ]
@@ -45,21 +41,6 @@ _PUBLIC_PAGES = ("/openapi.json", "/docs")
 #: Headers of API keys. Browsers send them to other origins only after a preflight.
 _KEY_HEADERS = (b"authorization", b"x-api-key")
 _PORT = re.compile(r":\d*\Z")
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-
-
-class AuthKey(Struct, frozen=True, kw_only=True):
-    """An API key: its SHA-256 digest in hex, and its tenant. Several keys may have the same
-    tenant."""
-
-    name: str
-    tenant: str
-    sha256: str
-    limits: ClientLimits = ClientLimits()
-
-    def __post_init__(self) -> None:
-        if not _DIGEST.match(self.sha256):
-            raise SetupError(f"key {self.name!r}: sha256 must be 64 lower-case hex digits")
 
 
 class AuthConfig(Struct, frozen=True, kw_only=True):
@@ -98,69 +79,20 @@ _PROXY_HEADERS = (
 )
 
 
-class StoredKeys(Protocol):
-    """Reads the API keys in the store. ``current`` returns all keys. It raises ``StoreError`` if
-    the keys cannot be read."""
-
-    async def current(self) -> tuple[KeyRecord, ...]: ...
-
-
-class _KeyEntry(Struct, frozen=True):
-    """An API key, with the client and the tenant of its requests. ``digest``: the SHA-256 digest of
-    the secret. The key of a request is found by the digest of the secret in the request.
-    ``record``: the stored key from which the entry was made; None if the key is in the settings."""
-
-    client: Client
-    tenant: str
-    digest: bytes
-    record: KeyRecord | None = None
-
-
 class AuthMiddleware:
     """Authenticates requests, and stores tenant and client in the request context.
 
     - ``charges`` counts requests against the limits of their clients.
-    - ``stored_keys`` reads the API keys in the store; None if API keys are not kept in the store.
+    - ``keys``: the API keys that are valid now.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        access: AuthConfig,
-        limits: RequestLimits,
-        *,
-        charges: ClientCharges,
-        stored_keys: StoredKeys | None = None,
+        self, app: ASGIApp, access: AuthConfig, *, charges: ClientCharges, keys: KeyRing
     ) -> None:
         self._app = app
-        self._stored_keys = stored_keys
-        self._stored: tuple[KeyRecord, ...] = ()
-        self._stored_entries: list[_KeyEntry] = []
+        self._keys = keys
         self._charges = charges
-        self._per_minute = limits.requests_per_minute
         self._access = access
-        self._entries = [
-            self._entry(key.name, key.tenant, key.sha256, key.limits) for key in access.keys
-        ]
-        self._anonymous = self._entry(None, "default", "", ClientLimits())
-
-    def _entry(
-        self,
-        name: str | None,
-        tenant: str,
-        sha256: str,
-        limits: ClientLimits,
-        record: KeyRecord | None = None,
-    ) -> _KeyEntry:
-        if limits.requests_per_minute is None:
-            limits = replace(limits, requests_per_minute=self._per_minute)
-        scopes = [LimitScope("key", name or "", limits)]
-        if tenant in self._access.tenants:
-            scopes.append(LimitScope("tenant", tenant, self._access.tenants[tenant]))
-        client = Client(
-            key=name, scopes=tuple(each for each in scopes if each.limits != ClientLimits())
-        )
-        return _KeyEntry(client, tenant, bytes.fromhex(sha256), record)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
@@ -192,45 +124,20 @@ class AuthMiddleware:
 
     async def _authenticate(self, scope: Scope, path: str) -> None:
         _reject_cross_site(scope)
-        if self._access.requires_key:
-            await self._read_stored_keys()
-            entry = self._find_key(scope)
-        else:
+        if not self._access.requires_key:
             self._reject_unknown_hosts(scope)
             if path == "/metrics":
                 raise Unauthorized("The metrics of this server are not public.")
-            entry = self._anonymous
         context = request_context(scope)
-        context.tenant = entry.tenant
-        context.client = entry.client
-        if entry.client.scopes:
-            uses_tokens = scope["type"] == "websocket" or scope["method"] == "POST"
-            context.charge = partial(self._charge, context, uses_tokens=uses_tokens)
-            await context.charge()
+        uses_tokens = scope["type"] == "websocket" or scope["method"] == "POST"
+        context.charge = partial(self._charge, context, uses_tokens=uses_tokens)
+        digest = self._sent_digest(scope) if self._access.requires_key else None
+        context.check_access = partial(self._check_access, context, digest)
+        await context.check_access()
+        await context.charge()
 
-    async def _charge(self, context: RequestContext, *, uses_tokens: bool) -> None:
-        charge = await self._charges.count(context.client.scopes, uses_tokens=uses_tokens)
-        context.limit_headers = charge.headers
-        if charge.refusal is not None:
-            raise charge.refusal
-
-    async def _read_stored_keys(self) -> None:
-        """Read the API keys in the store. If they have changed, rebuild ``_stored_entries``, in
-        which the key of a request is looked up."""
-        if self._stored_keys is None:
-            return
-        keys = await self._stored_keys.current()
-        if keys is self._stored:
-            return
-        known = {entry.record: entry for entry in self._stored_entries}
-        self._stored_entries = [
-            known.get(key)
-            or self._entry(key.name, key.tenant, key.sha256, ClientLimits.copy_from(key), key)
-            for key in keys
-        ]
-        self._stored = keys
-
-    def _find_key(self, scope: Scope) -> _KeyEntry:
+    def _sent_digest(self, scope: Scope) -> bytes:
+        """Return the digest of the API key in a request. Raises ``Unauthorized`` if it has none."""
         key = _sent_key(scope)
         if not key:
             raise Unauthorized(
@@ -238,13 +145,26 @@ class AuthMiddleware:
                 "'Authorization: Bearer YOUR_KEY'.",
                 code="invalid_api_key",
             )
-        digest = hashlib.sha256(key).digest()
-        # Compare with all keys, so that the time taken reveals neither their number nor a match.
-        entries = (*self._entries, *self._stored_entries)
-        matches = [entry for entry in entries if hmac.compare_digest(entry.digest, digest)]
-        if not matches:
+        return hashlib.sha256(key).digest()
+
+    async def _check_access(self, context: RequestContext, digest: bytes | None) -> None:
+        """Set the tenant and the client of a request, with the limits that they have now.
+
+        ``digest``: the digest of the API key; None if the request needs none. Raises
+        ``Unauthorized`` if there is no such key, or no longer.
+        """
+        entry = self._keys.anonymous if digest is None else await self._keys.find(digest)
+        if entry is None:
             raise Unauthorized("Incorrect API key provided.", code="invalid_api_key")
-        return matches[0]
+        context.tenant, context.client = entry.tenant, entry.client
+
+    async def _charge(self, context: RequestContext, *, uses_tokens: bool) -> None:
+        if not context.client.scopes:
+            return
+        charge = await self._charges.count(context.client.scopes, uses_tokens=uses_tokens)
+        context.limit_headers = charge.headers
+        if charge.refusal is not None:
+            raise charge.refusal
 
     def _reject_unknown_hosts(self, scope: Scope) -> None:
         """Raise ``InvalidRequest`` if a local request has a Host header that is not allowed. Such a

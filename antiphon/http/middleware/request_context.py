@@ -54,6 +54,7 @@ class RequestContext:
 
     __slots__ = (
         "charge",
+        "check_access",
         "client",
         "id",
         "limit_headers",
@@ -77,7 +78,10 @@ class RequestContext:
         self.response_id: str | None = None
         self.usage: Usage | None = None
         #: Count one more request of this client. Raises ``Overloaded`` above its rate limit.
-        self.charge: Callable[[], Awaitable[None]] = _charge_nothing
+        self.charge: Callable[[], Awaitable[None]] = _do_nothing
+        #: Read the client of the request again, with its present limits. Raises ``Unauthorized`` if
+        #: its API key is no longer valid.
+        self.check_access: Callable[[], Awaitable[None]] = _do_nothing
         #: Headers about the rate limits of the client.
         self.limit_headers: list[tuple[bytes, bytes]] = []
 
@@ -87,9 +91,8 @@ class RequestContext:
         return self.client.key
 
 
-async def _charge_nothing() -> None:
-    """Do nothing. This is the initial value of ``RequestContext.charge``, the function that counts
-    a request against the client's rate limits. It is not replaced if the client has no limits."""
+async def _do_nothing() -> None:
+    """Do nothing. The functions of a request that needs no authentication."""
 
 
 def request_context(scope: Scope) -> RequestContext:

@@ -16,7 +16,14 @@ from functools import partial
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from antiphon.errors import UNEXPECTED, InvalidRequest, RequestError, RunError
+from antiphon.errors import (
+    UNEXPECTED,
+    InvalidRequest,
+    RequestError,
+    RunError,
+    StoreError,
+    Unauthorized,
+)
 from antiphon.http.endpoint_context import EndpointDependencies, with_trace
 from antiphon.http.metrics import RunTiming
 from antiphon.http.middleware.errors import status_of, type_of
@@ -46,6 +53,10 @@ __all__ = ["WebSocketEndpoint"]
 _MAX_CONCURRENT_RUNS = 16
 _MAX_LANES = 32
 LIFETIME_S = 3600.0
+#: Seconds between two checks that the client's API key is still valid.
+_CHECK_S = 1.0
+#: Code of a connection that is closed because of a policy (RFC 6455, section 7.4.1).
+_POLICY_VIOLATION = 1008
 #: Frames that may wait for their turn, in all lanes together.
 _MAX_QUEUED_FRAMES = 128
 
@@ -95,7 +106,7 @@ class _Connection:
 
     async def serve(self, receive: Receive) -> None:
         """Serve until the client disconnects or the connection's lifetime ends."""
-        async with running(self._expire()):
+        async with running(self._expire()), running(self._watch_access()):
             try:
                 while (message := await receive())["type"] == "websocket.receive":
                     await self._enqueue_frame(message.get("text"))
@@ -159,6 +170,7 @@ class _Connection:
             if isinstance(frame, SteerFrame):
                 return await self._refuse_steering(lane, frame)
             previous = frame.request.previous_response_id
+            await self._context.check_access()
             await self._context.charge()
             await self._run(lane, frame)
         except RequestError as error:
@@ -271,6 +283,29 @@ class _Connection:
             await self._send({"type": "websocket.send", "text": line.decode()})
         except (OSError, RuntimeError):  # raised by servers when the client is gone
             raise ClientDisconnected from None
+
+    async def _watch_access(self) -> None:
+        """Wait until the client's API key is no longer valid. Then cancel the runs and close the
+        connection."""
+        refusal: Unauthorized | None = None
+        while refusal is None:
+            await asyncio.sleep(_CHECK_S)
+            try:
+                await self._context.check_access()
+            except Unauthorized as error:
+                refusal = error
+            except StoreError:
+                continue  # the keys cannot be read now
+        self._has_expired = True
+        for lane in self._lanes.values():
+            lane.queue.clear()
+        self._workers.cancel_all()
+        with suppress(ClientDisconnected):
+            await self.refuse(refusal, None)
+        with suppress(OSError, RuntimeError):
+            await self._send(
+                {"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": refusal.message}
+            )
 
     async def _expire(self) -> None:
         """Wait until the connection's lifetime ends. Then refuse new frames, wait until the runs in

@@ -180,7 +180,9 @@ class BackgroundJobs:
         except Exception:
             _log.exception("a run could not be prepared", response=job.id)
             reply = FailedReply(InternalError())
-        run = self._runs.background_run(job.tenant, request, reply, parent, restored)
+        run = self._runs.background_run(
+            job.tenant, request, reply, parent, restored, api_key=request.api_key
+        )
         sink = LogSink(
             log_writer,
             store.runs,
@@ -267,7 +269,12 @@ class BackgroundJobs:
         seal = self._dependencies.seal
         resolved = await self._prompts.resolve(request.with_secrets(seal, job.tenant))
         prepared = await self._preparer.prepare(
-            job.tenant, resolved.request, model, job.id, prompt_items=resolved.leading_items
+            job.tenant,
+            resolved.request,
+            model,
+            job.id,
+            prompt_items=resolved.leading_items,
+            api_key=request.api_key,
         )
         reply = prepared.reply
         if job.prompt or tokens or started:

@@ -99,6 +99,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
       this many seconds. If the request is rejected during this time, the client gets an HTTP error.
     - ``keepalive_events``: whether clients of this stream accept keepalive events. If they do not,
       comments keep the connection open.
+    - ``check_access``: raises ``AccessRevoked`` if the client's API key is no longer valid. None if
+      that ends nothing.
     - ``reraise``: raise unexpected exceptions (for tests).
     """
 
@@ -113,6 +115,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     count: Callable[[Response, Usage | None], None] | None = None
     first_delta_wait_s: float = 0
     keepalive_events: bool = True
+    check_access: Callable[[], Awaitable[None]] | None = None
     reraise: bool = False
 
 
@@ -242,6 +245,11 @@ class Run:
         if self._driver is not None and not self._ended and self._failure is None:
             self._failure = error
             self._driver.cancel()
+
+    async def check_access(self) -> None:
+        """Raise ``AccessRevoked`` if the client's API key is no longer valid."""
+        if self._spec.check_access is not None:
+            await self._spec.check_access()
 
     # --- life cycle ------------------------------------------------------------------------------
 

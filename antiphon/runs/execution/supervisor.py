@@ -1,14 +1,18 @@
-"""The supervisor of foreground runs. When the server stops, the supervisor waits for the runs to
-end. Runs that take too long end as failed."""
+"""The supervisor of runs. When the server stops, the supervisor of foreground runs waits for them
+to end. Runs that take too long end as failed, and so do those whose API key was revoked."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Protocol
 
-from antiphon.errors import Overloaded, RunError, ServerStopped
+from antiphon.errors import AccessRevoked, Overloaded, RunError, ServerStopped, StoreError
+from antiphon.support.tasks import BackgroundTasks
 
 __all__ = ["StoppableRun", "Supervisor"]
+
+#: Seconds between two checks of the access of all clients.
+_CHECK_S = 1.0
 
 
 class StoppableRun(Protocol):
@@ -17,12 +21,16 @@ class StoppableRun(Protocol):
     def fail(self, error: RunError) -> None:
         """Stop the run, which then ends ``failed`` with this error."""
 
+    async def check_access(self) -> None:
+        """Raise ``AccessRevoked`` if the client's API key is no longer valid."""
+
 
 class Supervisor:
-    """Keeps track of the foreground runs of a server process, so that the server can wait for them
-    before it stops. One instance per process."""
+    """Keeps track of the runs of a server process, so that the server can wait for them before it
+    stops, and end those whose client lost its access."""
 
     def __init__(self) -> None:
+        self._watch = BackgroundTasks("access of runs")
         self._runs: set[StoppableRun] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -52,12 +60,25 @@ class Supervisor:
         """Register a run that starts now."""
         self._runs.add(run)
         self._idle.clear()
+        self._watch.start_once("access", self._watch_access)
 
     def leave(self, run: StoppableRun) -> None:
         """Remove a run that has ended."""
         self._runs.discard(run)
         if not self._runs:
             self._idle.set()
+
+    async def _watch_access(self) -> None:
+        """End the runs whose client has lost its access, until no run is left."""
+        while self._runs:
+            await asyncio.sleep(_CHECK_S)
+            for run in list(self._runs):
+                try:
+                    await run.check_access()
+                except AccessRevoked as error:
+                    run.fail(error)
+                except StoreError:
+                    break  # the keys cannot be read now
 
     def stop(self) -> None:
         """Accept no new run from now on."""
@@ -74,3 +95,4 @@ class Supervisor:
             for run in list(self._runs):
                 run.fail(ServerStopped("The server was stopped before the response was complete."))
             await self._idle.wait()
+        await self._watch.close()

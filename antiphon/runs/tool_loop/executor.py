@@ -6,7 +6,7 @@ If a tool raises an exception, its call has a failed result.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Literal
@@ -29,8 +29,10 @@ from .turn import ToolCall
 __all__ = [
     "CallBudget",
     "CallEnvironment",
+    "CheckAccess",
     "OnToolCall",
     "ToolLimits",
+    "allow",
     "ignore_call",
     "output_budget",
     "run_calls",
@@ -52,6 +54,14 @@ OnToolCall = Callable[[str, float, bool], None]
 
 def ignore_call(tool: str, seconds: float, failed: bool) -> None:
     """Do nothing. The default ``OnToolCall`` callback."""
+
+
+#: Raises ``AccessRevoked`` if the client's API key is no longer valid.
+CheckAccess = Callable[[], Awaitable[None]]
+
+
+async def allow() -> None:
+    """Do nothing. The default ``CheckAccess`` callback."""
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True):
@@ -109,6 +119,7 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
       programs count too.
     - ``trace``: the span that the calls belong to.
     - ``on_tool_call``: called after each call has ended.
+    - ``check_access``: called before calls run.
     """
 
     tenant: str
@@ -122,6 +133,7 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     tracer: Tracer = field(default_factory=Tracer)
     trace: TraceHeaders = {}
     on_tool_call: OnToolCall = ignore_call
+    check_access: CheckAccess = allow
 
 
 async def run_calls(
@@ -137,6 +149,7 @@ async def run_calls(
     has to close the item.
     """
     if calls:
+        await environment.check_access()
         yield Checkpoint()
     runner = _CallRunner(environment)
     tasks = BackgroundTasks("tool call")

@@ -43,8 +43,10 @@ from antiphon.wire.response import Usage
 from .executor import (
     CallBudget,
     CallEnvironment,
+    CheckAccess,
     OnToolCall,
     ToolLimits,
+    allow,
     ignore_call,
     output_budget,
     run_calls,
@@ -81,7 +83,7 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     ``prepare`` prepares the reply of a later turn. ``ids`` returns a new id with a prefix.
     ``include``: the request's ``include``. ``spent_approvals``: ids of approval requests whose call
     another response has already run. ``conversation_id``: id of the conversation that the response
-    continues; empty if it continues nothing.
+    continues; empty if it continues nothing. ``check_access``: called before tools run.
     """
 
     conversation: Conversation
@@ -98,6 +100,7 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     context_size: int | None = None
     tracer: Tracer = field(default_factory=Tracer)
     on_tool_call: OnToolCall = ignore_call
+    check_access: CheckAccess = allow
 
 
 class ToolLoop(ReplyWrapper):
@@ -541,6 +544,7 @@ class ToolLoop(ReplyWrapper):
             ids=spec.ids,
             tracer=spec.tracer,
             on_tool_call=spec.on_tool_call,
+            check_access=spec.check_access,
             trace=spec.options.trace,
         )
 

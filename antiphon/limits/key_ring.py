@@ -1,0 +1,150 @@
+"""The API keys that are valid now, from the settings and from the store.
+
+Access ends when a key is revoked or rotated: also that of WebSockets which are open, and of runs in
+progress. They ask the ring again before each of their steps. Keys of the store may be two seconds
+old (``ApiKeys.current``).
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.errors import AccessRevoked, SetupError
+from antiphon.store.keys import KeyRecord
+
+from .clients import Client, ClientLimits, LimitScope
+
+__all__ = ["AuthKey", "KeyEntry", "KeyRing", "StoredKeys"]
+
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+
+
+class AuthKey(Struct, frozen=True, kw_only=True):
+    """An API key: its SHA-256 digest in hex, and its tenant. Several keys may have the same
+    tenant."""
+
+    name: str
+    tenant: str
+    sha256: str
+    limits: ClientLimits = ClientLimits()
+
+    def __post_init__(self) -> None:
+        if not _DIGEST.match(self.sha256):
+            raise SetupError(f"key {self.name!r}: sha256 must be 64 lower-case hex digits")
+
+
+class StoredKeys(Protocol):
+    """Reads the API keys in the store. ``current`` returns all keys. It raises ``StoreError`` if
+    the keys cannot be read."""
+
+    async def current(self) -> tuple[KeyRecord, ...]: ...
+
+
+class KeyEntry(Struct, frozen=True):
+    """An API key, with the client and the tenant of its requests. ``digest``: the SHA-256 digest of
+    the secret. The key of a request is found by the digest of the secret in the request.
+    ``record``: the stored key from which the entry was made; None if the key is in the settings."""
+
+    client: Client
+    tenant: str
+    digest: bytes
+    record: KeyRecord | None = None
+
+
+class KeyRing:
+    """The valid API keys of one server process. It stays the same when the settings are reloaded;
+    only its keys change."""
+
+    def __init__(self) -> None:
+        self._is_configured = False
+        self._stored_keys: StoredKeys | None = None
+        self._stored: tuple[KeyRecord, ...] = ()
+        self._entries: tuple[KeyEntry, ...] = ()
+        self._stored_entries: tuple[KeyEntry, ...] = ()
+        self._tenants: Mapping[str, ClientLimits] = {}
+        self._per_minute: int | None = None
+        self.anonymous = self._entry(None, "default", "", ClientLimits())
+
+    def configure(
+        self,
+        keys: Sequence[AuthKey],
+        *,
+        tenants: Mapping[str, ClientLimits],
+        requests_per_minute: int | None,
+        stored_keys: StoredKeys | None,
+    ) -> None:
+        """Take the keys and limits of new settings.
+
+        - ``tenants``: tenant → limits that all API keys of the tenant share.
+        - ``requests_per_minute``: the limit of each key that has no limit of its own.
+        - ``stored_keys``: reads the API keys in the store; None if they are not used.
+        """
+        self._is_configured = True
+        self._tenants, self._per_minute = tenants, requests_per_minute
+        self._entries = tuple(
+            self._entry(key.name, key.tenant, key.sha256, key.limits) for key in keys
+        )
+        self.anonymous = self._entry(None, "default", "", ClientLimits())
+        self._stored_keys = stored_keys
+        self._stored, self._stored_entries = (), ()
+
+    def _entry(
+        self,
+        name: str | None,
+        tenant: str,
+        sha256: str,
+        limits: ClientLimits,
+        record: KeyRecord | None = None,
+    ) -> KeyEntry:
+        if limits.requests_per_minute is None:
+            limits = replace(limits, requests_per_minute=self._per_minute)
+        scopes = [LimitScope("key", name or "", limits)]
+        if tenant in self._tenants:
+            scopes.append(LimitScope("tenant", tenant, self._tenants[tenant]))
+        client = Client(
+            key=name, scopes=tuple(each for each in scopes if each.limits != ClientLimits())
+        )
+        return KeyEntry(client, tenant, bytes.fromhex(sha256), record)
+
+    async def find(self, digest: bytes) -> KeyEntry | None:
+        """Return the key whose secret has this digest. Raises ``StoreError``."""
+        await self._read_stored_keys()
+        # Compare with all keys, so that the time taken reveals neither their number nor a match.
+        entries = (*self._entries, *self._stored_entries)
+        matches = [entry for entry in entries if hmac.compare_digest(entry.digest, digest)]
+        return matches[0] if matches else None
+
+    async def check(self, tenant: str, name: str | None) -> None:
+        """Raise ``AccessRevoked`` unless the key of this name still belongs to this tenant.
+
+        ``name``: None for work that began without a key, which may go on. A ring that was never
+        configured ends nothing: it belongs to a service whose apps have rings of their own.
+        """
+        if name is None or not self._is_configured:
+            return
+        await self._read_stored_keys()
+        for entry in (*self._entries, *self._stored_entries):
+            if entry.client.key == name and entry.tenant == tenant:
+                return
+        raise AccessRevoked("The API key that began this response is no longer valid.")
+
+    async def _read_stored_keys(self) -> None:
+        """Read the API keys in the store. If they have changed, make their entries again."""
+        if self._stored_keys is None:
+            return
+        keys = await self._stored_keys.current()
+        if keys is self._stored:
+            return
+        known = {entry.record: entry for entry in self._stored_entries}
+        self._stored_entries = tuple(
+            known.get(key)
+            or self._entry(key.name, key.tenant, key.sha256, ClientLimits.copy_from(key), key)
+            for key in keys
+        )
+        self._stored = keys
