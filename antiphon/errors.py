@@ -21,6 +21,7 @@ AntiphonError
 │   ├── InternalError         a bug in Antiphon: HTTP 500
 │   ├── Unavailable           the server cannot finish the run: HTTP 503
 │   │                         (CannotContinue, ConversationLost, PeerLost, ServerStopped)
+│   ├── AccessRevoked         the API key is no longer valid: HTTP 401
 │   └── Timeout
 └── GrammarError              an event violates the event grammar: a bug in Antiphon
 """
@@ -32,6 +33,7 @@ __all__ = [
     "INTERNAL_ERROR",
     "SERVICE_UNAVAILABLE",
     "UNEXPECTED",
+    "AccessRevoked",
     "AntiphonError",
     "BackendError",
     "CannotContinue",

@@ -56,6 +56,7 @@ _FAILURES: Mapping[str, int] = {
 
 #: ``response.error.type`` → HTTP status, whatever the code is.
 _STATUSES: Mapping[str, int] = {
+    "authentication_error": 401,
     "external_connector_error": 424,
     INTERNAL_ERROR: 500,
     SERVICE_UNAVAILABLE: 503,
