@@ -151,13 +151,7 @@ def create_app(
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = _Router(routes)
     charges = ClientCharges(deps.rates, _budgets(service, clock))
-    keys = keys or KeyRing()
-    keys.configure(
-        access.keys,
-        tenants=access.tenants,
-        requests_per_minute=limits.requests_per_minute,
-        stored_keys=api_keys,
-    )
+    keys = _configured(keys or KeyRing(), access, limits, api_keys)
     app = AuthMiddleware(app, access, charges=charges, keys=keys)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
@@ -165,6 +159,19 @@ def create_app(
     return RequestContextMiddleware(
         app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=deps.tracer
     )
+
+
+def _configured(
+    keys: KeyRing, access: AuthConfig, limits: RequestLimits, api_keys: ApiKeys | None
+) -> KeyRing:
+    """Give a key ring the keys of the settings and of the store, and return it."""
+    keys.configure(
+        access.keys,
+        tenants=access.tenants,
+        requests_per_minute=limits.requests_per_minute,
+        stored_keys=api_keys,
+    )
+    return keys
 
 
 class _Router(Router):
