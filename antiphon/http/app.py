@@ -122,14 +122,7 @@ def create_app(
     metrics = metrics or Metrics()
     admission = admission or admission_queue(limits, clock, metrics.observe_wait)
     metrics.observe_queue(admission)
-    metrics.observe_models(
-        lambda: {model.name: model.status.value == "loaded" for model in service.models()},
-        lambda: {
-            model.name: asdict(cache)
-            for model in service.models()
-            if (cache := model.status.prefix_cache) is not None
-        },
-    )
+    _observe_models(metrics, service)
     deps = EndpointDependencies(
         service=service,
         admission=admission,
@@ -158,6 +151,18 @@ def create_app(
         app = _with_cors(app, cors)
     return RequestContextMiddleware(
         app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=deps.tracer
+    )
+
+
+def _observe_models(metrics: Metrics, service: Service) -> None:
+    """Let the metrics read the states of the models and of their prompt caches."""
+    metrics.observe_models(
+        lambda: {model.name: model.status.value == "loaded" for model in service.models()},
+        lambda: {
+            model.name: asdict(cache)
+            for model in service.models()
+            if (cache := model.status.prefix_cache) is not None
+        },
     )
 
 
