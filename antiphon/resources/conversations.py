@@ -201,10 +201,11 @@ class Conversations:
         async def release() -> None:
             try:
                 await self._store.runs.unlock_conversation(tenant, conversation.id, response_id)
-            except BaseException as error:
+            except StoreError:
                 self._unlock_later(tenant, conversation.id, response_id)
-                if not isinstance(error, StoreError):
-                    raise
+            except BaseException:
+                self._unlock_later(tenant, conversation.id, response_id)
+                raise
 
         try:
             await self.reacquire_lock(tenant, conversation, response_id)

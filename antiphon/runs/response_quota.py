@@ -86,10 +86,10 @@ class ResponseQuota:
             if self._is_last(key, attempt):
                 try:
                     await self._store.release_reservation(*key, self._owner)
-                except BaseException as error:
+                except StoreError:
+                    return self._release_later(key, attempt)
+                except BaseException:
                     self._release_later(key, attempt)
-                    if isinstance(error, StoreError):
-                        return
                     raise
             self._remove(key, attempt)
 

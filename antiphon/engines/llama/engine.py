@@ -33,6 +33,7 @@ from antiphon.errors import BackendError, InvalidRequest, SetupError, Unreadable
 from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
 from antiphon.support.installation import needs_extra
+from antiphon.support.tasks import BackgroundTasks, running
 
 from .disk_states import DiskStates, model_identity
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
@@ -116,21 +117,19 @@ async def load(
     disk = await _open_disk(path, options, setup) if draft_model is None else None
     files = StateFiles()
     process = LlamaProcess(replace(setup, states=files.prefix))
-    # The process loads the model while this process reads the vocabulary.
-    starting = asyncio.create_task(process.start())
     try:
-        tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
-        states = None
-        if draft_model is None:
-            states = KeptStates(cache_mb << 20, files, disk)
-            await states.load()
-        await starting
+        # The process loads the model while this process reads the vocabulary.
+        async with running(process.start()) as starting:
+            tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
+            states = None
+            if draft_model is None:
+                states = KeptStates(cache_mb << 20, files, disk)
+                await states.load()
+            await starting
         detokenizer = None
         if options.projector is not None:
             detokenizer = await _create_detokenizer(process, tokenizer)
     except BaseException:
-        starting.cancel()
-        await asyncio.wait([starting])
         await process.close()
         files.close()
         raise
@@ -269,7 +268,7 @@ class LlamaEngine:
         self._slots = Slots(parallel, states, copier)
         self._running: dict[LlamaStream, asyncio.Task[None]] = {}
         #: Tasks that write states to the disk.
-        self._writing: set[asyncio.Task[None]] = set()
+        self._writing = BackgroundTasks("write of a state")
         self._disk = disk
         self._closed = False
         self.capabilities = Capabilities(
@@ -294,6 +293,7 @@ class LlamaEngine:
             self._states.wait(owner.session, False)
         slot = await self._slots.acquire(marks, group, owner)
         stream = LlamaStream(self.tokenizer, self._partial_tokens, sampling)
+        # Not owned by the block: the next turn may start before the task has ended.
         running = asyncio.create_task(self._run(stream, prompt, sampling, slot))
         self._running[stream] = running
         running.add_done_callback(partial(self._on_done, stream, prompt, slot))
@@ -349,9 +349,7 @@ class LlamaEngine:
         ids = (*_prompt_marks(prompt), *stream.sampled)
         self._slots.release(slot, ids, is_started=stream.started)
         if slot.owner.is_durable and stream.started and self._disk and not self._closed:
-            writing = asyncio.create_task(self._persist(slot))
-            self._writing.add(writing)
-            writing.add_done_callback(self._writing.discard)
+            self._writing.start(self._persist(slot))
 
     async def _persist(self, slot: Slot) -> None:
         """Keep the state of a slot on disk."""
@@ -425,11 +423,10 @@ class LlamaEngine:
             each.cancel()
         if running:
             await asyncio.wait(running)
-        if self._writing:
-            await asyncio.wait(self._writing, timeout=_WRITE_S)
-        for each in self._writing:
-            each.cancel()
+        await self._writing.wait(_WRITE_S)
+        self._writing.cancel_all()
         await self._process.close()
+        await self._writing.wait()
         if self._states is not None:
             self._states.close()
         self._files.close()

@@ -17,6 +17,7 @@ import structlog
 from msgspec.structs import replace
 
 from antiphon.errors import BackendError, SetupError
+from antiphon.support.tasks import BackgroundTasks
 
 from .client import LlamaClient
 from .server_program import ServerSetup, ServerStart, encode_setup
@@ -41,7 +42,7 @@ class LlamaProcess:
         self._on_end = on_end
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watches = BackgroundTasks("watch of llama.cpp")
         # The folder is private to this user, and so is the socket in it.
         self._folder = tempfile.TemporaryDirectory(prefix="antiphon-")
         self._closed = False
@@ -81,7 +82,7 @@ class LlamaProcess:
             await _kill(process)
             raise SetupError(f"llama.cpp cannot load {self._files()}: {problem}.")
         self._process, self.client = process, LlamaClient(path, key)
-        self._watching = asyncio.create_task(self._watch(process), name="llama.cpp")
+        self._watches.start(self._watch(process))
 
     async def _load(self, process: asyncio.subprocess.Process, setup: ServerSetup) -> str:
         """Send the setup to the process, and wait until it has loaded the model. Returns the
@@ -113,9 +114,9 @@ class LlamaProcess:
     async def end(self, client: LlamaClient) -> None:
         """End the process, because a connection of ``client`` broke. Does nothing if the process
         has already been replaced by a new one."""
-        if client is self.client and self._process is not None and self._watching is not None:
+        if client is self.client and self._process is not None:
             await _kill(self._process)
-            await asyncio.wait([self._watching])
+            await self._watches.wait()
 
     async def close(self) -> None:
         """End the process. Running requests fail."""
@@ -123,8 +124,7 @@ class LlamaProcess:
         async with self._starting:
             if self._process is not None:
                 await _kill(self._process)
-            if self._watching is not None:
-                await self._watching
+            await self._watches.wait()
         self._folder.cleanup()
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from antiphon.inference.tokens import common_prefix_length
 from antiphon.support.fair_limiter import FairLimiter
+from antiphon.support.tasks import running
 
 from .kept_states import NO_GROUP, NO_OWNER, KeptState, KeptStates, StateGroup, StateOwner
 from .state_files import StateFile
@@ -275,12 +276,12 @@ def _adapter_name(group: StateGroup) -> str:
 async def _uncancelled(copying: Coroutine[Any, Any, _T]) -> _T:
     """Await a copy. If this task is cancelled, the copy ends first, because nobody may use the slot
     meanwhile."""
-    task = asyncio.ensure_future(copying)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+    async with running(copying) as task:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
 
 
 def _shared(contents: _Contents, prompt: Sequence[int], group: StateGroup) -> int:

@@ -59,6 +59,7 @@ class CancelOnDisconnect:
         self._task = task
         self._cancelling = task.cancelling()
         if self._connection is None:
+            # Ends with the request, but the block must not wait for ``receive`` to notice it.
             self._watcher = asyncio.create_task(_wait_for_disconnect(self._receive))
             self._watcher.add_done_callback(self._on_receive_end)
             return

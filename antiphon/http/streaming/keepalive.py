@@ -54,6 +54,7 @@ class KeepaliveTimer:
         if self._half_s <= 0:
             return
         if self._idle and not self._lock.locked():
+            # Started by a timer, because a task that sleeps would cost each stream more.
             self._sender = asyncio.create_task(self._send_keepalive())
         self._idle = True
         self._timer = asyncio.get_running_loop().call_later(self._half_s, self._tick)

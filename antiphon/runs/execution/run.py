@@ -465,6 +465,7 @@ class Run:
         if is_idle and self._timer_write is None and not self._is_refused:
             if self._spec.keepalive_events:
                 writer.keepalive()
+            # Owned by the run: each later write, and the end of the run, awaits it first.
             self._timer_write = asyncio.create_task(self._write_from_timer(writer.take()))
         self._checked_number = writer.number
         self._keepalive_timer = asyncio.get_running_loop().call_later(
@@ -482,6 +483,7 @@ class Run:
             return
         has_started = self._ended or self._has_deltas or self._sink.has_sent
         if not has_started and self._timer_write is None:
+            # Awaited by the next write; see ``_keep_alive``.
             self._timer_write = asyncio.create_task(self._write_from_timer(self._writer.take()))
 
     @property

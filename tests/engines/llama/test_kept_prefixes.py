@@ -410,7 +410,7 @@ async def test_conversation_continues_after_a_restart(smollm2_path: Path, tmp_pa
     ids = tuple(engine.tokenizer.encode("The rivers of Europe are " * 400, special=False))[:2000]
     first = await collect(engine, Prompt(ids), sampling)
     following = (*ids, *first.ids, *ids[:20])
-    while busy := {*engine._running.values(), *engine._writing}:
+    while busy := {*engine._running.values(), *engine._writing.tasks}:
         await asyncio.wait(busy)
         await asyncio.sleep(0)
     copied = shutil.copytree(tmp_path / "cache", tmp_path / "as it was")

@@ -85,16 +85,17 @@ class LocalSockets:
         try:
             await asyncio.to_thread(_prepare, folder)
             await sockets._listen(process_id, on_message)
-        except BaseException as error:
+        except OSError as error:
             await sockets.close()
-            if not isinstance(error, OSError):
-                raise
             _log.info(
                 "sockets between the processes of this host cannot be used",
                 folder=str(folder),
                 error=str(error),
             )
             return None
+        except BaseException:
+            await sockets.close()
+            raise
         return sockets
 
     def send(self, process_id: str, row: int, batch: EventBatch) -> bool:
