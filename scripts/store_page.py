@@ -57,11 +57,11 @@ from antiphon.store.skills import SkillStore
 
 class ExampleStore(Store):
     def __init__(self, database):
-        self.runs = ExampleRuns(database)        # implements RunStore
-        self.files = ExampleFiles(database)      # implements FileStore
+        self.runs = ExampleRuns(database)  # implements RunStore
+        self.files = ExampleFiles(database)  # implements FileStore
         self.vectors = ExampleVectors(database)  # implements VectorIndex
-        self.values = ExampleValues(database)    # implements ValueStore
-        self.audit = ExampleAudit(database)      # implements AuditLog
+        self.values = ExampleValues(database)  # implements ValueStore
+        self.audit = ExampleAudit(database)  # implements AuditLog
         self.usage_log = ExampleUsage(database)  # implements UsageLog
         self.keys = KeyStore(self.values)
         self.rates = RateStore(self.values)

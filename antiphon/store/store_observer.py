@@ -52,7 +52,7 @@ class _ObservedStore:
     ``prefix``: the text before the name of each operation in the reports, such as ``runs.``."""
 
     def __init__(
-        self, inner: Any, prefix: str, observer: StoreObserver, clock: Callable[[], float]
+        self, inner: object, prefix: str, observer: StoreObserver, clock: Callable[[], float]
     ) -> None:
         self._inner = inner
         self._prefix = prefix
@@ -71,11 +71,11 @@ class _ObservedStore:
         return value
 
     def _timed(
-        self, operation: str, call: Callable[..., Awaitable[Any]]
-    ) -> Callable[..., Awaitable[Any]]:
+        self, operation: str, call: Callable[..., Awaitable[object]]
+    ) -> Callable[..., Awaitable[object]]:
         observer, clock = self._observer, self._clock
 
-        async def timed(*arguments: Any, **options: Any) -> Any:
+        async def timed(*arguments: Any, **options: object) -> object:
             started, failed = clock(), False
             try:
                 result = await call(*arguments, **options)
@@ -90,7 +90,7 @@ class _ObservedStore:
         return timed
 
     def _report(
-        self, operation: str, arguments: Sequence[Any], options: dict[str, Any], result: Any
+        self, operation: str, arguments: Sequence[Any], options: dict[str, Any], result: object
     ) -> None:
         """Report to the observer how many events, or which usage records, an operation has stored.
         ``result``: the operation's result, which is False if it stored nothing."""

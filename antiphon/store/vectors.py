@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -98,7 +98,7 @@ class ChunkVectors(Struct, frozen=True, kw_only=True):
     vectors: bytes
 
     @classmethod
-    def from_rows(cls, rows: Sequence[tuple[int, str, bytes]]) -> ChunkVectors:
+    def from_rows(cls, rows: Sequence[Sequence[Any]]) -> ChunkVectors:
         """Create a ``ChunkVectors`` from rows with three columns: the number of a chunk, the id of
         its file and its vector."""
         return cls(

@@ -32,6 +32,8 @@ from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.timeline import RunTimes
 
 __all__ = [
+    "Columns",
+    "Row",
     "blob_of",
     "chunk_row",
     "claim_of",
@@ -78,10 +80,13 @@ _decode_container = msgspec.json.Decoder(ContainerResource).decode
 _decode_times = msgspec.json.Decoder(RunTimes).decode
 _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
 
+#: A row that a database returns.
 Row = Sequence[Any]
+#: Values of columns, to be stored or to be compared with.
+Columns = tuple[Any, ...]
 
 
-def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) -> tuple[Any, ...]:
+def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) -> Columns:
     """Return the columns of a response: ``tenant``, ``id``, ``parent``, ``created_at``, ``bytes``,
     ``body``, ``input``, ``output``, ``base``, ``tokens``, ``fingerprint``, ``expires_at``,
     ``times``."""
@@ -106,7 +111,7 @@ def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) ->
     )
 
 
-def summary_row(stored: StoredResponse) -> tuple[Any, ...]:
+def summary_row(stored: StoredResponse) -> Columns:
     """Return the columns of a response's summary: ``status``, ``model``, ``parent``,
     ``conversation``, ``background``, ``failed``, ``tools``, ``text``, ``body``."""
     summary = summarize(stored.response, stored.input)
@@ -128,7 +133,7 @@ def summary_of(row: Row) -> ResponseSummary:
     return _decode_summary(row[0])
 
 
-def summary_filters(query: ResponseQuery) -> tuple[Any, ...]:
+def summary_filters(query: ResponseQuery) -> Columns:
     """Convert a query into one value for each column of ``summary_row``, except ``body``. A summary
     matches the query if its columns have these values. The value None matches everything. The
     columns ``tools`` and ``text`` match if they contain the value."""
@@ -203,7 +208,7 @@ def conversation_of(row: Row) -> ConversationResource:
     return _decode_conversation(row[0])
 
 
-def file_row(tenant: str, file: File) -> tuple[Any, ...]:
+def file_row(tenant: str, file: File) -> Columns:
     """Return the columns of a file: ``tenant``, ``id``, ``purpose``, ``bytes``, ``expires_at``,
     ``body``."""
     expires_at = None if file.expires_at is msgspec.UNSET else file.expires_at
@@ -233,7 +238,7 @@ def vector_store_of(row: Row) -> VectorStore:
     return _decode_vector_store(row[0])
 
 
-def indexed_file_row(indexed: IndexedFile) -> tuple[Any, ...]:
+def indexed_file_row(indexed: IndexedFile) -> Columns:
     """Return the columns of an indexed file: ``id``, ``batch``, ``status``, ``bytes``, ``body``."""
     file = indexed.file
     return (file.id, indexed.batch, file.status, file.usage_bytes, encode(indexed))
@@ -308,7 +313,7 @@ def encode_usage(records: Sequence[UsageRecord]) -> str:
     return encode(records).decode()
 
 
-def usage_filters(query: UsageQuery, lists: Sequence[Any]) -> tuple[Any, ...]:
+def usage_filters(query: UsageQuery, lists: Sequence[object]) -> Columns:
     """Return the arguments of the SQL query for usage totals. ``lists``: the tenants, API keys and
     models of ``query``, encoded as the database expects lists: as arrays for PostgreSQL, as JSON
     for SQLite."""

@@ -10,9 +10,10 @@ back.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from antiphon.support.tasks import BackgroundTasks
+
+from .driver import DriverConnection, DriverPool
 
 __all__ = ["Connections"]
 
@@ -26,11 +27,11 @@ class Connections:
     ``pool``: asyncpg's pool, which limits the number of connections. ``lost``: the error that
     asyncpg raises if a closed connection is used."""
 
-    def __init__(self, pool: Any, lost: type[Exception]) -> None:
+    def __init__(self, pool: DriverPool, lost: type[Exception]) -> None:
         self._pool = pool
         self._lost = lost
         #: The connection that was used last is at the end, and is used next.
-        self._free_connections: list[Any] = []
+        self._free_connections: list[DriverConnection] = []
         #: The smallest number of free connections since the last call of ``_release_unused``.
         self._least_free = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -43,7 +44,7 @@ class Connections:
         """Return a context manager for the use of one connection."""
         return _Use(self)
 
-    async def acquire(self) -> Any:
+    async def acquire(self) -> DriverConnection:
         """Return an open connection. The caller must give the connection back with ``free`` or
         ``release``."""
         while self._free_connections:
@@ -58,7 +59,7 @@ class Connections:
         finally:
             self._waiter_count -= 1
 
-    async def free(self, connection: Any) -> None:
+    async def free(self, connection: DriverConnection) -> None:
         """Give back a connection, so that the next query can use it directly. The last query of the
         connection must have succeeded, and the connection must be in no transaction. Otherwise call
         ``release``."""
@@ -69,7 +70,7 @@ class Connections:
         if self._timer is None:
             self._start_timer()
 
-    async def release(self, connection: Any) -> None:
+    async def release(self, connection: DriverConnection) -> None:
         """Give back a connection to asyncpg's pool. The connection may be in any state, for example
         lost or within a transaction."""
         await self._pool.release(connection)
@@ -92,7 +93,7 @@ class Connections:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _is_lost(self, connection: Any) -> bool:
+    def _is_lost(self, connection: DriverConnection) -> bool:
         try:
             return bool(connection.is_closed())
         except self._lost:  # asyncpg has taken the connection back, because the server closed it
@@ -124,11 +125,12 @@ class _Use:
 
     __slots__ = ("_connection", "_connections")
 
+    _connection: DriverConnection
+
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._connection: Any = None
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> DriverConnection:
         self._connection = await self._connections.acquire()
         return self._connection
 

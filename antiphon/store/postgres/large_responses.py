@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator
 
 import msgspec
 import structlog
@@ -11,6 +10,7 @@ from msgspec import Struct
 
 from antiphon.errors import StoreError
 from antiphon.store.blob_storage import BlobStorage
+from antiphon.store.common.row_mapping import Columns, Row
 from antiphon.store.files import BlobRef
 
 __all__ = [
@@ -68,7 +68,7 @@ class LargeResponses:
         self._blobs = blobs
         self._min_bytes = min_bytes
 
-    async def put(self, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], str | None]:
+    async def put(self, row: Columns) -> tuple[Columns, str | None]:
         """Write the contents of a response to a blob if they are large. ``row``: the columns of
         ``response_row``.
 
@@ -97,7 +97,7 @@ class LargeResponses:
             )
         return await read_contents(self._blobs, reference)
 
-    async def restore_stored(self, row: Sequence[Any]) -> Sequence[Any]:
+    async def restore_stored(self, row: Row) -> Row:
         """Return the columns ``body``, ``input``, ``output``, ``base``, ``tokens``, ``fingerprint``
         and ``times`` of a response.
 
@@ -111,7 +111,7 @@ class LargeResponses:
         contents = await self.restore(input_)
         return body, contents.input, contents.output, base, contents.tokens, fingerprint, times
 
-    async def restore_items(self, row: Sequence[Any]) -> Sequence[Any]:
+    async def restore_items(self, row: Row) -> Row:
         """Return the columns ``input`` and ``output`` of a response. If the contents of the
         response are in a blob, these columns are read from the blob. ``row``: the two columns as
         they are in the database, followed by the key of the blob or None."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
+from types import ModuleType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -17,11 +18,13 @@ import msgspec
 import structlog
 
 from antiphon.errors import SetupError, StoreError, first_line
+from antiphon.store.common.row_mapping import Row
 from antiphon.store.common.sql import migrations, queries
 from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import BackgroundTasks, Backoff
 
 from .connections import Connections
+from .driver import DriverConnection, DriverPool
 from .table_names import SCHEMA, qualify
 
 __all__ = ["ConnectionPool", "NoticeHandlers", "Transaction", "index_key"]
@@ -57,7 +60,7 @@ def index_key(text: str) -> str:
     return "sha256 " + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _without_nul(value: Any) -> Any:
+def _without_nul(value: object) -> object:
     """Return an argument of a statement in a form that PostgreSQL accepts: each text with U+0000
     is replaced by its digest, because PostgreSQL has no U+0000 in texts. Such a text is always a
     name or an id, so only equality matters. Texts for people are changed before they come here."""
@@ -72,7 +75,7 @@ class ConnectionPool:
     """The connections of this process to one database. Made by ``open``. ``is_pooled``: whether a
     connection pooler (such as PgBouncer) is between this process and the database."""
 
-    def __init__(self, driver: Any, pool: Any, url: str, *, is_pooled: bool) -> None:
+    def __init__(self, driver: ModuleType, pool: DriverPool, url: str, *, is_pooled: bool) -> None:
         self._driver = driver
         self._connections = Connections(pool, driver.InterfaceError)
         self._url = url
@@ -102,7 +105,7 @@ class ConnectionPool:
                 needs_extra("The client of PostgreSQL is not installed", "postgres")
             ) from None
         address = _address(url)
-        pool: Any = None
+        pool: DriverPool | None = None
         try:
             pool = await asyncpg.create_pool(
                 url,
@@ -114,8 +117,9 @@ class ConnectionPool:
                 reset=_skip_reset,
                 server_settings={"application_name": "antiphon"},
             )
-            async with pool.acquire() as connection:
-                await _migrate(connection, address)
+            connection = await pool.acquire()
+            await _migrate(connection, address)
+            await pool.release(connection)
         except BaseException as error:
             if pool is not None:
                 pool.terminate()
@@ -131,24 +135,22 @@ class ConnectionPool:
 
     # --- queries ---------------------------------------------------------------------------------
 
-    async def rows(self, name: str, *arguments: Any) -> list[Any]:
+    async def rows(self, name: str, *arguments: object) -> list[Row]:
         """Run the query with this name, and return its rows."""
         with self._operations:
             async with self._connections.use() as connection:
-                found: list[Any] = await connection.fetch(
+                found: list[Row] = await connection.fetch(
                     self.queries[name], *map(_without_nul, arguments)
                 )
             return found
 
     async def decoded_rows(
-        self, decode: Callable[[Sequence[Any]], _T], name: str, *arguments: Any
+        self, decode: Callable[[Row], _T], name: str, *arguments: object
     ) -> list[_T]:
         """Run the query with this name, decode each row, and return the decoded values."""
         return await self.decode(decode, await self.rows(name, *arguments))
 
-    async def decode(
-        self, decode: Callable[[Sequence[Any]], _T], rows: Sequence[Sequence[Any]]
-    ) -> list[_T]:
+    async def decode(self, decode: Callable[[Row], _T], rows: Sequence[Row]) -> list[_T]:
         """Decode rows. Large rows are decoded in a thread, so they do not block the event loop.
         Raises ``StoreError``."""
         weight = sum(len(value) for row in rows for value in row if isinstance(value, bytes))
@@ -183,12 +185,12 @@ class ConnectionPool:
             await transaction.rows(lock, tenant)
             yield transaction
 
-    async def run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
+    async def run_to_completion(self, work: Coroutine[object, None, _T]) -> _T:
         """Run ``work`` to its end even if the caller is cancelled. This is needed, for example, if
         ``work`` commits data and then notifies subscribers."""
         return await self._uncancellable.finish(work)
 
-    def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+    def start(self, work: Coroutine[object, None, _T]) -> asyncio.Task[_T]:
         """Start ``work`` as a task. ``close`` waits for the task."""
         return self._uncancellable.start(work)
 
@@ -268,7 +270,7 @@ class _Operations:
     """Context manager around each operation of a pool. Counts the operations, and raises errors of
     the driver as ``StoreError``. ``driver``: the package asyncpg."""
 
-    def __init__(self, driver: Any) -> None:
+    def __init__(self, driver: ModuleType) -> None:
         self._errors = (
             driver.PostgresError,
             driver.InterfaceError,
@@ -308,7 +310,9 @@ class Transaction:
     process and the database. If a pooler is used, no search path is set for the session, because
     the pooler may share the session with other clients."""
 
-    def __init__(self, connection: Any, queries: Mapping[str, str], *, is_pooled: bool) -> None:
+    def __init__(
+        self, connection: DriverConnection, queries: Mapping[str, str], *, is_pooled: bool
+    ) -> None:
         self._connection = connection
         self._queries = queries
         self._is_pooled = is_pooled
@@ -319,7 +323,7 @@ class Transaction:
         if self._is_pooled:
             await self.execute(f"SET LOCAL search_path TO {SCHEMA}")
 
-    async def rows(self, name: str, *arguments: Any) -> list[Any]:
+    async def rows(self, name: str, *arguments: object) -> list[Row]:
         """Run the query with this name, and return its rows."""
         return await self.fetch(self._queries[name], *arguments)
 
@@ -328,42 +332,42 @@ class Transaction:
         the named queries. ``timeout_s``: time limit in seconds; None means the usual limit."""
         await self._connection.execute(statement, timeout=timeout_s)
 
-    async def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def execute_many(self, statement: str, rows: Sequence[Row]) -> None:
         """Execute an SQL statement once for each row of arguments. The statement need not be one of
         the named queries."""
         await self._connection.executemany(
             statement, [tuple(map(_without_nul, row)) for row in rows]
         )
 
-    async def fetch(self, statement: str, *arguments: Any) -> list[Any]:
+    async def fetch(self, statement: str, *arguments: object) -> list[Row]:
         """Run an SQL statement, and return its rows. The statement need not be one of the named
         queries."""
-        found: list[Any] = await self._connection.fetch(statement, *map(_without_nul, arguments))
+        found: list[Row] = await self._connection.fetch(statement, *map(_without_nul, arguments))
         return found
 
-    async def count(self, name: str, *arguments: Any) -> int:
+    async def count(self, name: str, *arguments: object) -> int:
         """Run the query with this name, and return the number of its rows."""
         return len(await self.rows(name, *arguments))
 
-    async def value(self, name: str, *arguments: Any) -> Any:
+    async def value(self, name: str, *arguments: object) -> Any:
         """Run the query with this name, and return the first column of its first row. Returns None
         if there is no row."""
         return await self._connection.fetchval(self._queries[name], *map(_without_nul, arguments))
 
 
-async def _set_search_path(connection: Any) -> None:
+async def _set_search_path(connection: DriverConnection) -> None:
     """Set the search path of a new connection. Statements that are not in the file of named queries
     need the search path to find the tables. If a connection pooler is used,
     ``Transaction.use_schema`` sets the search path instead."""
     await connection.execute(f"SET search_path TO {SCHEMA}")
 
 
-async def _skip_reset(connection: Any) -> None:
+async def _skip_reset(connection: DriverConnection) -> None:
     """Do nothing. Called when a connection goes back to the pool. A reset is not needed, because
     the state of the connection was not changed."""
 
 
-async def _migrate(connection: Any, address: str) -> None:
+async def _migrate(connection: DriverConnection, address: str) -> None:
     """Apply new migrations in one transaction. Only one process at a time does this."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)

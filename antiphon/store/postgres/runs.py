@@ -129,14 +129,14 @@ class PostgresRuns(RunStore):
                 None if query.held is None else list(query.held),
                 query.tenant_limit,
             )
-            candidates = rows[0]["candidates"]
-            rows = [row for row in rows if row["id"] is not None]
-            claims = tuple(claim_of(tuple(row)[:8]) for row in rows)
-            lost = [
-                (claim.job.id, claim.epoch)
-                for claim, row in zip(claims, rows, strict=True)
-                if row["had"]
+            candidates = rows[0][-1]
+            claimed = [
+                (claim_of(columns), old_owner)
+                for *columns, old_owner, _ in rows
+                if columns[1] is not None
             ]
+            claims = tuple(claim for claim, _ in claimed)
+            lost = [(claim.job.id, claim.epoch) for claim, old_owner in claimed if old_owner]
             if lost:
                 await self._notify(transaction, Notice(lost_runs=tuple(lost)))
         self.notifications.publish_claimed([claim.job.id for claim in claims])

@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from antiphon.errors import StoreError
-from antiphon.store.common.row_mapping import encode_usage
+from antiphon.store.common.row_mapping import Columns, encode_usage
 from antiphon.store.usage import UsageRecord
 
 from .pool import ConnectionPool
@@ -36,7 +35,7 @@ class ResponseRow(Struct, frozen=True):
     ``usage``: a record to add to the usage log. ``bytes``: the size of the response. ``blob``: the
     key of the blob that holds the large columns of the response; None if there is no blob."""
 
-    columns: tuple[Any, ...]
+    columns: Columns
     items: Sequence[str]
     usage: UsageRecord | None
     bytes: int
@@ -48,7 +47,7 @@ class ResponseRow(Struct, frozen=True):
         return self.columns[0], self.columns[1]
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> Columns:
         """The arguments of the query "save"."""
         used = encode_usage(() if self.usage is None else (self.usage,))
         return (*self.columns, self.items, used, self.blob)

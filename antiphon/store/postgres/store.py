@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from antiphon.errors import StoreError
 from antiphon.store.base import Retention, Store
 from antiphon.store.blob_storage import BlobStorage
 from antiphon.store.common.row_mapping import (
+    Columns,
     conversation_of,
     encode,
     item_kind,
@@ -174,7 +175,7 @@ class PostgresStore(Store):
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         return tuple(await self._stored("chain", tenant, index_key(response_id))) or None
 
-    async def _stored(self, name: str, *arguments: Any) -> list[StoredResponse]:
+    async def _stored(self, name: str, *arguments: object) -> list[StoredResponse]:
         rows = await self._pool.rows(name, *arguments)
         restored = [await self._large.restore_stored(row) for row in rows]
         return await self._pool.decode(stored_of, restored)
@@ -363,7 +364,7 @@ class PostgresStore(Store):
         while rows := await self._pool.rows("responses_in_blobs", after, _MOVED_ROWS):
             for row, key, reference in rows:
                 contents = await read_contents(source, reference)
-                columns: tuple[Any, ...] = (
+                columns: Columns = (
                     None, contents.input, contents.output, contents.tokens,
                 )  # fmt: skip
                 if target is not None:

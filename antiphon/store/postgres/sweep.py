@@ -11,7 +11,6 @@ be found, and records the time. A later step deletes the events of the run.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from antiphon.store.base import Retention
 from antiphon.store.common.eviction import TenantTotals
@@ -179,9 +178,9 @@ async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int
     while rows:
         await transaction.rows("drop_runs_of", rows)  # first: the lock order of PostgresRuns.end
         gone = await transaction.rows("expire", rows)
-        freed += sum(row["bytes"] for row in gone)
-        parents = {(row["tenant"], row["parent"]) for row in gone if row["parent"] is not None}
-        parents -= {(row["tenant"], row["id"]) for row in gone}
+        freed += sum(size for _, _, _, size in gone)
+        parents = {(tenant, parent) for tenant, _, parent, _ in gone if parent is not None}
+        parents -= {(tenant, id) for tenant, id, _, _ in gone}
         if not parents:
             break
         tenants, ids = zip(*sorted(parents), strict=True)
@@ -202,7 +201,7 @@ async def _add_response_changes(transaction: Transaction) -> int:
     return count if count == _SMALL_ROWS else 0
 
 
-def _query(name: str, *arguments: Any) -> _Step:
+def _query(name: str, *arguments: object) -> _Step:
     """Return a step that runs the query ``name``. The query must return the rows that it changes,
     because the step counts them."""
     return lambda transaction: transaction.count(name, *arguments)

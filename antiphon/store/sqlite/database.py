@@ -26,6 +26,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import SetupError, StoreError
+from antiphon.store.common.row_mapping import Columns
 from antiphon.store.common.sql import migrations, queries
 
 from .file_lock import FileLock, open_lock_file, open_private
@@ -189,7 +190,7 @@ class Database:
     # --- reading ---------------------------------------------------------------------------------
 
     async def rows(
-        self, name: str, arguments: tuple[Any, ...], decode: Callable[[tuple[Any, ...]], _T]
+        self, name: str, arguments: Columns, decode: Callable[[Columns], _T]
     ) -> list[_T]:
         """Run the query with this name, decode each row, and return the decoded values. Rows are
         decoded in the reader thread, so a long result does not block the event loop."""

@@ -9,10 +9,9 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import Any
 
 from antiphon.store.common.claims import choose_fairly
-from antiphon.store.common.row_mapping import claim_of
+from antiphon.store.common.row_mapping import Columns, claim_of
 from antiphon.store.records import Claim, ClaimQuery, EventBatch, EventPage, NewRun, RunLimit
 
 __all__ = ["LARGE_BYTES", "ClaimedFrom", "RunTables", "page_of"]
@@ -167,7 +166,7 @@ class RunTables:
 
 
 def page_of(
-    connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], after: int, limit: int
+    connection: sqlite3.Connection, rows: Iterable[Columns], after: int, limit: int
 ) -> EventPage | None:
     """Make a page of the events after sequence number ``after``. Returns None if there are no rows.
 

@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from antiphon.store.common.claims import free_runs
 from antiphon.store.common.quotas import exceeds
-from antiphon.store.common.row_mapping import event_batch_of
+from antiphon.store.common.row_mapping import Columns, event_batch_of
 from antiphon.store.common.saving import Saving
 from antiphon.store.records import (
     Append,
@@ -298,7 +297,7 @@ class SqliteRuns(RunStore):
         if batch.count:
             self.notifications.on_appended(claim.job.tenant, claim.job.id, batch)
 
-    async def _execute(self, query: str, arguments: tuple[Any, ...]) -> None:
+    async def _execute(self, query: str, arguments: Columns) -> None:
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(self._queries[query], arguments)
 

@@ -16,12 +16,12 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from antiphon.store.base import Retention, Store
 from antiphon.store.common.row_mapping import (
+    Columns,
     conversation_of,
     encode,
     item_kind,
@@ -223,7 +223,7 @@ class SqliteStore(Store):
                 total += await self._repeat(statement, (tenant, rows))
         return total
 
-    async def _repeat(self, statement: str, arguments: tuple[Any, ...]) -> int:
+    async def _repeat(self, statement: str, arguments: Columns) -> int:
         """Execute a statement repeatedly, each time in a write of its own, until it changes no row.
         Return how many rows were changed in all."""
         total = 0
@@ -294,7 +294,7 @@ class SqliteStore(Store):
     ) -> tuple[Item, ...] | None:
         name = "newest_items" if query.newest_first else "oldest_items"
         key = (tenant, conversation_id)
-        arguments: tuple[Any, ...] = (*key, query.after, query.until, query.limit)
+        arguments: Columns = (*key, query.after, query.until, query.limit)
         if query.kinds is not None:
             name, arguments = f"{name}_of_kinds", (*arguments, encode(sorted(query.kinds)).decode())
         items = await self._database.rows(name, arguments, item_of)
@@ -359,7 +359,7 @@ class SqliteStore(Store):
 
         return work
 
-    def _put_response(self, connection: sqlite3.Connection, columns: tuple[Any, ...]) -> int:
+    def _put_response(self, connection: sqlite3.Connection, columns: Columns) -> int:
         """Insert or replace the row of a response. Return its row number."""
         inserted = connection.execute(self._queries["insert"], columns)
         if inserted.rowcount:

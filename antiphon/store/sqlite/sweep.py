@@ -13,10 +13,10 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from antiphon.store.base import Retention
 from antiphon.store.common.eviction import TenantTotals
+from antiphon.store.common.row_mapping import Columns
 from antiphon.store.usage import Rollup, usage_cutoffs
 
 from .database import Database
@@ -97,7 +97,7 @@ class SqliteSweep:
 
         return step
 
-    def _query(self, name: str, *arguments: Any) -> _Step:
+    def _query(self, name: str, *arguments: object) -> _Step:
         """Return the step of the sweep that runs the query with this name."""
         query = self._queries[name]
         return lambda connection: connection.execute(query, arguments).rowcount
@@ -149,7 +149,7 @@ class SqliteSweep:
         return deleted
 
     def _delete_responses(
-        self, connection: sqlite3.Connection, query: str, arguments: tuple[Any, ...]
+        self, connection: sqlite3.Connection, query: str, arguments: Columns
     ) -> int:
         """Delete the responses that a query finds. Stop after ``_SLICE_S`` seconds, so the write
         stays short. Return how many responses were deleted."""
