@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -38,7 +37,7 @@ _MARKED_S, _RENEWED_S = 60.0, 20.0
 _LOOK_S, _RETRY_S = 2.0, 1.0
 
 _Key = tuple[str, str]
-_Work = Callable[[], Coroutine[Any, Any, None]]
+_Work = Callable[[], Coroutine[object, None, None]]
 
 
 class _FollowedRun(Struct):

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError
+from antiphon.store.common.row_mapping import Columns, Row
 from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vectors import ChunkHit
 
@@ -235,7 +235,7 @@ class Pgvector:
         floats: list[float],
         files: Collection[str] | None,
         limit: int,
-    ) -> list[Any]:
+    ) -> list[Row]:
         """Search a large vector store, or only ``files`` in it. The index is searched if the search
         covers more than ``EXACT_ROWS`` vectors and at least the share ``INDEX_SHARE`` of the vector
         store's files. Otherwise, or if the index finds too few results, the query is compared with
@@ -269,7 +269,7 @@ class Pgvector:
         limit: int,
         files: list[int] | None,
         share: float,
-    ) -> list[Any]:
+    ) -> list[Row]:
         wanted = round(_CANDIDATES_PER_RESULT * limit / share)
         candidates = min(max(wanted, _CANDIDATES), _MAX_CANDIDATES)
         await transaction.execute(
@@ -293,7 +293,7 @@ class Pgvector:
         limit: int,
         files: list[int] | None,
         exact: str = "",
-    ) -> list[Any]:
+    ) -> list[Row]:
         condition = "" if files is None else "WHERE file = ANY($3::bigint[])"
         sql = self._sql(_SEARCH_LARGE, id=id, condition=condition, exact=exact)
         return await transaction.fetch(sql, limit, floats, *(() if files is None else (files,)))
@@ -399,9 +399,7 @@ class Pgvector:
         )
         return found[0][0] if found else None
 
-    async def _put(
-        self, transaction: Transaction, table: str, rows: Sequence[tuple[Any, ...]]
-    ) -> None:
+    async def _put(self, transaction: Transaction, table: str, rows: Sequence[Columns]) -> None:
         more = "".join(f", ${n}" for n in range(4, len(rows[0]) + 1))
         await transaction.execute_many(
             f"INSERT INTO {table} VALUES ($1, $2, $3::real[]::{self._schema}halfvec{more})", rows
