@@ -191,9 +191,14 @@ def _class(contract: type[Any], *, only_abstract: bool) -> list[str]:
 
 
 def _struct(value: type[Struct]) -> list[str]:
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+    source = textwrap.dedent(inspect.getsource(value))
+    (tree,) = ast.parse(source).body
     assert isinstance(tree, ast.ClassDef)
-    fields = [ast.unparse(each) for each in tree.body if isinstance(each, ast.AnnAssign)]
+    fields = [
+        ast.get_source_segment(source, each) or ""
+        for each in tree.body
+        if isinstance(each, ast.AnnAssign)
+    ]
     lines = [_plain(paragraph) + "\n" for paragraph in _paragraphs(value)]
     return [*lines, "```python", *fields, "```", ""]
 
