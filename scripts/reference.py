@@ -156,8 +156,7 @@ Generated from `antiphon/http/metrics.py` by `make docs`.
 `metrics` says who may read them without an API key. Labels never contain text that clients send.
 Tenants whose names are not in the settings share the label value `other`. The name of a counter
 ends with `_total`. A histogram has three kinds of series, whose names end with `_bucket`, `_sum`
-and `_count`. With the setting `metrics_names`, some metrics also appear under other names.
-[monitoring.md](monitoring.md) explains how to use the metrics.
+and `_count`. [monitoring.md](monitoring.md) explains how to use the metrics.
 
 With `metrics_export = "otlp"`, which needs the extra `otel`, Antiphon also sends four metrics to
 the collector at `otlp_endpoint`. OpenTelemetry's semantic conventions for generative AI define

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -33,19 +33,18 @@ async def serve(
     settings: Settings,
     announce: Callable[[StartReport], None] = lambda serving: None,
     *,
-    warnings: Iterable[str] = (),
     origins: Mapping[str, str] | None = None,
     sources: SettingsSources | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT stops the server.
 
     ``announce`` is called when the server is ready to answer requests. Requests that arrive earlier
-    wait. The process logs to standard error. ``warnings``: warnings about the settings, which are
-    logged. ``origins``: see ``open_app``. ``sources``: where the settings are read again after a
-    SIGHUP. If ``sources`` is None, a SIGHUP stops the server. Raises ``SetupError``.
+    wait. The process logs to standard error. ``origins``: see ``open_app``. ``sources``: where the
+    settings are read again after a SIGHUP. If ``sources`` is None, a SIGHUP stops the server.
+    Raises ``SetupError``.
     """
     level = LogLevel(settings.log_level)
-    log = _check(settings, warnings, level)
+    log = _check(settings, level)
     sockets = uvicorn_server.bind(settings.host, settings.port)
     async with AsyncExitStack() as stack:
         for listener in sockets:
@@ -65,7 +64,7 @@ async def serve_with_workers(
 
     settings = loaded.settings
     level = LogLevel(settings.log_level)
-    log = _check(settings, loaded.warnings, level)
+    log = _check(settings, level)
     prepare_control_groups(settings)
     async with shared_store(settings.store):
         supervisor = WorkerSupervisor(
@@ -88,19 +87,14 @@ class ReloadSources(Struct, frozen=True):
     level: LogLevel
 
 
-def _check(settings: Settings, warnings: Iterable[str], level: LogLevel) -> Any:
+def _check(settings: Settings, level: LogLevel) -> Any:
     """Check the settings before the server starts, raise the process's limit of open files, and set
-    up logging. Returns the logger of the process. Raises ``SetupError``.
-
-    ``warnings``: messages about deprecated settings, which are logged.
-    """
+    up logging. Returns the logger of the process. Raises ``SetupError``."""
     check_exposure(settings)
     Prompts(settings.prompts_dir, ids=create_id).check()
     uvicorn_server.raise_file_limit()
     log = open_server_log(settings, level)
     capture_libraries(log)
-    for line in warnings:
-        log.warning("deprecated setting", why=line)
     return log
 
 

@@ -26,7 +26,7 @@ async def open_metrics(
     exporter = _metrics_exporter(settings)
     stack.push_async_callback(asyncio.to_thread, exporter.close)
     tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
-    metrics = Metrics(tenants, names=settings.metrics_names, exporter=exporter)
+    metrics = Metrics(tenants, exporter=exporter)
     if worker is not None:
         await stack.enter_async_context(worker.share_metrics(metrics))
     return metrics

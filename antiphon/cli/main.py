@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from antiphon.config.load import SettingsSources
 from antiphon.config.options import did_you_mean, options
-from antiphon.config.renamed_settings import RENAMED_SETTINGS
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 
@@ -40,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         known = options(Settings)
         given = vars(arguments)
-        names = {*known, *RENAMED_SETTINGS}
-        flags = {name: value for name, value in given.items() if name in names}
+        flags = {name: value for name, value in given.items() if name in known}
         model_flags = {
             name.removeprefix(MODEL_PREFIX): value
             for name, value in given.items()
@@ -53,9 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=None if arguments.config is None else str(arguments.config),
         )
         loaded = arguments.sources.load()
-        if arguments.command != "serve":  # the server logs them
-            for line in loaded.warnings:
-                sys.stderr.write(f"antiphon: {line}\n")
         return COMMANDS[arguments.command].run(loaded, arguments) or 0
     except SetupError as error:
         sys.stderr.write(f"antiphon: {error}\n")

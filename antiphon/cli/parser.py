@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from msgspec.structs import replace
-
 from antiphon import __version__
 from antiphon.config.model import Model
-from antiphon.config.options import Option, flag_name, options
-from antiphon.config.renamed_settings import RENAMED_SETTINGS
+from antiphon.config.options import Option, options
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 
@@ -65,13 +62,6 @@ def _add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
         if option.group not in sections:
             sections[option.group] = parser.add_argument_group(option.group)
         _add_flag(sections[option.group], option)
-        for earlier, current in RENAMED_SETTINGS.items():
-            if current == option.name:
-                _add_flag(
-                    sections[option.group],
-                    replace(option, name=earlier, flag=flag_name(earlier)),
-                    is_hidden=True,
-                )
     if command.sets_model:
         section = parser.add_argument_group(
             "The model",
@@ -112,10 +102,10 @@ MODEL_PREFIX = "model."
 _NO_FLAGS = ("source", "api_key")
 
 
-def _add_flag(section: Any, option: Option, prefix: str = "", *, is_hidden: bool = False) -> None:
+def _add_flag(section: Any, option: Option, prefix: str = "") -> None:
     common = {"dest": prefix + option.name, "default": argparse.SUPPRESS}
     default = "" if option.default == "not set" else f" Default: {option.default}."
-    words = argparse.SUPPRESS if is_hidden else (option.help + default).replace("%", "%%")
+    words = (option.help + default).replace("%", "%%")
     if option.is_switch:
         off = f"--no-{(option.flag or '').removeprefix('--')}"
         section.add_argument(option.flag, action="store_const", const="true", help=words, **common)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,7 +26,6 @@ from .options import (
     Option,
     did_you_mean,
     environment_options,
-    flag_name,
     from_table,
     from_text,
     from_value,
@@ -35,9 +33,7 @@ from .options import (
     options,
     read_file,
     split_list,
-    variable_name,
 )
-from .renamed_settings import RENAMED_SETTINGS, with_current_names
 from .settings import Settings
 from .tenants import Tenant
 
@@ -104,13 +100,10 @@ def proxy_variables() -> dict[str, str]:
 class LoadedSettings(Struct, frozen=True):
     """Loaded settings. ``origins``: name of a setting → origin of its value: ``default``, the path
     of a file, the name of an environment variable, or a flag.
-
-    ``warnings``: one line for each deprecated name of a setting that was used.
     """
 
     settings: Settings
     origins: Mapping[str, str]
-    warnings: tuple[str, ...] = ()
 
 
 class SettingsSources(Struct, frozen=True, kw_only=True):
@@ -162,18 +155,17 @@ def load(
     origins = dict.fromkeys(known, "default")
     path = Path(file or environ.get("ANTIPHON_CONFIG") or FILE)
     table = read_file(path) if file or path != Path(FILE) or path.is_file() else {}
-    warnings: list[str] = []
-    for name, value in with_current_names(table, str, warnings).items():
+    for name, value in table.items():
         if name not in known:
             raise SetupError(f"{path}: {name} is unknown{did_you_mean(name, known)}")
         values[name] = _from_file(known[name], value, f"{path}: ")
         origins[name] = str(path)
     declared: dict[str, Model] = values.get("models", {})
-    texts = environment_options(environ, (*known, *RENAMED_SETTINGS), besides=("ANTIPHON_CONFIG",))
-    for name, text in with_current_names(texts, variable_name, warnings).items():
+    texts = environment_options(environ, known, besides=("ANTIPHON_CONFIG",))
+    for name, text in texts.items():
         values[name] = _from_text(known[name], text, known[name].env, declared)
         origins[name] = known[name].env
-    for name, given in with_current_names(flags or {}, flag_name, warnings).items():
+    for name, given in (flags or {}).items():
         flag = known[name].flag or name.upper()
         values[name] = _from_text(known[name], given, flag, declared)
         origins[name] = flag
@@ -184,7 +176,7 @@ def load(
     servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp_servers.items()}
     storage = storage_options(settings.files, settings.files_options, environ)
     settings = replace(settings, models=models, mcp_servers=servers, files_options=storage)
-    return LoadedSettings(settings, origins, tuple(warnings))
+    return LoadedSettings(settings, origins)
 
 
 def load_settings(
@@ -193,12 +185,9 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> Settings:
-    """Load the settings with ``load`` and return them without their origins. Each deprecated name
-    causes a ``DeprecationWarning``. For the arguments, see ``load``."""
-    loaded = load(flags, environ=environ, file=file)
-    for line in loaded.warnings:
-        warn(line, DeprecationWarning, stacklevel=2)
-    return loaded.settings
+    """Load the settings with ``load`` and return them without their origins. For the arguments, see
+    ``load``."""
+    return load(flags, environ=environ, file=file).settings
 
 
 def _with_model_flags(settings: Settings, flags: Mapping[str, str]) -> Settings:

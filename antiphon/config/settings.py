@@ -168,14 +168,6 @@ class Settings(Struct, frozen=True, kw_only=True):
             'machine. "everybody": all clients. "nobody": no client.'
         ),
     ] = "loopback"
-    metrics_names: Annotated[
-        Literal["antiphon", "responses", "vllm"],
-        _server(
-            'Names of the metrics. "antiphon": only the names of this version. "responses": '
-            'some metrics also appear under their names of version 0.1. "vllm": some metrics '
-            "also appear under the names that vLLM uses."
-        ),
-    ] = "antiphon"
     metrics_export: Annotated[
         Literal["off", "otlp"],
         _server(

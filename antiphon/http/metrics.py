@@ -22,7 +22,6 @@ from antiphon.tracing.metrics import MetricsExporter
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response, Usage
 
-from .metric_names import MetricNames, OtherNames
 from .metric_sums import PROMPT_CACHE, MetricSnapshot, SummedMetrics, take_snapshot
 
 __all__ = ["Metrics", "RunTiming"]
@@ -254,9 +253,6 @@ class Metrics:
     """The server's metrics, in a separate Prometheus registry. Implements ``StoreObserver``.
 
     - ``tenants``: tenants with their own label value; all other tenants count as ``other``.
-    - ``names``: with the value ``antiphon``, each metric is exported once. With ``vllm``, some
-      metrics are exported a second time under vLLM's names. With ``responses``, some metrics are
-      exported a second time under their names in version 0.1.
     - ``exporter``: also receives measurements of each request, as OpenTelemetry's conventions
       define them.
     """
@@ -267,7 +263,6 @@ class Metrics:
         self,
         tenants: Collection[str] = ("default",),
         *,
-        names: MetricNames = "antiphon",
         exporter: MetricsExporter | None = None,
     ) -> None:
         self.registry = registry = CollectorRegistry()
@@ -311,16 +306,6 @@ class Metrics:
         self._models: Callable[[], Mapping[str, bool]] = dict
         self._caches: Callable[[], Mapping[str, Mapping[str, int]]] = dict
         self._prompt_cache = _prompt_cache_gauges(registry)
-        if names != "antiphon":
-            collectors = [
-                self._queue.running,
-                self._queue.waiting,
-                self._queue.wait,
-                self._http,
-                self._runs,
-            ]
-            collectors += [getattr(self._parents, each) for each in _Series.__struct_fields__]
-            registry.register(OtherNames(collectors, names))
 
     def observe_queue(self, admission: Admission) -> None:
         """Export the numbers of running and waiting requests of this admission queue as gauges."""

@@ -114,12 +114,6 @@ def test_flags_set_the_settings(invoke: Invoke) -> None:
     assert settings["metrics"] == "nobody"
 
 
-def test_earlier_name_of_a_flag_prints_one_warning(invoke: Invoke) -> None:
-    code, out, err = invoke("settings", "--max-waiting", "9")
-    assert (code, tomllib.loads(out)["max_queued_requests"]) == (0, 9)
-    assert err == "antiphon: --max-waiting is deprecated: it is now called --max-queued-requests\n"
-
-
 def test_no_flag_overrides_a_switch_of_the_environment(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,11 +423,8 @@ def test_models_of_the_running_server_are_managed(
 
 @pytest.mark.e2e
 def test_json_log_format_prints_json_lines(serve: Callable[..., subprocess.Popen[str]]) -> None:
-    process = serve("--log-format", "json", "--max-waiting", "9")
+    process = serve("--log-format", "json")
     assert process.stderr is not None
-    warning = json.loads(process.stderr.readline())
-    assert (warning["event"], warning["level"]) == ("deprecated setting", "warning")
-    assert "--max-waiting is deprecated" in warning["why"]
     first = json.loads(process.stderr.readline())
     assert first["event"] == "serving"
     assert first["models"] == ["echo"]

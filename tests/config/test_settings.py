@@ -14,12 +14,10 @@ from antiphon.config.load import (
     LoadedSettings,
     disable_usage_statistics,
     load,
-    load_settings,
     proxy_variables,
 )
 from antiphon.config.model import DEFAULT_MODEL, Model
 from antiphon.config.options import Option, options
-from antiphon.config.renamed_settings import RENAMED_SETTINGS
 from antiphon.config.settings import Settings, runtime_folder
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
@@ -65,38 +63,6 @@ def test_flags_override_variables_override_the_file() -> None:
     origins = loaded.origins
     assert (origins["host"], origins["port"]) == ("--host", "ANTIPHON_PORT")
     assert (origins["max_items"], origins["max_tools"]) == ("antiphon.toml", "default")
-
-
-def test_earlier_names_of_settings_work_with_a_warning() -> None:
-    loaded = read("max_running = 5", {"max_waiting": "7"}, CODE_S="3")
-    settings = loaded.settings
-    assert (settings.max_concurrent_requests, settings.max_queued_requests) == (5, 7)
-    assert settings.code_timeout_s == 3
-    assert loaded.origins["max_queued_requests"] == "--max-queued-requests"
-    assert loaded.warnings == (
-        "max_running is deprecated: it is now called max_concurrent_requests",
-        "ANTIPHON_CODE_S is deprecated: it is now called ANTIPHON_CODE_TIMEOUT_S",
-        "--max-waiting is deprecated: it is now called --max-queued-requests",
-    )
-    assert read("max_concurrent_requests = 5").warnings == ()
-
-
-def test_current_name_overrides_an_earlier_one_of_a_weaker_source() -> None:
-    loaded = read("max_running = 5", MAX_CONCURRENT_REQUESTS="6")
-    assert loaded.settings.max_concurrent_requests == 6
-    assert "earlier name" in refused("max_running = 5\nmax_concurrent_requests = 6")
-
-
-def test_earlier_names_lead_to_settings_and_are_none() -> None:
-    known = options(Settings)
-    assert set(RENAMED_SETTINGS.values()) <= known.keys()
-    assert not RENAMED_SETTINGS.keys() & known.keys()
-
-
-def test_python_code_is_warned_of_earlier_names() -> None:
-    Path("antiphon.toml").write_text("max_running = 5")
-    with pytest.warns(DeprecationWarning, match="max_running is deprecated"):
-        assert load_settings(environ={}).max_concurrent_requests == 5
 
 
 def test_one_server_implements_a_tool() -> None:

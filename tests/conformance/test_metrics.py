@@ -86,20 +86,6 @@ async def test_tool_calls_are_counted_by_kind(serve: Serve, providers: Any) -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("names", "name"),
-    [
-        ("responses", "responses_generation_tokens_total{tiny}"),
-        ("vllm", "vllm:generation_tokens_total{tiny}"),
-    ],
-)
-async def test_metrics_have_other_names_as_well(serve: Serve, names: Any, name: str) -> None:
-    server = serve("Hello there!", metrics=Metrics(names=names))
-    await server.post()
-    metrics = await scrape(server)
-    assert metrics[name] == metrics["antiphon_generation_tokens_total{tiny}"] > 0
-
-
 def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
     """Return the data points of each metric."""
     data = reader.get_metrics_data()

@@ -71,7 +71,6 @@ def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
         serve(
             loaded.settings,
             announce if human else _silent,
-            warnings=loaded.warnings,
             origins=loaded.origins,
             sources=arguments.sources,
         )

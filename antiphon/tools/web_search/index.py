@@ -33,36 +33,26 @@ _log = structlog.get_logger(__name__)
 
 #: ``source``: the folder or file from which a page was read. ``indexed_title``, ``indexed_text``:
 #: the normalized title and text for the index. They are NULL if they equal ``title`` and ``text``.
-_PAGES = """
+_SCHEMA = """
 CREATE TABLE IF NOT EXISTS pages (
     id INTEGER PRIMARY KEY, url TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT NOT NULL,
     links TEXT NOT NULL, source TEXT NOT NULL DEFAULT '', indexed_title TEXT, indexed_text TEXT
 );
-"""
-_WORDS = """
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
     title, text, content='pages', content_rowid='id', tokenize='porter unicode61'
 );
-DROP TRIGGER IF EXISTS added;
-DROP TRIGGER IF EXISTS removed;
-CREATE TRIGGER added AFTER INSERT ON pages BEGIN
+CREATE TRIGGER IF NOT EXISTS added AFTER INSERT ON pages BEGIN
     INSERT INTO words (rowid, title, text) VALUES (
         new.id, coalesce(new.indexed_title, new.title), coalesce(new.indexed_text, new.text)
     );
 END;
-CREATE TRIGGER removed AFTER DELETE ON pages BEGIN
+CREATE TRIGGER IF NOT EXISTS removed AFTER DELETE ON pages BEGIN
     INSERT INTO words (words, rowid, title, text) VALUES (
         'delete', old.id,
         coalesce(old.indexed_title, old.title), coalesce(old.indexed_text, old.text)
     );
 END;
 """
-#: Columns that may be missing in an index that an earlier version created.
-_ADDED_COLUMNS = {
-    "source": "TEXT NOT NULL DEFAULT ''",
-    "indexed_title": "TEXT",
-    "indexed_text": "TEXT",
-}
 _SEARCH = """
 SELECT url, pages.title, pages.text FROM words JOIN pages ON id = words.rowid
 WHERE words MATCH ? AND rank MATCH 'bm25(3.0, 1.0)' ORDER BY rank
@@ -107,18 +97,10 @@ class PageIndex:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 _create_private(Path(path))
             self._database = sqlite3.connect(path, check_same_thread=False)
-            self._database.executescript(_PAGES)
-            self._add_missing_columns()
-            self._database.executescript(_WORDS)
+            self._database.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise SetupError(f"The index {path} cannot be used: {error}") from None
         self._lock = Lock()
-
-    def _add_missing_columns(self) -> None:
-        columns = {row[1] for row in self._database.execute("PRAGMA table_info(pages)")}
-        for name, kind in _ADDED_COLUMNS.items():
-            if name not in columns:
-                self._database.execute(f"ALTER TABLE pages ADD COLUMN {name} {kind}")
 
     async def add(self, documents: Iterable[PageDocument], source: str = "") -> int:
         """Add pages. They replace indexed pages with the same URL. Return the number of added

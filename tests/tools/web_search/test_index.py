@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -188,20 +187,6 @@ async def test_page_is_found_by_equivalent_urls(url: str) -> None:
     index = PageIndex(":memory:")
     await index.add([PageDocument(url="https://a.example/x", title="X", text="x")])
     assert (await index.page(url)).url == "https://a.example/x"
-
-
-async def test_index_of_an_earlier_version_is_migrated(tmp_path: Path) -> None:
-    path = tmp_path / "web.db"
-    database = sqlite3.connect(path)
-    database.execute(
-        "CREATE TABLE pages (id INTEGER PRIMARY KEY, url TEXT NOT NULL UNIQUE,"
-        " title TEXT NOT NULL, text TEXT NOT NULL, links TEXT NOT NULL)"
-    )
-    database.close()
-    index = PageIndex(path)
-    await index.add([PageDocument(url="u", title="t", text="fjord")], "here")
-    assert await search_urls(index, "fjord") == ["u"]
-    await index.close()
 
 
 async def test_page_encoding_is_detected() -> None:
