@@ -210,11 +210,11 @@ $(LOCK):
 	@touch $@
 
 $(ENGINES): pyproject.toml
-	@echo "Installing Antiphon with PyTorch, transformers, diffusers and OpenVINO"
+	@echo "Installing Antiphon with PyTorch, transformers and OpenVINO"
 	@$(PYTHON) -m venv $(HEAVY)
 	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check $(TORCH)
 	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check --editable \
-	  '.[dev,diffusers,embeddings,transformers,openvino]' 'transformers[serving]' gguf
+	  '.[dev,embeddings,transformers,openvino]' 'transformers[serving]' gguf
 	@touch $@
 
 $(VLLM): pyproject.toml

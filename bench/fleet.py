@@ -42,7 +42,7 @@ _SETTINGS = """port = 0
 host = "127.0.0.1"
 log_level = "error"
 stall_log_ms = 0
-sandbox = "off"
+sandbox.kind = "off"
 ui = "off"
 [models.fleet]
 context_size = 1024

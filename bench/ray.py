@@ -138,7 +138,7 @@ def _alone(folder: Path) -> Iterator[tuple[int, _Processes]]:
 @contextmanager
 def _on_ray(folder: Path, *, haproxy: bool) -> Iterator[tuple[int, _Processes]]:
     settings = folder / "antiphon.toml"
-    settings.write_text(f'store = "memory:"\nsandbox = "off"\nlog_level = "error"\n{_MODELS}')
+    settings.write_text(f'store = "memory:"\nsandbox.kind = "off"\nlog_level = "error"\n{_MODELS}')
     with running_cluster(haproxy=haproxy) as cluster:
         cluster.deploy({"config": str(settings)})
         until = time.monotonic() + _WAIT_S

@@ -34,7 +34,7 @@ store = "{store}"
 prompts_dir = "{folder}/prompts"
 log_level = "error"
 stall_log_ms = 0
-sandbox = "off"
+sandbox.kind = "off"
 ui = "off"
 max_concurrent_requests = 1024
 """

@@ -24,7 +24,7 @@ _SETTINGS = """port = 0
 host = "127.0.0.1"
 log_level = "error"
 stall_log_ms = 0
-sandbox = "off"
+sandbox.kind = "off"
 ui = "off"
 max_concurrent_requests = 1024
 [models.scripted]

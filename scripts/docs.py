@@ -14,7 +14,7 @@ from msgspec import Struct
 from antiphon.config.keys import ApiKey
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
-from antiphon.config.options import Option, options
+from antiphon.config.options import Option, flag_name, options, setting_tables
 from antiphon.config.reload import RELOADED_SETTINGS
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
@@ -39,13 +39,23 @@ Generated from `antiphon/config/settings.py` by `make docs`.
 
 Settings come from `antiphon.toml` in the working directory (or the file that `--config` or
 `ANTIPHON_CONFIG` names), from environment variables, which override the file, and from command line
-flags, which override both. `port = 9000`, `ANTIPHON_PORT=9000` and `--port 9000` mean the same. In
-variables and flags, the elements of a list are separated by commas. Tables can be set only in the
-file, except `models` and `keys`. If a setting is unknown, the server does not start.
-`antiphon settings` prints every value and its origin.
+flags, which override both. `port = 9000`, `ANTIPHON_PORT=9000` and `--port 9000` mean the same.
+
+Settings that belong together are in a table, such as `[web_search]`. Its flags and variables begin
+with the name of the table: `url` in `[web_search]` is `ANTIPHON_WEB_SEARCH_URL` or
+`--web-search-url`. Pages and messages write `web_search.url`, which is also valid in the file. One
+setting of some tables has the flag and the variable of the table itself: `--sandbox off` sets
+`sandbox.kind`.
+
+In variables and flags, the elements of a list are separated by commas. Tables of tables, such as
+`[tenants.NAME]`, can be set only in the file, except `models` and `keys`. If a setting is unknown,
+the server does not start. `antiphon settings` prints every value and its origin.
 
 ```toml
 port = 9000
+
+[web_search]
+engine = "ddgs"
 
 [models.qwen]
 source = "Qwen/Qwen3-4B-GGUF:Q4_K_M"
@@ -70,7 +80,7 @@ restart](operations.md#change-settings-without-a-restart). All others need a res
 
 _TABLES: tuple[tuple[str, type[Struct]], ...] = (
     ("`[models.NAME]`", Model),
-    ("`[mcp_servers.NAME]`", McpServer),
+    ("`[mcp.servers.NAME]`", McpServer),
     ("`[[keys]]`", ApiKey),
     ("`[tenants.NAME]`", Tenant),
 )
@@ -79,11 +89,15 @@ _TABLES: tuple[tuple[str, type[Struct]], ...] = (
 def settings_page() -> str:
     """Render ``docs/settings.md``."""
     found = list(options(Settings).values())
-    groups = dict.fromkeys(option.group for option in found)
+    flat = [option for option in found if option.table is None]
     sections = [_SETTINGS_HEAD]
-    for group in groups:
-        members = [option for option in found if option.group == group]
+    for group in dict.fromkeys(option.group for option in flat):
+        members = [option for option in flat if option.group == group]
         sections.append(f"## {group}\n\n{_table(members, flags=True)}")
+    for name, cls in setting_tables(Settings).items():
+        members = [option for option in found if option.table == name]
+        about = " ".join((cls.__doc__ or "").split()).replace("``", "`")
+        sections.append(f"## `[{name}]`\n\n{about}\n\n{_table(members, flags=True)}")
     reloaded = ", ".join(f"`{name}`" for name in sorted(RELOADED_SETTINGS))
     sections.append(f"{_RELOAD_HEAD}{textwrap.fill(reloaded + '.', 100)}\n")
     for heading, cls in _TABLES:
@@ -100,8 +114,8 @@ def _description(cls: type[Struct]) -> str:
 def _table(rows: Iterable[Option], *, flags: bool = False) -> str:
     lines = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for option in rows:
-        names = f"`{option.name}`"
-        if flags and option.flag != f"--{option.name.replace('_', '-')}":
+        names = f"`{option.name.rpartition('.')[2]}`"
+        if flags and option.flag != flag_name(option.name):
             names += f"<br>flag `{option.flag}`" if option.flag else "<br>no flag"
         default = "required" if option.default is None else option.default
         cells = (names, option.kind, default, option.help)

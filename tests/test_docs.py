@@ -31,7 +31,9 @@ def test_generated_page_is_current(name: str) -> None:
 def test_settings_page_lists_every_option_once() -> None:
     page = PAGES["docs/settings.md"]()
     for name, option in options(Settings).items():
-        rows = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]
+        table, _, key = name.rpartition(".")
+        _, _, section = page.partition(f"## `[{table}]`" if table else "## Server")
+        rows = [line for line in section.splitlines() if line.startswith(f"| `{key}`")]
         assert rows, name
         assert option.help in rows[0]
 

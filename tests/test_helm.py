@@ -244,9 +244,9 @@ def test_values_reach_their_settings(tmp_path: Path) -> None:
 def test_code_runs_in_pods_of_the_warm_pool(tmp_path: Path) -> None:
     settings, found = settings_of("sandbox", tmp_path), rendered("sandbox")
     pool, template = found["SandboxWarmPool"], found["SandboxTemplate"]
-    assert (settings.sandbox, settings.sandbox_memory) == ("kubernetes", "4g")
-    assert settings.sandbox_router == "http://sandbox-router-svc:8080"
-    assert settings.sandbox_warm_pool == pool["metadata"]["name"]
+    assert (settings.sandbox.kind, settings.sandbox.memory) == ("kubernetes", "4g")
+    assert settings.sandbox.router == "http://sandbox-router-svc:8080"
+    assert settings.sandbox.warm_pool == pool["metadata"]["name"]
     assert pool["spec"] == {
         "replicas": 2,
         "sandboxTemplateRef": {"name": template["metadata"]["name"]},

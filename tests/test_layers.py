@@ -157,7 +157,7 @@ def test_environment_is_read_in_one_module() -> None:
             and str(path.relative_to(PACKAGE)) in ("config/load.py", "config/options.py")
         )
     }
-    assert readers == {"config/load.py", "config/settings.py", "sandbox/guest/agent.py"}
+    assert readers == {"config/load.py", "config/folders.py", "sandbox/guest/agent.py"}
 
 
 def test_imported_sees_every_form_of_import(tmp_path: Path) -> None:

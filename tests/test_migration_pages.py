@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.cli.foreign_flags import FOREIGN_FLAGS
 from antiphon.config.model import Model
-from antiphon.config.options import options
+from antiphon.config.options import options, setting_tables
 from antiphon.config.settings import Settings
 from scripts.docs import ROOT
 
@@ -42,7 +42,7 @@ def test_flags_have_the_replacement_that_the_command_line_names(path: Path) -> N
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_settings_exist(path: Path) -> None:
-    known = {*options(Settings), *options(Model), *REQUEST_FIELDS}
+    known = {*options(Settings), *setting_tables(Settings), *options(Model), *REQUEST_FIELDS}
     rows = [*tables(path, "Flags"), *tables(path, "Commands")]
     named = {word for row in rows for word in code(row[1])}
     assert {word for word in named if re.fullmatch(r"[a-z]+(_[a-z]+)+", word)} <= known

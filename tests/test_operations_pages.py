@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.config.model import Model
-from antiphon.config.options import options
+from antiphon.config.options import options, setting_tables
 from antiphon.config.settings import Settings
 from antiphon.store import open_store
 from scripts.docs import ROOT
@@ -21,11 +21,12 @@ from tests.conformance.server import Server, backend_of
 @pytest.mark.parametrize("name", ["operations", "monitoring", "security"])
 def test_settings_exist(name: str) -> None:
     text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    named = set(
-        re.findall(r"`([a-z]+(?:_[a-z]+)+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
-    )
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", prose))
+    tables = "|".join(setting_tables(Settings))
+    named |= set(re.findall(rf"`((?:{tables})\.[a-z_]+)`", prose))
     others = {"code_interpreter", "antiphon_loop_stalls_total", "encrypted_content"}
-    assert named - others <= {*options(Settings), *options(Model)}
+    assert named - others <= {*options(Settings), *setting_tables(Settings), *options(Model)}
 
 
 async def test_backup_of_a_running_store_has_its_responses(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import websockets
 import antiphon
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
+from antiphon.config.tables import FileSearchSettings, SandboxSettings
 from antiphon.errors import SetupError
 from tests.harness import asgi_client
 
@@ -81,7 +82,12 @@ ECHO = {"echo": Model(source="Hello there.", engine="scripted")}
 
 
 async def test_open_app_closes_its_service() -> None:
-    settings = Settings(store="memory:", models=ECHO, sandbox="off", file_search_embeddings="off")
+    settings = Settings(
+        store="memory:",
+        models=ECHO,
+        sandbox=SandboxSettings(kind="off"),
+        file_search=FileSearchSettings(embeddings="off"),
+    )
     async with antiphon.open_app(settings, log=structlog.get_logger()) as app:
         assert app.service.is_ready
         assert [model.name for model in app.models.all()] == ["echo"]

@@ -17,7 +17,7 @@ from antiphon.ray import ServedApp, app
 from tests.harness import asgi_client
 
 SETTINGS = (
-    'store = "memory:"\nsandbox = "off"\n[models.m]\nengine = "scripted"\nsource = "Hello."\n'
+    'store = "memory:"\nsandbox.kind = "off"\n[models.m]\nengine = "scripted"\nsource = "Hello."\n'
 )
 
 

@@ -52,17 +52,19 @@ async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentRea
     """
     from antiphon.attachments.sandboxed_reader import SandboxedReader, mounts
 
-    if settings.sandbox == OFF or not (needed := mounts()):
+    if settings.sandbox.kind == OFF or not (needed := mounts()):
         yield None
         return
-    if settings.sandbox not in (AUTO, BUBBLEWRAP):
-        log.info("documents are read in a subprocess without a sandbox", sandbox=settings.sandbox)
+    if settings.sandbox.kind not in (AUTO, BUBBLEWRAP):
+        log.info(
+            "documents are read in a subprocess without a sandbox", sandbox=settings.sandbox.kind
+        )
         yield None
         return
     from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
     from antiphon.sandbox.cgroups import ControlGroups
 
-    python = None if settings.sandbox_python is None else str(settings.sandbox_python)
+    python = None if settings.sandbox.python is None else str(settings.sandbox.python)
     async with AsyncExitStack() as stack:
         reader = None
         try:
@@ -72,7 +74,7 @@ async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentRea
             reader = SandboxedReader(sandbox, setup.python)
             await reader.check()
         except SetupError as error:
-            report = log.info if settings.sandbox == AUTO else log.warning
+            report = log.info if settings.sandbox.kind == AUTO else log.warning
             report(f"documents are read without a sandbox: {error}")
             reader = None
         yield reader

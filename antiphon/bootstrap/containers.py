@@ -78,7 +78,7 @@ _CALL_BYTES = 1 << 20
 
 def runs_code(settings: Settings) -> bool:
     """Return whether the settings allow the server to run code in sandboxes."""
-    return settings.sandbox != OFF
+    return settings.sandbox.kind != OFF
 
 
 def prepare_control_groups(settings: Settings) -> None:
@@ -89,7 +89,7 @@ def prepare_control_groups(settings: Settings) -> None:
     contain processes itself. So this process moves into one of the new groups. Later child
     processes start in the same group. Blocks briefly.
     """
-    if settings.sandbox in (AUTO, BUBBLEWRAP):
+    if settings.sandbox.kind in (AUTO, BUBBLEWRAP):
         from antiphon.sandbox.cgroups import ControlGroups
 
         ControlGroups.detect()
@@ -181,9 +181,9 @@ async def _open_maker(
     try:
         sandbox = await _open_sandbox(settings, policy, parts, log)
     except SetupError as error:
-        if settings.sandbox not in (AUTO, BUBBLEWRAP):
+        if settings.sandbox.kind not in (AUTO, BUBBLEWRAP):
             raise
-        report = log.info if settings.sandbox == AUTO else log.warning
+        report = log.info if settings.sandbox.kind == AUTO else log.warning
         report(f"code execution is off: {error}")
         return str(error)
     return await _open_local(stack, sandbox, policy, parts, remote)
@@ -223,12 +223,12 @@ async def _open_local(
 
 def _container_policy(settings: Settings) -> ContainerPolicy:
     return ContainerPolicy(
-        idle_s=settings.sandbox_idle_s,
-        memory=settings.sandbox_memory,
-        disk_bytes=settings.sandbox_disk_mb << 20,
-        processes=settings.sandbox_processes,
-        code_timeout_s=settings.code_timeout_s,
-        domains=frozenset(domain.lower() for domain in settings.sandbox_domains),
+        idle_s=settings.sandbox.idle_s,
+        memory=settings.sandbox.memory,
+        disk_bytes=settings.sandbox.disk_mb << 20,
+        processes=settings.sandbox.processes,
+        code_timeout_s=settings.sandbox.code_timeout_s,
+        domains=frozenset(domain.lower() for domain in settings.sandbox.domains),
     )
 
 
@@ -237,15 +237,15 @@ async def _open_sandbox(
 ) -> Sandbox:
     """Open a sandbox of the kind that the setting ``sandbox`` selects. Raises ``SetupError`` if
     such a sandbox cannot be used."""
-    if settings.sandbox in (AUTO, BUBBLEWRAP):
+    if settings.sandbox.kind in (AUTO, BUBBLEWRAP):
         return await _open_bubblewrap(settings, policy, log)
     sandbox: Sandbox
-    if settings.sandbox == KUBERNETES:
+    if settings.sandbox.kind == KUBERNETES:
         sandbox = await _open_kubernetes(settings, parts.relay.owner.id, parts.clock, parts.ids)
     else:
-        factory: SandboxFactory = _sandbox_plugin(settings.sandbox)
+        factory: SandboxFactory = _sandbox_plugin(settings.sandbox.kind)
         sandbox = await factory(settings)
-    log.info("code execution is on, in sandboxes", sandbox=settings.sandbox)
+    log.info("code execution is on, in sandboxes", sandbox=settings.sandbox.kind)
     return sandbox
 
 
@@ -260,19 +260,21 @@ async def _open_kubernetes(
     there. Raises ``SetupError`` if a setting has no effect in pods, or if the check fails."""
     if find_spec("aiohttp") is None:
         raise SetupError(needs_extra("sandbox: the HTTP client is not installed", "fetch"))
-    if settings.sandbox_domains:
-        raise SetupError("sandbox_domains: containers in Kubernetes have no network")
-    if settings.sandbox_python is not None:
-        raise SetupError("sandbox_python: containers in Kubernetes have the Python of their image")
+    if settings.sandbox.domains:
+        raise SetupError("sandbox.domains: containers in Kubernetes have no network")
+    if settings.sandbox.python is not None:
+        raise SetupError("sandbox.python: containers in Kubernetes have the Python of their image")
     import aiohttp
 
     from antiphon.sandbox.kubernetes.api import KubernetesApi
     from antiphon.sandbox.kubernetes.sandbox import KubernetesSandbox, PodSettings
 
     api = KubernetesApi.open(
-        settings.kubernetes_url, settings.kubernetes_credentials, settings.sandbox_namespace
+        settings.sandbox.kubernetes_url,
+        settings.sandbox.kubernetes_credentials,
+        settings.sandbox.namespace,
     )
-    pods = PodSettings(pool=settings.sandbox_warm_pool, owner=owner, router=settings.sandbox_router)
+    pods = PodSettings(pool=settings.sandbox.warm_pool, owner=owner, router=settings.sandbox.router)
     sandbox = KubernetesSandbox(api, aiohttp.ClientSession(), pods, clock=clock, ids=ids)
     try:
         await sandbox.check()
@@ -288,17 +290,17 @@ async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any
     from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
     from antiphon.sandbox.cgroups import ControlGroups
 
-    python = None if settings.sandbox_python is None else str(settings.sandbox_python)
+    python = None if settings.sandbox.python is None else str(settings.sandbox.python)
     setup = await asyncio.to_thread(BoxSetup.detect, python)
     groups = await asyncio.to_thread(ControlGroups.detect)
     sandbox = Bubblewrap(
         setup,
         default_limits=policy.box_limits("1g"),
-        pool_size=settings.sandbox_pool,
+        pool_size=settings.sandbox.pool,
         groups=groups,
     )
     version = await sandbox.check()
-    report = log.debug if settings.sandbox == AUTO else log.info
+    report = log.debug if settings.sandbox.kind == AUTO else log.info
     report(
         "code execution is on, in sandboxes",
         python=version,
@@ -331,7 +333,7 @@ async def open_relay(
     which other servers reach this server.
     """
     url = settings.replica_url or url
-    if "://" not in settings.store or settings.sandbox == "off":
+    if "://" not in settings.store or settings.sandbox.kind == "off":
         return ContainerRelay(folder=folder), None
     if not url or find_spec("aiohttp") is None:
         reason = "replica_url is not set" if not url else "aiohttp is not installed"

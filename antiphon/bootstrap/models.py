@@ -85,10 +85,10 @@ async def reload_models(
 
 def check_search_models(settings: Settings, models: ModelCatalog) -> None:
     """Raise ``SetupError`` if the server does not serve the models that file search uses."""
-    _check_embeddings(settings.file_search_embeddings, models)
-    name = settings.file_search_reranker
+    _check_embeddings(settings.file_search.embeddings, models)
+    name = settings.file_search.reranker
     if name != NO_EMBEDDINGS and not Rerankers(models).is_served(name):
-        raise SetupError(f"file_search_reranker: {name!r} is not a served reranking model")
+        raise SetupError(f"file_search.reranker: {name!r} is not a served reranking model")
 
 
 def _check_embeddings(name: str, models: ModelCatalog) -> None:
@@ -99,7 +99,7 @@ def _check_embeddings(name: str, models: ModelCatalog) -> None:
         name in (model.name, *model.aliases) and model.embedding is not None
         for model in models.all()
     ):
-        raise SetupError(f"file_search_embeddings: {name!r} is not a served embedding model")
+        raise SetupError(f"file_search.embeddings: {name!r} is not a served embedding model")
 
 
 def erase_prefixes(settings: Settings, signal: SessionSignal) -> None:

@@ -29,14 +29,14 @@ def run_policy(settings: Settings) -> Policy:
         reasoning_summaries=settings.reasoning_summaries,
         summary_model=settings.summary_model,
         share_prefix_cache=settings.shares_prefix_cache,
-        webhooks=settings.webhook_url is not None,
+        webhooks=settings.webhook.url is not None,
         quotas=tenant_quotas(settings),
         files_signed_url_s=settings.files_signed_urls_s,
-        file_search=settings.file_search,
-        file_search_embeddings=_unless_off(settings.file_search_embeddings),
-        file_search_reranker=_unless_off(settings.file_search_reranker),
+        file_search=settings.file_search.enabled,
+        file_search_embeddings=_unless_off(settings.file_search.embeddings),
+        file_search_reranker=_unless_off(settings.file_search.reranker),
         mcp_labels={
-            name: each.tool for name, each in settings.mcp_servers.items() if each.tool is not None
+            name: each.tool for name, each in settings.mcp.servers.items() if each.tool is not None
         },
         tool_limits=ToolLimits(
             max_turns=settings.max_turns,
@@ -96,10 +96,10 @@ def tenant_quotas(settings: Settings) -> TenantQuotas:
 def store_retention(settings: Settings) -> Retention:
     """Return how long the store keeps data. In the settings, 0 means no limit."""
     return Retention(
-        max_age_s=settings.retention_days * 86_400 or None,
-        max_responses=settings.retention_responses or None,
-        max_bytes=settings.retention_bytes or None,
-        max_log_age_s=settings.retention_events_s or None,
-        max_usage_age_s=settings.retention_usage_days * 86_400 or None,
-        max_audit_age_s=settings.retention_audit_days * 86_400 or None,
+        max_age_s=settings.retention.days * 86_400 or None,
+        max_responses=settings.retention.responses or None,
+        max_bytes=settings.retention.bytes or None,
+        max_log_age_s=settings.retention.events_s or None,
+        max_usage_age_s=settings.retention.usage_days * 86_400 or None,
+        max_audit_age_s=settings.retention.audit_days * 86_400 or None,
     )

@@ -13,7 +13,8 @@ from typing import Any
 from antiphon.blobs.base import Blobs
 from antiphon.blobs.collector import BlobCollector
 from antiphon.blobs.locations import open_blobs
-from antiphon.config.settings import Settings, runtime_folder
+from antiphon.config.folders import runtime_folder
+from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.http.metrics import Metrics
 from antiphon.security.encryption import EncryptionKey, Encryptor
@@ -164,10 +165,10 @@ async def files_blobs(
 def open_webhook_sender(stack: AsyncExitStack, settings: Settings) -> WebhookSender | None:
     """Return the sender of webhooks, which is closed with ``stack``. Returns None if the settings
     name no receiver."""
-    if settings.webhook_url is None:
+    if settings.webhook.url is None:
         return None
     sender = WebhookSender.open(
-        settings.webhook_url, settings.webhook_secrets, private=settings.webhook_allow_private
+        settings.webhook.url, settings.webhook.secrets, private=settings.webhook.allow_private
     )
     stack.push_async_callback(sender.close)
     return sender

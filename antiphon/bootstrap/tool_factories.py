@@ -6,8 +6,7 @@ Modules that load slowly are imported inside these functions.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,6 @@ from antiphon.support.plugins import load_plugins
 from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.containers.container import Uploads
 from antiphon.tools.containers.registry import ContainerRegistry
-from antiphon.tools.image_generation.base import ImageGenerator
 from antiphon.tools.unavailable_tool import UnavailableTool
 
 from .containers import ContainerDependencies, open_containers
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from antiphon.tools.mcp.sessions import SessionPool
 
 __all__ = [
-    "IMAGE_GENERATORS",
     "PROVIDERS",
     "ProviderOpener",
     "ToolDependencies",
@@ -85,12 +82,12 @@ async def _web_search(
     if _is_implemented(settings, "web_search"):
         yield {}
         return
-    setting = settings.web_search
+    setting = settings.web_search.engine
     if setting == "off":
         yield dict.fromkeys(TYPES, UnavailableTool("The setting web_search is off."))
         return
     if setting == "index":
-        index = LocalIndex(settings.web_index, _no_index)
+        index = LocalIndex(settings.web_search.index, _no_index)
         provider = WebSearchProvider(
             index, is_external=False, unavailable_reason=index.unavailable_reason
         )
@@ -105,11 +102,11 @@ async def _web_search(
     from antiphon.tools.web_search.live_web import LiveWeb, SearchEngine
 
     if dependencies.fetcher is None:
-        raise SetupError(f"web_search = {setting!r} fetches pages: set fetch_urls")
+        raise SetupError(f"web_search.engine = {setting!r} fetches pages: set fetch_urls")
     if setting == "ddgs":
         engine: SearchEngine = Ddgs.open(proxy_variables())
     else:
-        key, url = settings.web_search_key, settings.web_search_url
+        key, url = settings.web_search.key, settings.web_search.url
         engine = HttpSearchEngine.open(setting, key=key, url=url)
     web = LiveWeb(engine, dependencies.fetcher, dependencies.documents)
     try:
@@ -121,8 +118,8 @@ async def _web_search(
 def _is_implemented(settings: Settings, tool: str) -> bool:
     """Return whether an MCP server in the settings takes the place of the built-in tool
     ``tool``."""
-    return settings.mcp is not False and any(
-        server.implements == tool for server in settings.mcp_servers.values()
+    return settings.mcp.enabled is not False and any(
+        server.implements == tool for server in settings.mcp.servers.values()
     )
 
 
@@ -140,13 +137,13 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Any
     function raises ``SetupError``.
     """
     settings = dependencies.settings
-    if not settings.mcp:
+    if not settings.mcp.enabled:
         yield {"mcp": UnavailableTool("The setting mcp is false.")}
         return
     if find_spec("mcp") is None:  # only checked: its import takes a second
         reason = needs_extra("The MCP client is not installed", "mcp")
-        has_servers = any(server.tool is None for server in settings.mcp_servers.values())
-        if has_servers or settings.mcp is True:
+        has_servers = any(server.tool is None for server in settings.mcp.servers.values())
+        if has_servers or settings.mcp.enabled is True:
             raise SetupError(reason) from None
         yield {"mcp": UnavailableTool(reason)}
         return
@@ -164,23 +161,23 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Any
             env=server.env,
             shares_sessions=server.session == "tenant",
         )
-        for name, server in settings.mcp_servers.items()
+        for name, server in settings.mcp.servers.items()
         if server.tool is None
     }
     pool = SessionPool(
-        connect_s=settings.mcp_connect_s,
-        call_s=settings.mcp_call_s,
-        idle_s=settings.mcp_idle_s,
-        max_sessions=settings.mcp_max_sessions,
+        connect_s=settings.mcp.connect_s,
+        call_s=settings.mcp.call_s,
+        idle_s=settings.mcp.idle_s,
+        max_sessions=settings.mcp.max_sessions,
     )
     servers = McpProvider(
         configured,
         pool,
-        allow_urls=settings.mcp_urls,
+        allow_urls=settings.mcp.urls,
         networks=tuple(
-            parse_network(text, "mcp_allowed_networks") for text in settings.mcp_allowed_networks
+            parse_network(text, "mcp.allowed_networks") for text in settings.mcp.allowed_networks
         ),
-        fails_response=settings.mcp_unreachable == "fail",
+        fails_response=settings.mcp.unreachable == "fail",
     )
     try:
         yield {"mcp": servers, **_implementations(settings, configured, pool)}
@@ -206,7 +203,7 @@ def _implementations(
         "code_interpreter": (("code_interpreter",), code_interpreter),
     }
     providers: dict[str, AnyToolProvider] = {}
-    for name, server in settings.mcp_servers.items():
+    for name, server in settings.mcp.servers.items():
         if server.implements is not None:
             types, kind = kinds[server.implements]
             provider = McpImplementation(kind, name, configured[name], pool)
@@ -233,69 +230,39 @@ async def _code_interpreter(
 async def _image_generation(
     dependencies: ToolDependencies,
 ) -> AsyncIterator[Mapping[str, AnyToolProvider]]:
-    settings = dependencies.settings
-    if settings.image_generation == "off":
+    settings = dependencies.settings.image_generation
+    if settings.url is None:
         yield {"image_generation": UnavailableTool(_no_images())}
         return
     from antiphon.tools.image_generation import provider
     from antiphon.tools.image_generation.conversation_images import ImageSources
+    from antiphon.tools.image_generation.images_api import ImagesApi
 
-    generator = await IMAGE_GENERATORS[settings.image_generation](dependencies)
+    generator = ImagesApi.open(
+        settings.url,
+        key=settings.key,
+        settings=settings.options,
+        fetcher=dependencies.fetcher,
+        max_bytes=settings.max_bytes,
+    )
     try:
-        model = settings.image_generation_model
+        model = settings.model
         policy = provider.ImagePolicy(
             model=model,
-            models={**settings.image_generation_models, **({model: model} if model else {})},
-            max_pixels=settings.image_generation_max_pixels,
-            max_bytes=settings.image_generation_max_bytes,
-            concurrency=settings.image_generation_parallel,
+            models={**settings.models, **({model: model} if model else {})},
+            max_pixels=settings.max_pixels,
+            max_bytes=settings.max_bytes,
+            concurrency=settings.parallel,
         )
-        sources = ImageSources(
-            dependencies.uploads, dependencies.fetcher, settings.image_generation_max_bytes
-        )
+        sources = ImageSources(dependencies.uploads, dependencies.fetcher, settings.max_bytes)
         yield {"image_generation": provider.ImageGenerationProvider(generator, sources, policy)}
     finally:
         await generator.close()
 
 
 def _no_images() -> str:
-    command = antiphon_command("serve --image-generation images_api --image-generation-url URL")
+    command = antiphon_command("serve --image-generation-url URL")
     return f"No generator of images is configured. To use a server with the Images API: {command}"
-
-
-async def _images_api(dependencies: ToolDependencies) -> ImageGenerator:
-    from antiphon.tools.image_generation.images_api import ImagesApi
-
-    settings = dependencies.settings
-    if settings.image_generation_url is None:
-        raise SetupError("image_generation = 'images_api' needs image_generation_url")
-    return ImagesApi.open(
-        settings.image_generation_url,
-        key=settings.image_generation_key,
-        settings=settings.image_generation_options,
-        fetcher=dependencies.fetcher,
-        max_bytes=settings.image_generation_max_bytes,
-    )
-
-
-async def _diffusers(dependencies: ToolDependencies) -> ImageGenerator:
-    from antiphon.tools.image_generation.diffusers import Diffusers
-
-    settings = dependencies.settings
-    model = settings.image_generation_model
-    if model is None:
-        raise SetupError("image_generation = 'diffusers' needs image_generation_model")
-    if others := sorted(set(settings.image_generation_models.values()) - {model}):
-        raise SetupError(f"image_generation_models: {others[0]!r} is not image_generation_model")
-    return await asyncio.to_thread(Diffusers.load, model, settings.image_generation_options)
-
-
-#: Value of the setting ``image_generation`` → function that creates the generator. The functions
-#: raise ``SetupError``.
-IMAGE_GENERATORS: Mapping[str, Callable[[ToolDependencies], Awaitable[ImageGenerator]]] = {
-    "diffusers": _diffusers,
-    "images_api": _images_api,
-}
 
 
 @asynccontextmanager
@@ -310,23 +277,23 @@ async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str
     from antiphon.tools.programs.provider import ProgramProvider
 
     settings = dependencies.settings
-    if not settings.programs or dependencies.encryptor is None:
+    if not settings.programs.enabled or dependencies.encryptor is None:
         yield {_PROGRAMS: UnavailableTool("The setting programs is false.")}
         return
     if not JavaScript.is_installed():
         reason = needs_extra("The runtime of programs is not installed", "programs")
-        if settings.programs is True:
+        if settings.programs.enabled is True:
             raise SetupError(reason)
         yield {_PROGRAMS: UnavailableTool(reason)}
         return
     javascript = JavaScript(
-        step_s=settings.program_cpu_timeout_s, memory_bytes=settings.program_memory_mb << 20
+        step_s=settings.programs.cpu_timeout_s, memory_bytes=settings.programs.memory_mb << 20
     )
     programs = ProgramProvider(
         javascript,
         dependencies.encryptor,
         clock=dependencies.clock,
-        max_calls=settings.max_program_calls,
+        max_calls=settings.programs.max_calls,
     )
     try:
         yield {_PROGRAMS: programs}

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from antiphon.config.folders import state_folder
 from antiphon.config.load import LoadedSettings
-from antiphon.config.settings import state_folder
 from antiphon.errors import AntiphonError, SetupError
 from antiphon.support.installation import antiphon_command
 
@@ -172,7 +172,7 @@ def find_server(loaded: LoadedSettings) -> Server:
     """Return the server to which a command sends its requests. It is the first match in this list:
 
     - the server on the port of the flag ``--port``;
-    - the server that ``--url`` or the setting ``chat_url`` names;
+    - the server that ``--url`` or the setting ``chat.url`` names;
     - the server at the configured host and port, if a program accepts connections there;
     - the server that was used last, if a program accepts connections there.
 
@@ -181,13 +181,13 @@ def find_server(loaded: LoadedSettings) -> Server:
     from antiphon.bootstrap.addresses import address
 
     settings = loaded.settings
-    if settings.chat_url is not None and loaded.origins["port"] != "--port":
-        return Server(settings.chat_url, settings.chat_key)
-    configured = Server(address(settings.host, settings.port), settings.chat_key)
+    if settings.chat.url is not None and loaded.origins["port"] != "--port":
+        return Server(settings.chat.url, settings.chat.key)
+    configured = Server(address(settings.host, settings.port), settings.chat.key)
     if loaded.origins["port"] == "--port" or configured.is_listening():
         return configured
     try:
-        last = Server(_last_server_path().read_text().strip(), settings.chat_key)
+        last = Server(_last_server_path().read_text().strip(), settings.chat.key)
     except (OSError, UnicodeDecodeError, SetupError):
         return configured
     return last if last.is_listening() else configured

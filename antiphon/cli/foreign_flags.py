@@ -99,7 +99,7 @@ FOREIGN_FLAGS: Mapping[str, str] = {
     "--log-verbosity": "use --log-level",
     "--ssl-certfile": "put a proxy that terminates TLS in front of the server",
     "--ssl-cert-file": "put a proxy that terminates TLS in front of the server",
-    "--tool-server": "set [mcp_servers.NAME] in antiphon.toml",
+    "--tool-server": "set [mcp.servers.NAME] in antiphon.toml",
     "--no-webui": "use --ui off",
     "--sleep-idle-seconds": "use --idle-unload-s",
     "--model-timeout": "use --idle-unload-s",

@@ -26,12 +26,14 @@ from .options import (
     Option,
     did_you_mean,
     environment_options,
+    from_options,
     from_table,
     from_text,
     from_value,
     literal,
     options,
     read_file,
+    setting_tables,
     split_list,
 )
 from .settings import Settings
@@ -155,13 +157,13 @@ def load(
     origins = dict.fromkeys(known, "default")
     path = Path(file or environ.get("ANTIPHON_CONFIG") or FILE)
     table = read_file(path) if file or path != Path(FILE) or path.is_file() else {}
-    for name, value in table.items():
+    for name, value in _entries(table, f"{path}: "):
         if name not in known:
             raise SetupError(f"{path}: {name} is unknown{did_you_mean(name, known)}")
         values[name] = _from_file(known[name], value, f"{path}: ")
         origins[name] = str(path)
     declared: dict[str, Model] = values.get("models", {})
-    texts = environment_options(environ, known, besides=("ANTIPHON_CONFIG",))
+    texts = environment_options(environ, known.values(), besides=("ANTIPHON_CONFIG",))
     for name, text in texts.items():
         values[name] = _from_text(known[name], text, known[name].env, declared)
         origins[name] = known[name].env
@@ -169,13 +171,14 @@ def load(
         flag = known[name].flag or name.upper()
         values[name] = _from_text(known[name], given, flag, declared)
         origins[name] = flag
-    settings = _with_model_flags(Settings(**values), model_flags or {})
+    settings = _with_model_flags(from_options(Settings, values), model_flags or {})
     _check_names(settings)
     _check_implementers(settings)
     models = {name: _with_key(name, model, environ) for name, model in settings.models.items()}
-    servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp_servers.items()}
+    servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp.servers.items()}
     storage = storage_options(settings.files, settings.files_options, environ)
-    settings = replace(settings, models=models, mcp_servers=servers, files_options=storage)
+    mcp = replace(settings.mcp, servers=servers)
+    settings = replace(settings, models=models, mcp=mcp, files_options=storage)
     return LoadedSettings(settings, origins)
 
 
@@ -214,14 +217,14 @@ def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> M
     ``headers`` or ``env`` is replaced by the environment variable ``NAME``. Also check that exactly
     one of ``url``, ``command`` and ``tool`` is set. Raises ``SetupError``."""
     if [bool(server.url), bool(server.command), server.tool is not None].count(True) != 1:
-        raise SetupError(f"mcp_servers.{name} must have either a url, a command or a tool")
+        raise SetupError(f"mcp.servers.{name} must have either a url, a command or a tool")
     if server.tool is not None and server.implements is not None:
-        raise SetupError(f"mcp_servers.{name}.implements needs a url or a command")
+        raise SetupError(f"mcp.servers.{name}.implements needs a url or a command")
 
     def filled(field: str, pairs: Mapping[str, str]) -> dict[str, str]:
         for key, value in pairs.items():
             if value.startswith("$") and value[1:] not in environ:
-                where = f"mcp_servers.{name}.{field}.{key}"
+                where = f"mcp.servers.{name}.{field}.{key}"
                 raise SetupError(f"{where}: the environment variable is not set: {value[1:]}")
         return {k: environ[v[1:]] if v.startswith("$") else v for k, v in pairs.items()}
 
@@ -242,9 +245,25 @@ def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
 #: Name of an option that is a table of tables → type of the inner tables.
 _TABLES: Mapping[str, type[Model] | type[McpServer] | type[Tenant]] = {
     "models": Model,
-    "mcp_servers": McpServer,
+    "mcp.servers": McpServer,
     "tenants": Tenant,
 }
+
+
+def _entries(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each option in a settings file. Raises ``SetupError`` if a
+    table of settings has a plain value."""
+    tables = setting_tables(Settings)
+    for name, value in table.items():
+        if name not in tables:
+            yield name, value
+        elif isinstance(value, Mapping):
+            for key, inner in value.items():
+                yield f"{name}.{key}", inner
+        else:
+            main = next((key for key, each in options(tables[name]).items() if each.is_main), None)
+            more = f": set {name}.{main}" if main else ""
+            raise SetupError(f"{where}{name} must be a table, not {literal(value)}{more}")
 
 
 def _from_file(option: Option, value: Any, where: str) -> Any:
@@ -368,10 +387,10 @@ def _check_names(settings: Settings) -> None:
 def _check_implementers(settings: Settings) -> None:
     """Raise ``SetupError`` if two MCP servers implement the same built-in tool."""
     owners: dict[str, str] = {}
-    for name, server in settings.mcp_servers.items():
+    for name, server in settings.mcp.servers.items():
         if server.implements is not None:
             other = owners.setdefault(server.implements, name)
             if other != name:
                 raise SetupError(
-                    f"mcp_servers {other} and {name} both implement {server.implements}"
+                    f"mcp.servers {other} and {name} both implement {server.implements}"
                 )

@@ -12,7 +12,7 @@ __all__ = ["McpServer"]
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
-    """An MCP server: ``[mcp_servers.NAME]``.
+    """An MCP server: ``[mcp.servers.NAME]``.
 
     A request selects this server by ``NAME``, in ``server_label`` or ``connector_id``. So the
     request does not need to contain the address. Each table must have exactly one of ``url``,

@@ -10,8 +10,9 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -23,16 +24,20 @@ from antiphon.errors import SetupError
 __all__ = [
     "AUTO_SWITCH",
     "Option",
+    "Switch",
     "declare",
     "did_you_mean",
     "environment_options",
     "flag_name",
+    "from_options",
     "from_table",
     "from_text",
     "from_value",
     "literal",
     "options",
     "read_file",
+    "setting_tables",
+    "setting_value",
     "split_list",
     "variable_name",
 ]
@@ -45,8 +50,11 @@ class Option(Struct, frozen=True, kw_only=True):
 
     - ``kind``: the type of the option in words, such as ``a path``.
     - ``default``: the default value as text; None if the option is required.
-    - ``group``: heading under which help and documentation list the option.
+    - ``name``: the name of the option. An option in a table of settings has the name TABLE.KEY.
+    - ``group``: heading under which help lists the option.
     - ``flag``: the command-line flag; None if the option has no flag.
+    - ``env``: the environment variable.
+    - ``is_main``: whether the option has the flag and the variable of its table.
     """
 
     name: str
@@ -56,7 +64,9 @@ class Option(Struct, frozen=True, kw_only=True):
     help: str
     group: str
     flag: str | None
+    env: str
     secret: bool
+    is_main: bool
 
     @property
     def is_switch(self) -> bool:
@@ -65,9 +75,9 @@ class Option(Struct, frozen=True, kw_only=True):
         return self.kind in (_SWITCH, AUTO_SWITCH)
 
     @property
-    def env(self) -> str:
-        """Name of the option's environment variable."""
-        return variable_name(self.name)
+    def table(self) -> str | None:
+        """Name of the table of settings that contains the option."""
+        return self.name.partition(".")[0] if "." in self.name else None
 
 
 def declare(
@@ -78,6 +88,7 @@ def declare(
     default: str | None = None,
     kind: str | None = None,
     secret: bool = False,
+    main: bool = False,
     **bounds: Any,
 ) -> Meta:
     """Declare an option. Use the result as metadata in the annotation of the field.
@@ -90,34 +101,88 @@ def declare(
       machine.
     - ``kind``: text that help shows in place of the type of the field.
     - ``secret``: True if the value must never be printed.
+    - ``main``: True if the option has the flag and the environment variable of its table. For
+      example, ``--sandbox`` sets ``sandbox.kind``.
     - ``bounds``: the arguments ``ge``, ``gt`` and ``le`` of ``Meta``, which limit the value.
     """
-    extra = {"group": group, "flag": flag, "default": default, "kind": kind, "secret": secret}
+    extra = {
+        "group": group,
+        "flag": flag,
+        "default": default,
+        "kind": kind,
+        "secret": secret,
+        "main": main,
+    }
     return Meta(description=help, extra=extra, **bounds)
 
 
 @cache
 def options(cls: type[Struct]) -> Mapping[str, Option]:
-    """Return all options of the struct ``cls`` by name, in the order of declaration."""
+    """Return all options of the struct ``cls`` by name, in the order of declaration. The options of
+    a table, i.e. of a field whose type is a struct, have names such as ``web_search.url``."""
+    return {option.name: option for option in _struct_options(cls)}
+
+
+def _struct_options(cls: type[Struct], table: str = "") -> Iterator[Option]:
     hints = get_type_hints(cls, include_extras=True)
+    tables = setting_tables(cls)
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
-    return {field.name: _option(field, hints[field.name]) for field in info.fields}
+    for field in info.fields:
+        if field.name in tables:
+            yield from _struct_options(tables[field.name], field.name)
+        else:
+            yield _option(field, hints[field.name], table)
 
 
-def _option(field: inspect.Field, hint: Any) -> Option:
+@cache
+def setting_tables(cls: type[Struct]) -> Mapping[str, type[Struct]]:
+    """Return the tables of settings of the struct ``cls``: name of the field → its struct."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {
+        name: hint
+        for name, hint in hints.items()
+        if isinstance(hint, type) and issubclass(hint, Struct)
+    }
+
+
+def setting_value(settings: Struct, name: str) -> Any:
+    """Return the value of the option ``name``, such as ``port`` or ``web_search.url``."""
+    return attrgetter(name)(settings)
+
+
+def from_options(cls: type[S], values: Mapping[str, Any]) -> S:
+    """Make an instance of ``cls``. ``values``: the values by the names of the options, such as
+    ``web_search.url``. Options without a value have their default."""
+    fields: dict[str, Any] = {}
+    tables: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        table, dot, key = name.partition(".")
+        if dot:
+            tables.setdefault(table, {})[key] = value
+        else:
+            fields[name] = value
+    structs = setting_tables(cls)
+    return cls(**fields, **{name: structs[name](**inner) for name, inner in tables.items()})
+
+
+def _option(field: inspect.Field, hint: Any, table: str) -> Option:
     meta = next(mark for mark in hint.__metadata__ if isinstance(mark, Meta) and mark.extra)
     extra = meta.extra or {}
     flag = extra["flag"]
+    name = f"{table}.{field.name}" if table else field.name
+    shown = table if extra["main"] else name
     return Option(
-        name=field.name,
+        name=name,
         type=hint,
         kind=extra["kind"] or _kind(field.type, hint),
         default=extra["default"] or _default(field),
         help=meta.description or "",
         group=extra["group"],
-        flag=flag_name(field.name) if flag == "" else flag,
+        flag=flag_name(shown) if flag == "" else flag,
+        env=variable_name(shown),
         secret=extra["secret"],
+        is_main=extra["main"],
     )
 
 
@@ -198,24 +263,23 @@ _KUBERNETES = re.compile(r"ANTIPHON(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT)|PORT_\d+_
 
 def variable_name(name: str) -> str:
     """Return the name of an option's environment variable."""
-    return "ANTIPHON_" + name.upper()
+    return "ANTIPHON_" + name.upper().replace(".", "_")
 
 
 def flag_name(name: str) -> str:
     """Return the default command-line flag of an option."""
-    return "--" + name.replace("_", "-")
+    return "--" + re.sub("[._]", "-", name)
 
 
 def environment_options(
-    environ: Mapping[str, str], names: Iterable[str], *, besides: Iterable[str] = ()
+    environ: Mapping[str, str], known: Iterable[Option], *, besides: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Read the options ``names`` from environment variables. Returns a dict from option name to
-    text.
+    """Read options from environment variables. Returns a dict from option name to text.
 
     ``besides``: variables to ignore. Raises ``SetupError`` for unknown variables that begin with
     ``ANTIPHON_``.
     """
-    by_env = {variable_name(name): name for name in names}
+    by_env = {option.env: option.name for option in known}
     found: dict[str, str] = {}
     for variable, text in environ.items():
         if not variable.startswith("ANTIPHON_") or variable in besides:
@@ -234,17 +298,23 @@ def split_list(text: str) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" if the known name X is similar to ``name``. Otherwise return
-    ""."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    """Return "; did you mean X?" if the known name X is similar to ``name``. Otherwise return "".
+    If ``name`` is the key of a setting in a table, X is this setting."""
+    names = list(known)
+    found = [each for each in names if each.rpartition(".")[2] == name]
+    if len(found) != 1:
+        found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
 
 
 # --- text ----------------------------------------------------------------------------------------
 
 _SWITCH = "true or false"
-#: Type in words of an option that also accepts ``auto``, which means on if the feature works.
+#: Type in words of a ``Switch``.
 AUTO_SWITCH = '"auto", true or false'
+#: Type of a setting for an optional feature. ``auto``: on if the feature is installed and works.
+#: ``True``: the server does not start without the feature.
+Switch = bool | Literal["auto"]
 
 
 def literal(value: Any) -> str:

@@ -17,6 +17,7 @@ from antiphon.support.logs import LogLevel
 from antiphon.support.tasks import BackgroundTasks
 
 from .load import LoadedSettings, SettingsSources
+from .options import options, setting_value
 from .settings import Settings
 
 __all__ = [
@@ -70,7 +71,7 @@ class SettingsChange(Struct, frozen=True):
 def compare_settings(old: Settings, new: Settings) -> SettingsChange:
     """Compare the settings of a running server with new settings, and return the change."""
     changed = [
-        name for name in Settings.__struct_fields__ if getattr(old, name) != getattr(new, name)
+        name for name in options(Settings) if setting_value(old, name) != setting_value(new, name)
     ]
     return SettingsChange(
         tuple(name for name in changed if name in RELOADED_SETTINGS),

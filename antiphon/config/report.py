@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from .options import Option, literal, options
+from .options import Option, literal, options, setting_value
 from .settings import Settings
 
 __all__ = ["SettingReport", "mask_secrets", "report_settings", "shown_value"]
@@ -37,13 +37,13 @@ def report_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[
     value. Otherwise it gets the origin ``program``, because code has set it."""
     defaults = Settings()
     for name, option in options(Settings).items():
-        value = getattr(settings, name)
-        assumed = "default" if value == getattr(defaults, name) else "program"
+        value = setting_value(settings, name)
+        assumed = "default" if value == setting_value(defaults, name) else "program"
         yield SettingReport(
             name=name,
             value=None if value is None else shown_value(option, value),
             origin=origins.get(name, assumed),
-            group=option.group,
+            group=option.group if option.table is None else f"[{option.table}]",
             help=option.help,
         )
 

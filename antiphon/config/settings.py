@@ -1,5 +1,5 @@
-"""All settings of a server. Each setting is declared here with its type, bounds, default and help
-text."""
+"""All settings of a server. Each setting is declared here, or in a table of ``tables.py``, with its
+type, bounds, default and help text."""
 
 from __future__ import annotations
 
@@ -10,66 +10,42 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 
+from .folders import cache_folder, data_folder
 from .keys import ApiKey
-from .mcp import McpServer
 from .model import DEFAULT_MODEL, Model
-from .options import AUTO_SWITCH, declare
+from .options import AUTO_SWITCH, Switch, declare
+from .tables import (
+    ChatSettings,
+    FileSearchSettings,
+    ImageGenerationSettings,
+    McpSettings,
+    ProgramSettings,
+    RetentionSettings,
+    SandboxSettings,
+    WebhookSettings,
+    WebSearchSettings,
+)
 from .tenants import Tenant
 
-__all__ = ["Settings", "runtime_folder", "state_folder"]
+__all__ = ["Settings"]
 
 _server = partial(declare, group="Server")
 _models = partial(declare, group="Models")
 _storage = partial(declare, group="Storage")
-_hooks = partial(declare, group="Webhooks")
 _access = partial(declare, group="Access")
 _limits = partial(declare, group="Limits")
 _fetching = partial(declare, group="Fetching")
 _tools = partial(declare, group="Tools")
 _answers = partial(declare, group="Responses")
-_chat = partial(declare, group="Chat")
-
-
-#: Type of a setting for an optional feature. ``auto``: on if the feature is installed and works.
-#: ``True``: the server does not start without the feature.
-_Switch = bool | Literal["auto"]
 
 
 def _spare_cores() -> int:
     return max(1, (os.cpu_count() or 2) - 1)
 
 
-def _home(variable: str, otherwise: str) -> Path:
-    """Return Antiphon's folder in an XDG base directory.
-
-    ``variable``: the environment variable that contains the path of the base directory. If the
-    variable is not set or contains a relative path, the base directory is the subfolder
-    ``otherwise`` of the home folder. The XDG specification requires that relative paths are
-    ignored.
-    """
-    value = os.environ.get(variable, "")  # noqa: TID251
-    return (Path(value) if Path(value).is_absolute() else Path.home() / otherwise) / "antiphon"
-
-
-def state_folder() -> Path:
-    """Return the folder in which the ``antiphon`` commands store data for later commands, such as
-    the address of the server that was used last."""
-    return _home("XDG_STATE_HOME", ".local/state")
-
-
-def runtime_folder() -> Path:
-    """Return the folder for the sockets of this user's servers on this host. It is a subfolder of
-    the folder that XDG_RUNTIME_DIR names, or, if this variable is not set, of the folder for
-    temporary files. The subfolder may not exist yet."""
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))  # noqa: TID251
-    if runtime.is_absolute():
-        return runtime / "antiphon"
-    temporary = os.environ.get("TMPDIR", "") or "/tmp"  # noqa: TID251
-    return Path(temporary) / f"antiphon-{os.geteuid()}"
-
-
 class Settings(Struct, frozen=True, kw_only=True):
-    """Settings of a server. A limit or time of 0 means no limit."""
+    """Settings of a server. A limit or time of 0 means no limit. A field whose type is a struct,
+    such as ``web_search``, is a table of settings."""
 
     @property
     def shares_prefix_cache(self) -> bool:
@@ -256,7 +232,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = field(default_factory=_spare_cores)
     cache_dir: Annotated[
         Path, _models("Folder for downloaded models.", default="~/.cache/antiphon/models")
-    ] = field(default_factory=lambda: _home("XDG_CACHE_HOME", ".cache") / "models")
+    ] = field(default_factory=lambda: cache_folder() / "models")
 
     model_memory_mb: Annotated[
         int,
@@ -288,7 +264,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             ),
             default="~/.local/share/antiphon/responses.db",
         ),
-    ] = field(default_factory=lambda: str(_home("XDG_DATA_HOME", ".local/share") / "responses.db"))
+    ] = field(default_factory=lambda: str(data_folder() / "responses.db"))
     store_connections: Annotated[
         int,
         _storage(
@@ -396,86 +372,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             ),
             default="~/.local/share/antiphon/prompts",
         ),
-    ] = field(default_factory=lambda: _home("XDG_DATA_HOME", ".local/share") / "prompts")
-    retention_days: Annotated[
-        float, _storage("Age in days at which responses are deleted. 0: never.", ge=0)
-    ] = 30
-    retention_events_s: Annotated[
-        float,
-        _storage(
-            (
-                "Number of seconds for which the events of a background run are kept after "
-                "its end, for clients that resume the stream. 0: as long as the response is "
-                "kept."
-            ),
-            ge=0,
-        ),
-    ] = 3600
-    retention_responses: Annotated[
-        int,
-        _storage(
-            (
-                "Maximum number of stored responses of all tenants together. If there are more, "
-                "the oldest responses of the tenant with the most data are deleted. 0: no limit."
-            ),
-            ge=0,
-        ),
-    ] = 0
-    retention_bytes: Annotated[
-        int,
-        _storage(
-            (
-                "Maximum size in bytes of the stored responses of all tenants together. If they "
-                "are larger, the oldest responses of the tenant with the most data are deleted. "
-                "0: no limit."
-            ),
-            ge=0,
-        ),
-    ] = 0
-
-    retention_usage_days: Annotated[
-        float,
-        _storage(
-            ("Number of days for which the usage statistics of requests are kept. 0: for ever."),
-            ge=0,
-        ),
-    ] = 400
-
-    retention_audit_days: Annotated[
-        float,
-        _storage(
-            (
-                "Number of days for which the audit log (who administered the server) is kept. "
-                "0: for ever."
-            ),
-            ge=0,
-        ),
-    ] = 400
-
-    webhook_url: Annotated[
-        str | None,
-        _hooks(
-            "URL to which the server sends a webhook when a background response ends. It "
-            "must begin with `https://`. Unset: no webhooks."
-        ),
-    ] = None
-    webhook_secrets: Annotated[
-        tuple[str, ...],
-        _hooks(
-            (
-                "Secrets with which webhooks are signed, required for webhooks: `whsec_` "
-                "followed by 24 to 64 bytes in base64. During a rotation, set the new and the "
-                "old secret: each webhook then has one signature for each secret."
-            ),
-            flag=None,
-            secret=True,
-        ),
-    ] = ()
-    webhook_allow_private: Annotated[
-        bool,
-        _hooks("Allow a private address in `webhook_url`, and `http://` instead of `https://`."),
-    ] = False
-
+    ] = field(default_factory=lambda: data_folder() / "prompts")
+    retention: RetentionSettings = RetentionSettings()
+    webhook: WebhookSettings = WebhookSettings()
     keys: Annotated[
         tuple[ApiKey, ...],
         _access(
@@ -612,7 +511,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         _limits(
             (
                 "Maximum number of stored responses of a tenant. If it is reached, new "
-                "responses are refused. (`retention_responses` deletes old responses "
+                "responses are refused. (`retention.responses` deletes old responses "
                 "instead.) 0: no limit."
             ),
             ge=0,
@@ -644,6 +543,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_vector_stores: Annotated[
         int, _limits("Maximum number of vector stores of a tenant. 0: no limit.", ge=0)
     ] = 10_000
+    max_containers: Annotated[
+        int, _limits("Maximum number of active containers of a tenant. 0: no limit.", ge=0)
+    ] = 16
     max_items: Annotated[int, _limits("Maximum number of input items in a request.", ge=1)] = 10_000
     max_tools: Annotated[int, _limits("Maximum number of tools in a request.", ge=1)] = 1_024
     max_nesting: Annotated[
@@ -704,7 +606,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 0.75
 
     fetch_urls: Annotated[
-        _Switch,
+        Switch,
         _fetching(
             (
                 "Fetch images and files that requests name by URL. Only public addresses and "
@@ -722,229 +624,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
 
-    sandbox: Annotated[
-        str,
-        _tools(
-            (
-                "Sandbox for code that models write (`code_interpreter`, `shell`). auto: "
-                "bubblewrap, which needs Linux with unprivileged user namespaces; if it does not "
-                "work, no code runs. kubernetes: pods of agent-sandbox (see kubernetes.md). off: "
-                "no code runs. For a plug-in: the name of its entry point (see embedding.md)."
-            ),
-            kind='"auto", "off", "bubblewrap", "kubernetes" or the name of a plug-in',
-        ),
-    ] = "auto"
-    sandbox_warm_pool: Annotated[
-        str,
-        _tools(
-            "If `sandbox` is kubernetes: name of the SandboxWarmPool from which "
-            "containers are taken."
-        ),
-    ] = "antiphon"
-    sandbox_namespace: Annotated[
-        str | None,
-        _tools(
-            "Kubernetes namespace of the SandboxWarmPool. Unset: the namespace of the "
-            "service account."
-        ),
-    ] = None
-    sandbox_router: Annotated[
-        str | None,
-        _tools(
-            "URL of agent-sandbox's router, which forwards requests to the pods. Unset: "
-            "requests go directly to the addresses of the pods."
-        ),
-    ] = None
-    kubernetes_url: Annotated[str, _tools("URL of the Kubernetes API.")] = (
-        "https://kubernetes.default.svc"
-    )
-    kubernetes_credentials: Annotated[
-        Path,
-        _tools("Folder with the files `token`, `ca.crt` and `namespace` of a service account."),
-    ] = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-    sandbox_python: Annotated[
-        Path | None,
-        _tools(
-            "Python interpreter that runs code in bubblewrap's sandbox, for example the "
-            "interpreter of a virtual environment. The code can import the packages of this "
-            "interpreter. Unset: the system's Python."
-        ),
-    ] = None
-    sandbox_memory: Annotated[
-        Literal["1g", "4g", "16g", "64g"],
-        _tools(
-            "Largest `memory_limit` that a request may set for a container. A container "
-            "without `memory_limit` has 1g."
-        ),
-    ] = "1g"
-    sandbox_disk_mb: Annotated[
-        int,
-        _tools(
-            (
-                "Size in MiB of a container's folder `/mnt/data`. `/tmp` has additional space of "
-                "the same size. Both are in memory."
-            ),
-            ge=1,
-        ),
-    ] = 256
-    sandbox_processes: Annotated[
-        int,
-        _tools(
-            "Maximum number of processes and threads in a container of bubblewrap.", ge=8, le=32_768
-        ),
-    ] = 128
-    sandbox_idle_s: Annotated[
-        float,
-        _tools(
-            (
-                "Number of seconds without use after which a container expires. Requests may set "
-                "a shorter time (`expires_after`)."
-            ),
-            gt=0,
-        ),
-    ] = 1200
-    sandbox_pool: Annotated[
-        int,
-        _tools(
-            (
-                "Number of bubblewrap sandboxes that are started in advance, so that a new "
-                "container starts immediately. 0: none."
-            ),
-            ge=0,
-        ),
-    ] = 1
-    sandbox_domains: Annotated[
-        tuple[str, ...],
-        _tools(
-            "Domains to which containers may connect, if a request allows it "
-            "(`network_policy` of type `allowlist`). Connections go through a proxy of "
-            "the server. `*`: all domains. Empty: containers have no network. See "
-            "code-interpreter.md."
-        ),
-    ] = ()
-    code_timeout_s: Annotated[
-        float, _tools("Timeout in seconds for each execution of code or of a shell command.", gt=0)
-    ] = 60
-    max_containers: Annotated[
-        int, _tools("Maximum number of active containers of a tenant. 0: no limit.", ge=0)
-    ] = 16
-
-    programs: Annotated[
-        _Switch,
-        _tools(
-            (
-                "Let models write programs that call tools (`programmatic_tool_calling`). "
-                "auto: on if the extra `programs` is installed. Programs run in "
-                "WebAssembly, independently of the setting `sandbox`."
-            ),
-            kind=AUTO_SWITCH,
-        ),
-    ] = "auto"
-    program_cpu_timeout_s: Annotated[
-        float,
-        _tools(
-            (
-                "Maximum computing time of a program in seconds. The time in which the program "
-                "waits for tool calls does not count."
-            ),
-            gt=0,
-        ),
-    ] = 5
-    program_memory_mb: Annotated[
-        int, _tools("Memory limit of a program in MiB.", ge=8, le=2048)
-    ] = 64
-    max_program_calls: Annotated[
-        int, _tools("Maximum number of tool calls that one program may make.", ge=1)
-    ] = 128
-
-    web_search: Annotated[
-        Literal["index", "ddgs", "exa", "tavily", "brave", "you", "searxng", "off"],
-        _tools(
-            "Backend of the tool `web_search`: a search engine, or `index` for the local "
-            "index, which the command `antiphon index add` creates. off, or `index` without "
-            "an index: the tool is unavailable."
-        ),
-    ] = "index"
-    web_index: Annotated[
-        Path,
-        _tools("File of the local web search index.", default="~/.local/share/antiphon/web.db"),
-    ] = field(default_factory=lambda: _home("XDG_DATA_HOME", ".local/share") / "web.db")
-    web_search_url: Annotated[
-        str | None,
-        _tools(
-            "URL of the search engine's API. Required for searxng; no effect for ddgs. "
-            "Unset: the public URL of the search engine."
-        ),
-    ] = None
-    web_search_key: Annotated[
-        str | None,
-        _tools(
-            "API key of the search engine. Required for exa, tavily, brave and you.",
-            flag=None,
-            secret=True,
-        ),
-    ] = None
-    image_generation: Annotated[
-        Literal["off", "images_api", "diffusers"],
-        _tools(
-            "Backend of the tool `image_generation`: a server with OpenAI's Images API "
-            "(`images_api`), or a diffusers model in this process (`diffusers`, needs the "
-            "extra `diffusers`). off: the tool is unavailable."
-        ),
-    ] = "off"
-    image_generation_url: Annotated[
-        str | None,
-        _tools(
-            "Base URL of the Images API, such as `http://127.0.0.1:9000/v1`. Required for "
-            "`images_api`."
-        ),
-    ] = None
-    image_generation_key: Annotated[
-        str | None, _tools("API key of the Images API.", flag=None, secret=True)
-    ] = None
-    image_generation_model: Annotated[
-        str | None,
-        _tools(
-            "Default image model: its name at the Images API, or the folder or repository of "
-            "a diffusers model. Required for `diffusers`. Unset: the Images API chooses the "
-            "model."
-        ),
-    ] = None
-    image_generation_models: Annotated[
-        dict[str, str],
-        _tools(
-            (
-                "Other values that requests may set in the tool's field `model`: value in the "
-                "request → image model."
-            ),
-            flag=None,
-            kind="a table",
-        ),
-    ] = {}
-    image_generation_options: Annotated[
-        dict[str, Any],
-        _tools(
-            "Additional options of the image backend; see image-generation.md.",
-            flag=None,
-            kind="a table",
-        ),
-    ] = {}
-    image_generation_max_pixels: Annotated[
-        int, _tools("Maximum number of pixels of an image that a request asks for.", ge=1)
-    ] = 4 * 2**20
-    image_generation_max_bytes: Annotated[
-        int,
-        _tools(
-            "Maximum size in bytes of each generated image, and of each image that is edited.", ge=1
-        ),
-    ] = 32 * 2**20
-    image_generation_parallel: Annotated[
-        int,
-        _tools(
-            ("Maximum number of images that are generated at the same time. Further images wait."),
-            ge=1,
-        ),
-    ] = 4
+    sandbox: SandboxSettings = SandboxSettings()
+    programs: ProgramSettings = ProgramSettings()
+    web_search: WebSearchSettings = WebSearchSettings()
+    image_generation: ImageGenerationSettings = ImageGenerationSettings()
     tool_options: Annotated[
         dict[str, Any],
         _tools(
@@ -953,100 +636,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             kind="a table",
         ),
     ] = {}
-    mcp: Annotated[
-        _Switch,
-        _tools(
-            "Call tools of MCP servers. auto: on if the extra `mcp` is installed.", kind=AUTO_SWITCH
-        ),
-    ] = "auto"
-    mcp_servers: Annotated[
-        dict[str, McpServer],
-        _tools(
-            "MCP servers that requests may use by name: `[mcp_servers.NAME]` tables.",
-            flag=None,
-            kind="tables [mcp_servers.NAME]",
-        ),
-    ] = field(default_factory=dict)
-    mcp_urls: Annotated[
-        bool,
-        _tools(
-            "Allow requests to name MCP servers by URL (`server_url`). The servers must have "
-            "public addresses, or addresses in `mcp_allowed_networks`."
-        ),
-    ] = True
-    mcp_allowed_networks: Annotated[
-        tuple[str, ...],
-        _tools(
-            "Private addresses and networks that are allowed for MCP servers in "
-            "requests (`server_url`), in addition to public addresses. Example: "
-            "`127.0.0.1`."
-        ),
-    ] = ()
-    mcp_unreachable: Annotated[
-        Literal["fail", "continue"],
-        _tools(
-            "What happens if the tools of an MCP server cannot be listed. `fail`: the "
-            "response ends with an error (HTTP status 424), as in OpenAI's API. "
-            "`continue`: the model answers without these tools."
-        ),
-    ] = "fail"
-    mcp_connect_s: Annotated[
-        float,
-        _tools("Timeout in seconds for connecting to an MCP server and opening a session.", gt=0),
-    ] = 20
-    mcp_call_s: Annotated[
-        float, _tools("Timeout in seconds for each call to an MCP server.", gt=0)
-    ] = 120
-    mcp_idle_s: Annotated[
-        float,
-        _tools(
-            (
-                "Number of seconds for which an MCP session stays open after its last use. 0: it "
-                "is closed at once."
-            ),
-            ge=0,
-        ),
-    ] = 300
-    mcp_max_sessions: Annotated[
-        int,
-        _tools(
-            (
-                "Maximum number of open MCP sessions of a process. If there are more, unused "
-                "sessions are closed, beginning with those of the tenant that has the most. "
-                "Sessions in use stay open."
-            ),
-            ge=1,
-        ),
-    ] = 64
-    file_search: Annotated[
-        bool,
-        _tools(
-            "Run the tool `file_search`, which searches in this server's vector stores. "
-            "false: the tool is unavailable."
-        ),
-    ] = True
-    file_search_embeddings: Annotated[
-        str,
-        _tools(
-            (
-                "Name of a served embedding model for semantic search in vector stores. auto: "
-                "the model of the extra `embeddings`; if the extra is not installed, the same as "
-                "off. off: only full-text search."
-            ),
-            kind='"auto", "off" or the name of a model',
-        ),
-    ] = "auto"
-    file_search_reranker: Annotated[
-        str,
-        _tools(
-            (
-                "Name of a served reranking model that reorders the results of searches in "
-                "vector stores. Requests can name another `ranker`. off: no model reorders the "
-                "results, unless a request names one."
-            ),
-            kind='"off" or the name of a model',
-        ),
-    ] = "off"
+    mcp: McpSettings = McpSettings()
+    file_search: FileSearchSettings = FileSearchSettings()
     max_turns: Annotated[
         int,
         _tools(
@@ -1151,32 +742,4 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = 0
 
-    chat_url: Annotated[
-        str | None,
-        _chat(
-            (
-                "URL of the server to which commands such as `antiphon chat` connect. Unset: the "
-                "address in `host` and `port` or, if no server runs there, the server that such "
-                "a command used last."
-            ),
-            flag="--url",
-        ),
-    ] = None
-    chat_model: Annotated[
-        str | None,
-        _chat(
-            (
-                "Name of the model for `antiphon chat` and `antiphon launch`. Unset: `chat` uses "
-                "the server's default model, `launch` the first model that the server lists."
-            ),
-            flag="--model",
-        ),
-    ] = None
-    chat_key: Annotated[
-        str | None,
-        _chat(
-            "API key that commands such as `antiphon chat` send to the server.",
-            flag="--key",
-            secret=True,
-        ),
-    ] = None
+    chat: ChatSettings = ChatSettings()

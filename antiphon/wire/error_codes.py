@@ -129,7 +129,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "http_error": ErrorCode(
         424,
         "An MCP server cannot be reached or refuses to list its tools.",
-        "Check the URL and the authorization. Operator: see `mcp_unreachable`.",
+        "Check the URL and the authorization. Operator: see `mcp.unreachable`.",
     ),
     "image_content_policy_violation": ErrorCode(
         400,

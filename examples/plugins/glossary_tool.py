@@ -58,5 +58,5 @@ class Glossary:
 
 @asynccontextmanager
 async def open_tool(dependencies: Any) -> AsyncIterator[Mapping[str, Glossary]]:
-    """Open the providers, by tool type of the API; with ``web_search = "off"``."""
+    """Open the providers, by tool type of the API; with ``web_search.engine = "off"``."""
     yield {"web_search": Glossary(dependencies.settings.tool_options.get("glossary", {}))}

@@ -1,4 +1,4 @@
-"""A sandbox that runs no code: ``sandbox = "length"``. The result of code is its length."""
+"""A sandbox that runs no code: ``sandbox.kind = "length"``. The result of code is its length."""
 
 from typing import Any
 

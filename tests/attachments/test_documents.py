@@ -31,6 +31,7 @@ from antiphon.attachments.image_header import sniff
 from antiphon.attachments.sandboxed_reader import SandboxedReader
 from antiphon.bootstrap.attachments import open_reader
 from antiphon.config.settings import Settings
+from antiphon.config.tables import SandboxSettings
 from antiphon.errors import SetupError
 from antiphon.sandbox.base import ExecutionResult
 from antiphon.testing.sandbox import FakeSandbox
@@ -76,7 +77,7 @@ async def open_test_reader(kind: str) -> AsyncIterator[DocumentReader | None]:
         yield None
         return
     await sandboxed()
-    settings, log = Settings(sandbox="bubblewrap"), structlog.get_logger()
+    settings, log = Settings(sandbox=SandboxSettings(kind="bubblewrap")), structlog.get_logger()
     async with open_reader(settings, log) as reader:
         if reader is None:
             pytest.skip("the sandbox cannot read documents here")

@@ -10,6 +10,7 @@ import structlog
 
 from antiphon.bootstrap.containers import ContainerDependencies, open_containers
 from antiphon.config.settings import Settings
+from antiphon.config.tables import SandboxSettings
 from antiphon.errors import InvalidRequest, SetupError, ToolError
 from antiphon.limits.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
@@ -23,7 +24,7 @@ from tests.sandbox.kubernetes.fake_cluster import POOL, fake_cluster
 def containers(**settings: Any) -> Any:
     numbers = iter(range(99))
     return open_containers(
-        Settings(sandbox="kubernetes", **settings),
+        Settings(sandbox=SandboxSettings(kind="kubernetes", **settings)),
         structlog.get_logger(),
         ContainerDependencies(
             uploads=Uploads({}),
@@ -42,8 +43,8 @@ async def test_container_runs_in_a_pod_and_expires_with_it(tmp_path: Path) -> No
         settings = {
             "kubernetes_url": cluster.url,
             "kubernetes_credentials": cluster.credentials,
-            "sandbox_router": cluster.url,
-            "sandbox_warm_pool": POOL,
+            "router": cluster.url,
+            "warm_pool": POOL,
         }
         async with containers(**settings) as opened:
             registry = opened.registry
@@ -64,8 +65,8 @@ async def test_container_runs_in_a_pod_and_expires_with_it(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sandbox_domains": ("example.com",)}, "sandbox_domains: containers in Kubernetes have"),
-        ({"sandbox_python": Path("/usr/bin/python3")}, "sandbox_python: containers in Kubernetes"),
+        ({"domains": ("example.com",)}, "sandbox.domains: containers in Kubernetes have"),
+        ({"python": Path("/usr/bin/python3")}, "sandbox.python: containers in Kubernetes"),
         ({"kubernetes_credentials": Path("/nowhere")}, "the service account in /nowhere cannot"),
     ],
 )

@@ -28,6 +28,12 @@ from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.model import Model
 from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
+from antiphon.config.tables import (
+    FileSearchSettings,
+    RetentionSettings,
+    SandboxSettings,
+    WebhookSettings,
+)
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 from antiphon.models import catalog
@@ -57,7 +63,10 @@ async def run_server(use: Use, **fields: Any) -> None:
 
     The parts that are on by default and not tested here are off, because they take time to start.
     """
-    off = {"sandbox": "off", "file_search_embeddings": "off"}
+    off = {
+        "sandbox": SandboxSettings(kind="off"),
+        "file_search": FileSearchSettings(embeddings="off"),
+    }
     settings = Settings(**{"port": 0, "store": "memory:", "models": MODELS, **off, **fields})
     started: asyncio.Future[StartReport] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(serve(settings, started.set_result))
@@ -233,7 +242,10 @@ async def test_store_is_swept_at_the_start(
         await done.wait()
         assert (await client.get("models")).status_code == 200
 
-    await run_server(use, retention_days=2, retention_responses=5, retention_bytes=0)
+    await run_server(
+        use,
+        retention=RetentionSettings(days=2, responses=5, bytes=0),
+    )
     (retention,) = swept
     assert retention.max_age_s == 172_800
     assert (retention.max_responses, retention.max_bytes) == (5, None)
@@ -252,9 +264,7 @@ async def test_webhooks_are_delivered_also_during_shutdown() -> None:
     async with receiver.listening():
         await run_server(
             use,
-            webhook_url=receiver.url,
-            webhook_secrets=SECRETS,
-            webhook_allow_private=True,
+            webhook=WebhookSettings(url=receiver.url, secrets=SECRETS, allow_private=True),
         )
     assert receiver.count == 2
     deliveries = [receiver.deliveries.get_nowait() for _ in names]
@@ -265,19 +275,20 @@ async def test_webhooks_are_delivered_also_during_shutdown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("webhook", "message"),
     [
-        ({"webhook_url": "http://hook.example"}, "https://"),
-        ({"webhook_url": "https://169.254.169.254/", "webhook_secrets": SECRETS}, "private"),
-        ({"webhook_url": "https://hook.example"}, "webhook_secrets"),
+        (WebhookSettings(url="http://hook.example"), "https://"),
+        (WebhookSettings(url="https://169.254.169.254/", secrets=SECRETS), "private"),
+        (WebhookSettings(url="https://hook.example"), "webhook.secrets"),
     ],
 )
 async def test_invalid_webhook_settings_fail_before_models_are_downloaded(
-    fields: dict[str, Any], message: str
+    webhook: WebhookSettings, message: str
 ) -> None:
     bad = {"bad": Model(source="nowhere.gguf")}
     with pytest.raises(SetupError, match=message):
-        await serve(Settings(port=0, store="memory:", models=bad, **fields), lambda serving: None)
+        settings = Settings(port=0, store="memory:", models=bad, webhook=webhook)
+        await serve(settings, lambda serving: None)
 
 
 async def test_invalid_encryption_key_fails_at_the_start() -> None:
@@ -376,7 +387,7 @@ async def test_hangup_reloads_keys_limits_and_models_under_a_stream(tmp_path: Pa
 
     def write(*lines: str, words: str = "new") -> None:
         base = (
-            'port = 0\nstore = "memory:"\nsandbox = "off"\nfile_search_embeddings = "off"\n'
+            'port = 0\nstore = "memory:"\nsandbox.kind = "off"\nfile_search.embeddings = "off"\n'
             f'prompts_dir = "{tmp_path}/prompts"\nlog_level = "error"\n'
         )
         models = (
@@ -420,12 +431,13 @@ async def test_hangup_reloads_keys_limits_and_models_under_a_stream(tmp_path: Pa
         await running
 
 
-@pytest.mark.parametrize("setting", ["file_search_embeddings", "file_search_reranker"])
+@pytest.mark.parametrize("setting", ["embeddings", "reranker"])
 async def test_reload_refuses_a_search_model_that_is_not_served(setting: str) -> None:
     """The models of the earlier settings stay served."""
-    off = {"file_search_embeddings": "off", "file_search_reranker": "off"}
+    off = {"embeddings": "off", "reranker": "off"}
     models = await catalog.load(Settings(models=MODELS), now=0)
-    changed: Any = {"models": {"new": MODELS["echo"]}, **off, setting: "other"}
+    search = FileSearchSettings(**{**off, setting: "other"})
+    changed: Any = {"models": {"new": MODELS["echo"]}, "file_search": search}
     with pytest.raises(SetupError, match=setting):
         await reload_models(models, Settings(**changed), None)
     assert [model.name for model in models.all()] == ["echo"]

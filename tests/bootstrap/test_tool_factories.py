@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 
@@ -17,9 +17,16 @@ from antiphon.bootstrap.containers import (
     open_containers,
     prepare_control_groups,
 )
-from antiphon.bootstrap.tool_factories import IMAGE_GENERATORS, ToolDependencies, open_tools
+from antiphon.bootstrap.tool_factories import ToolDependencies, open_tools
 from antiphon.config.mcp import McpServer
 from antiphon.config.settings import Settings
+from antiphon.config.tables import (
+    ImageGenerationSettings,
+    McpSettings,
+    ProgramSettings,
+    SandboxSettings,
+    WebSearchSettings,
+)
 from antiphon.errors import SetupError
 from antiphon.limits.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
@@ -37,7 +44,9 @@ from tests.sandbox.real_sandboxes import sandbox
 
 async def types(**settings: Any) -> set[str]:
     """Return the tool types that these settings enable, without those that need no settings."""
-    without_settings = await enabled(Settings(web_index=Path("/no/index.db")))
+    without_settings = await enabled(
+        Settings(web_search=WebSearchSettings(index=Path("/no/index.db")))
+    )
     return await enabled(Settings(**settings)) - without_settings
 
 
@@ -52,17 +61,22 @@ def works(provider: Any) -> bool:
 
 async def test_existing_index_enables_web_search(tmp_path: Path) -> None:
     path = tmp_path / "web.db"
-    assert await types(web_index=path) == set()
+    assert await types(web_search=WebSearchSettings(index=path)) == set()
     index = PageIndex(path)
     await index.add([PageDocument(url="u", title="t", text="x")])
     await index.close()
-    assert "web_search" in await types(web_index=path)
-    assert await types(web_index=path, web_search="off") == set()
+    assert "web_search" in await types(web_search=WebSearchSettings(index=path))
+    assert (
+        await types(
+            web_search=WebSearchSettings(index=path, engine="off"),
+        )
+        == set()
+    )
 
 
 async def test_index_is_seen_without_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "web.db"
-    settings = Settings(web_index=path)
+    settings = Settings(web_search=WebSearchSettings(index=path))
     async with open_tools(ToolDependencies(settings=settings, clock=float)) as found:
         provider: Any = found["web_search"]
         assert "antiphon index add FOLDER" in provider.unavailable_reason()
@@ -76,7 +90,9 @@ async def test_index_is_seen_without_a_restart(tmp_path: Path) -> None:
 
 async def test_missing_settings_are_named_at_startup(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="set fetch_urls"):
-        await types(web_search="exa", web_index=tmp_path / "no.db")
+        await types(
+            web_search=WebSearchSettings(engine="exa", index=tmp_path / "no.db"),
+        )
 
 
 async def test_mcp_servers_take_the_place_of_built_in_tools(tmp_path: Path) -> None:
@@ -84,10 +100,13 @@ async def test_mcp_servers_take_the_place_of_built_in_tools(tmp_path: Path) -> N
         "one": McpServer(url="http://127.0.0.1:9/mcp", implements="web_search"),
         "two": McpServer(command="python", implements="code_interpreter"),
     }
-    found = await types(web_index=tmp_path / "no.db", mcp_servers=servers)
+    found = await types(
+        web_search=WebSearchSettings(index=tmp_path / "no.db"), mcp=McpSettings(servers=servers)
+    )
     assert {"web_search", "web_search_preview", "code_interpreter"} <= found
     assert "web_search" not in await types(
-        web_index=tmp_path / "no.db", mcp_servers=servers, mcp=False
+        web_search=WebSearchSettings(index=tmp_path / "no.db"),
+        mcp=McpSettings(servers=servers, enabled=False),
     )
 
 
@@ -108,7 +127,9 @@ def install(monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any]) -> None:
 async def test_tool_plugin_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, lambda: open_example_tool)
     options = {"example": {"type": "image_generation"}}
-    found = await enabled(Settings(web_index=tmp_path / "no.db", tool_options=options))
+    found = await enabled(
+        Settings(web_search=WebSearchSettings(index=tmp_path / "no.db"), tool_options=options)
+    )
     assert "image_generation" in found
 
 
@@ -176,16 +197,22 @@ class Log:
 async def test_sandbox_setting_enables_code_execution() -> None:
     await sandbox()
     log = Log()
-    assert not await containers(log, sandbox="off") and log.lines == []
-    assert await containers(log, sandbox="bubblewrap", sandbox_disk_mb=8)
+    assert not await containers(log, sandbox=SandboxSettings(kind="off")) and log.lines == []
+    assert await containers(
+        log,
+        sandbox=SandboxSettings(kind="bubblewrap", disk_mb=8),
+    )
     assert log.lines == ["code execution is on, in sandboxes"]
-    assert await containers(log, sandbox_disk_mb=8)
+    assert await containers(log, sandbox=SandboxSettings(disk_mb=8))
 
 
 async def test_broken_sandbox_disables_code_execution(tmp_path: Path) -> None:
     log = Log()
-    assert not await containers(log, sandbox="bubblewrap", sandbox_python=tmp_path / "none")
-    assert not await containers(log, sandbox_python=tmp_path / "none")
+    assert not await containers(
+        log,
+        sandbox=SandboxSettings(kind="bubblewrap", python=tmp_path / "none"),
+    )
+    assert not await containers(log, sandbox=SandboxSettings(python=tmp_path / "none"))
     line, again = log.lines
     assert line == again
     assert line.startswith("code execution is off: ") and "\n" not in line
@@ -195,46 +222,19 @@ def test_control_group_is_divided_for_bubblewrap_only(monkeypatch: pytest.Monkey
     found = []
     monkeypatch.setattr(cgroups.ControlGroups, "detect", lambda: found.append("divided"))
     for kind in ("off", "kubernetes", "plugin"):
-        prepare_control_groups(Settings(sandbox=kind))
+        prepare_control_groups(Settings(sandbox=SandboxSettings(kind=kind)))
     assert found == []
     prepare_control_groups(Settings())
     assert found == ["divided"]
 
 
-async def test_settings_select_the_image_generator(tmp_path: Path) -> None:
-    more = {"web_index": tmp_path / "no.db"}
-    assert await types(**more) == set()
-    url = "http://127.0.0.1:9/v1"
-    found = await types(image_generation="images_api", image_generation_url=url, **more)
-    assert found == {"image_generation"}
-
-
-def test_each_value_of_image_generation_has_a_generator() -> None:
-    hint = get_type_hints(Settings)["image_generation"]
-    assert {"off", *IMAGE_GENERATORS} == set(get_args(hint))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"image_generation": "images_api"}, "needs image_generation_url"),
-        ({"image_generation": "images_api", "image_generation_url": "x"}, "must begin with http"),
-        ({"image_generation": "diffusers"}, "needs image_generation_model"),
-        (
-            {
-                "image_generation": "diffusers",
-                "image_generation_model": "a",
-                "image_generation_models": {"b": "c"},
-            },
-            "'c' is not image_generation_model",
-        ),
-    ],
-)
-async def test_invalid_image_generation_settings_are_named_at_startup(
-    settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SetupError, match=message):
-        await types(**settings)
+async def test_url_of_an_images_api_enables_image_generation(tmp_path: Path) -> None:
+    search = WebSearchSettings(index=tmp_path / "no.db")
+    assert await types(web_search=search) == set()
+    images = ImageGenerationSettings(url="http://127.0.0.1:9/v1")
+    assert await types(web_search=search, image_generation=images) == {"image_generation"}
+    with pytest.raises(SetupError, match="must begin with http"):
+        await types(image_generation=ImageGenerationSettings(url="x"))
 
 
 async def test_programs_are_enabled_if_their_extra_is_installed(
@@ -250,11 +250,11 @@ async def test_programs_are_enabled_if_their_extra_is_installed(
             return works(providers["programmatic_tool_calling"])
 
     assert await found()
-    assert not await found(programs=False)
+    assert not await found(programs=ProgramSettings(enabled=False))
     monkeypatch.setattr("antiphon.sandbox.javascript._QUICKJS_PACKAGE", "no-such-package")
     assert not await found()
     with pytest.raises(SetupError, match=r"pip install .*\[programs\]"):
-        await found(programs=True)
+        await found(programs=ProgramSettings(enabled=True))
 
 
 async def test_mcp_is_available_if_its_extra_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,13 +264,13 @@ async def test_mcp_is_available_if_its_extra_is_installed(monkeypatch: pytest.Mo
             return works(providers["mcp"])
 
     assert await found()
-    assert not await found(mcp=False)
+    assert not await found(mcp=McpSettings(enabled=False))
     monkeypatch.setitem(sys.modules, "mcp", None)
     assert not await found()
     with pytest.raises(SetupError, match=r"pip install .*\[mcp\]"):
-        await found(mcp=True)
+        await found(mcp=McpSettings(enabled=True))
     with pytest.raises(SetupError, match=r"pip install .*\[mcp\]"):
-        await found(mcp_servers={"calc": McpServer(url="https://example.com")})
+        await found(mcp=McpSettings(servers={"calc": McpServer(url="https://example.com")}))
 
 
 def test_tools_open_without_the_import_of_the_mcp_sdk() -> None:

@@ -49,7 +49,7 @@ def model(scenes: Path = SCENES, context_size: int = 9000) -> str:
 
 @pytest.fixture(scope="session")
 def shared_setup() -> ServerSetup:
-    return ServerSetup(settings='mcp_allowed_networks = ["127.0.0.1"]', model=model())
+    return ServerSetup(settings='mcp.allowed_networks = ["127.0.0.1"]', model=model())
 
 
 @pytest.fixture(scope="session")

@@ -53,10 +53,7 @@ def server_setup(server_folder: Path) -> Iterator[ServerSetup]:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, sandbox()).result()  # or the tests are skipped
     with serve_images_api_in_thread() as images:
-        settings = (
-            'sandbox = "bubblewrap"\nimage_generation = "images_api"\n'
-            f'image_generation_url = "{images.url}"'
-        )
+        settings = f'sandbox.kind = "bubblewrap"\nimage_generation.url = "{images.url}"'
         yield ServerSetup(settings=settings, model=model(scenes))
 
 

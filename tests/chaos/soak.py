@@ -42,7 +42,7 @@ _MODEL = (
     f'[models.story]\nengine = "scripted"\nsource = "{_STORY}"\n'
     "template_kwargs = {wait_s = 0.01}\n"
 )
-_SETTINGS = "retention_responses = 2000\nretention_events_s = 60\n"
+_SETTINGS = "retention.responses = 2000\nretention.events_s = 60\n"
 #: How much of its value each resource may grow in the second half.
 LIMITS = {"memory": 0.05, "files": 0.15, "threads": 0.1, "database": 0.1}
 _BODY: dict[str, Any] = {"model": "story", "input": "go on"}

@@ -11,12 +11,23 @@ import pytest
 from antiphon.cli.doctor import report, summary
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
+from antiphon.config.tables import (
+    FileSearchSettings,
+    McpSettings,
+    ProgramSettings,
+    SandboxSettings,
+    WebSearchSettings,
+)
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.workers.start_report import Capability
 
 
 async def lines(tmp_path: Path, **fields: Any) -> list[str]:
-    settings = Settings(**{"web_index": tmp_path / "web.db", "sandbox": "off", **fields})
+    settings = Settings(
+        web_search=WebSearchSettings(index=tmp_path / "web.db"),
+        sandbox=SandboxSettings(kind="off"),
+        **fields,
+    )
     return [line for line in await report(settings) if line.startswith(("ready", "missing"))]
 
 
@@ -43,7 +54,13 @@ async def test_each_part_is_ready_or_names_its_remedy(
     assert of(found, "documents").endswith("[documents]'")
     assert of(found, "gpt-oss").endswith("[harmony]'")
     assert of(found, "by words").startswith("ready")
-    off = await lines(tmp_path, fetch_urls=False, mcp=False, programs=False, file_search=False)
+    off = await lines(
+        tmp_path,
+        fetch_urls=False,
+        mcp=McpSettings(enabled=False),
+        programs=ProgramSettings(enabled=False),
+        file_search=FileSearchSettings(enabled=False),
+    )
     for name in ("by URL", "mcp", "programmatic_tool_calling", "file_search"):
         assert of(off, name).startswith("missing") and "is false." in of(off, name)
 
@@ -62,7 +79,10 @@ async def test_models_say_whether_they_are_here(tmp_path: Path) -> None:
         "q": Model(source="owner/Q-GGUF:Q4_0"),
     }
     settings = Settings(
-        models=models, sandbox="off", web_index=tmp_path / "web.db", cache_dir=tmp_path
+        models=models,
+        sandbox=SandboxSettings(kind="off"),
+        web_search=WebSearchSettings(index=tmp_path / "web.db"),
+        cache_dir=tmp_path,
     )
     found = [line for line in await report(settings) if line.startswith("model")]
     assert found == [

@@ -137,7 +137,7 @@ def test_settings_hides_webhook_secrets(invoke: Invoke, monkeypatch: pytest.Monk
     monkeypatch.setenv("ANTIPHON_WEBHOOK_SECRETS", "whsec_CANARY")
     code, out, _ = invoke("settings")
     assert code == 0 and "CANARY" not in out
-    assert tomllib.loads(out)["webhook_secrets"] == "hidden"
+    assert tomllib.loads(out)["webhook"]["secrets"] == "hidden"
 
 
 # --- refusals ------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_ctrl_c_exits_with_130(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) 
 
 FILE = """
 port = 81
-chat_key = "sk-CANARY"
+chat.key = "sk-CANARY"
 [models.tiny]
 source = "tiny.gguf"
 temperature = 0.5
@@ -279,7 +279,7 @@ def test_settings_prints_values_with_their_origin(
         "drain_s = 3.0  # ANTIPHON_DRAIN_S",
         'log_level = "error"  # --log-level',
         'host = "127.0.0.1"  # default',
-        "# chat_url is not set  # default",
+        "# url is not set  # default",
         'encryption_keys = "hidden"  # ANTIPHON_ENCRYPTION_KEYS',
         '[models."tiny"]  # antiphon.toml',
     ):
@@ -288,7 +288,7 @@ def test_settings_prints_values_with_their_origin(
 
 
 def test_settings_output_is_an_equivalent_file(invoke: Invoke) -> None:
-    Path("antiphon.toml").write_text(FILE.replace('chat_key = "sk-CANARY"', ""))
+    Path("antiphon.toml").write_text(FILE.replace('chat.key = "sk-CANARY"', ""))
     before = load(environ={}).settings
     Path("again.toml").write_text(invoke("settings")[1])
     assert load(environ={}, file=Path("again.toml")).settings == before
@@ -336,9 +336,9 @@ def test_pull_prints_the_path(invoke: Invoke) -> None:
 SCRIPTED = """
 port = 0
 store = "memory:"
-sandbox = "off"
-file_search_embeddings = "off"
-web_search = "off"
+sandbox.kind = "off"
+file_search.embeddings = "off"
+web_search.engine = "off"
 stall_log_ms = 0  # a busy machine must not add lines to the log
 [models.echo]
 engine = "scripted"

@@ -23,7 +23,7 @@ __all__ = ["server", "server_folder", "server_setup", "shared_server"]
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".venv-clients" / "bin"
 _WAIT_S = 120
-_IMAGES = 'image_generation = "images_api"\nimage_generation_url = "{}"\n'
+_IMAGES = 'image_generation.url = "{}"\n'
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -46,8 +46,8 @@ def shared_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerSet
     )
     toys = HERE.parent / "tools" / "mcp" / "example_server.py"
     folder = tmp_path_factory.mktemp("server")
-    tools = f'sandbox = "bubblewrap"\nweb_index = "{_index(folder)}"\n'
-    tools += f'[mcp_servers.toys]\ncommand = "{sys.executable}"\nargs = ["{toys}", "stdio"]\n'
+    tools = f'sandbox.kind = "bubblewrap"\nweb_search.index = "{_index(folder)}"\n'
+    tools += f'[mcp.servers.toys]\ncommand = "{sys.executable}"\nargs = ["{toys}", "stdio"]\n'
     with serve_images_api_in_thread() as images:
         tools = f"{_IMAGES.format(images.url)}{tools}"
         yield ServerSetup(settings=tools, model=model)
@@ -58,7 +58,7 @@ def _index(folder: Path) -> Path:
     pages, index = folder / "pages", folder / "web.db"
     pages.mkdir()
     (pages / "fjords.md").write_text("# Fjords\n\nThe Sognefjord is the longest one: 205 km.")
-    (folder / "antiphon.toml").write_text(f'web_index = "{index}"\n')
+    (folder / "antiphon.toml").write_text(f'web_search.index = "{index}"\n')
     created = antiphon("index", "add", str(pages), "--as", "https://wiki.example/", cwd=folder)
     assert "1 pages" in created.stdout, created.stdout + created.stderr
     return index

@@ -25,7 +25,7 @@ env_key = "ANTIPHON_API_KEY"
 supports_websockets = {websockets}
 """
 CALC = """
-[mcp_servers.calc]
+[mcp.servers.calc]
 command = "{python}"
 args = ["{program}"]
 cwd = "{work}"

@@ -126,14 +126,14 @@ def test_a_table_becomes_the_struct() -> None:
 def test_variables_are_ours_or_refused() -> None:
     found = environment_options(
         {"ANTIPHON_COUNT": "4", "COUNT": "5", "ANTIPHON_FILE": "f"},
-        OPTIONS,
+        OPTIONS.values(),
         besides=["ANTIPHON_FILE"],
     )
     assert found == {"count": "4"}
     with pytest.raises(
         SetupError, match=r"^ANTIPHON_COUTN is unknown; did you mean ANTIPHON_COUNT"
     ):
-        environment_options({"ANTIPHON_COUTN": "4"}, OPTIONS)
+        environment_options({"ANTIPHON_COUTN": "4"}, OPTIONS.values())
 
 
 def test_what_kubernetes_sets_for_a_service_of_our_name_is_not_ours() -> None:
@@ -145,7 +145,7 @@ def test_what_kubernetes_sets_for_a_service_of_our_name_is_not_ours() -> None:
         "ANTIPHON_PORT_80_TCP_ADDR": "10.0.0.1",
         "ANTIPHON_GPU_SERVICE_HOST": "10.0.0.2",
     }
-    assert environment_options(given, OPTIONS) == {}
+    assert environment_options(given, OPTIONS.values()) == {}
 
 
 def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from antiphon.config.settings import Settings
 
 SECRETS = """
 store = "postgresql://user:PASSWORD@db.example/antiphon"
-webhook_secrets = ["whsec_PASSWORD"]
-web_search_key = "PASSWORD"
+webhook.secrets = ["whsec_PASSWORD"]
+web_search.key = "PASSWORD"
 encryption_keys = ["one:PASSWORD"]
 
 [models.far]
@@ -19,11 +19,11 @@ source = "http://user:PASSWORD@127.0.0.1:9000/v1"
 engine = "responses"
 api_key = "PASSWORD"
 
-[mcp_servers.tickets]
+[mcp.servers.tickets]
 url = "http://127.0.0.1:9001/mcp"
 headers = { Authorization = "PASSWORD", x-other = "PASSWORD" }
 
-[mcp_servers.calc]
+[mcp.servers.calc]
 command = "python"
 env = { ANY_NAME = "PASSWORD" }
 
@@ -42,7 +42,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     assert "PASSWORD" not in text and "5ec5e7" not in text
     values = {each.name: each.value for each in shown}
     assert values["store"] == '"postgresql://hidden@db.example/antiphon"'
-    assert "tickets" in str(values["mcp_servers"]) and "team" in str(values["keys"])
+    assert "tickets" in str(values["mcp.servers"]) and "team" in str(values["keys"])
 
 
 def test_origins_are_shown() -> None:
@@ -51,7 +51,7 @@ def test_origins_are_shown() -> None:
     assert (shown["port"].value, shown["port"].origin) == ("9000", "--port")
     assert shown["log_level"].origin == "ANTIPHON_LOG_LEVEL"
     assert (shown["host"].value, shown["host"].origin) == ('"127.0.0.1"', "default")
-    assert shown["webhook_url"].value is None
+    assert shown["webhook.url"].value is None
     assert all(each.group and each.help for each in shown.values())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.config.folders import runtime_folder
 from antiphon.config.keys import ApiKey
 from antiphon.config.load import (
     LoadedSettings,
@@ -17,8 +18,8 @@ from antiphon.config.load import (
     proxy_variables,
 )
 from antiphon.config.model import DEFAULT_MODEL, Model
-from antiphon.config.options import Option, options
-from antiphon.config.settings import Settings, runtime_folder
+from antiphon.config.options import Option, options, setting_tables, setting_value
+from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 
@@ -50,7 +51,7 @@ def test_every_setting_has_a_default() -> None:
     loaded = load(environ={})
     assert loaded.settings == Settings()
     assert set(loaded.origins.values()) == {"default"}
-    assert set(loaded.origins) == set(Settings.__struct_fields__)
+    assert set(loaded.origins) == set(options(Settings))
     assert (loaded.settings.host, loaded.settings.port) == ("127.0.0.1", 8000)
     assert loaded.settings.models == {DEFAULT_MODEL: Model(source=DEFAULT_MODEL)}
     assert loaded.settings.threads >= 1
@@ -65,13 +66,53 @@ def test_flags_override_variables_override_the_file() -> None:
     assert (origins["max_items"], origins["max_tools"]) == ("antiphon.toml", "default")
 
 
+def test_settings_in_a_table_override_each_other_one_by_one() -> None:
+    file = '[web_search]\nengine = "exa"\nkey = "k"\nurl = "http://a"\n[sandbox]\nmemory = "4g"'
+    loaded = read(file, {"web_search.url": "http://c"}, WEB_SEARCH_URL="http://b", SANDBOX="off")
+    search, sandbox = loaded.settings.web_search, loaded.settings.sandbox
+    assert (search.engine, search.key, search.url) == ("exa", "k", "http://c")
+    assert (sandbox.kind, sandbox.memory, sandbox.pool) == ("off", "4g", 1)
+    names = ("web_search.url", "web_search.engine", "sandbox.kind", "sandbox.pool")
+    assert [loaded.origins[name] for name in names] == [
+        "--web-search-url",
+        "antiphon.toml",
+        "ANTIPHON_SANDBOX",
+        "default",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "complaint"),
+    [
+        ("[web_search]\nengin = 1", "web_search.engin is unknown; did you mean web_search.engine?"),
+        ("[sandbox]\npool = -1", "sandbox.pool must be a whole number, 0 or more, not -1"),
+        ("sandbox = 'off'", 'sandbox must be a table, not "off": set sandbox.kind'),
+        ("image_generation = 'off'", 'image_generation must be a table, not "off"'),
+        ("web_search_url = 'x'", "web_search_url is unknown; did you mean web_search.url?"),
+        ("retention_days = 1", "retention_days is unknown; did you mean retention.days?"),
+        ("[mcp_servers.a]\nurl = 'x'", "mcp_servers is unknown; did you mean mcp.servers?"),
+        ("web_index = 'x'", "web_index is unknown; did you mean web_search.index?"),
+        ("code_timeout_s = 1", "code_timeout_s is unknown; did you mean sandbox.code_timeout_s?"),
+        ("program_memory_mb = 9", "program_memory_mb is unknown; did you mean programs.memory_mb?"),
+        ("[mcp.servers.a]\nurls = 'x'", "mcp.servers.a.urls is unknown; did you mean url?"),
+    ],
+)
+def test_error_names_the_table_of_a_setting(file: str, complaint: str) -> None:
+    assert refused(file) == f"antiphon.toml: {complaint}"
+
+
+def test_settings_that_belong_together_are_in_tables() -> None:
+    flat = [name for name in options(Settings) if "." not in name]
+    assert len(flat) + len(setting_tables(Settings)) <= 90
+
+
 def test_one_server_implements_a_tool() -> None:
     one, two = (
-        f"[mcp_servers.{name}]\nurl = 'http://h'\nimplements = 'web_search'" for name in "ab"
+        f"[mcp.servers.{name}]\nurl = 'http://h'\nimplements = 'web_search'" for name in "ab"
     )
-    assert read(one).settings.mcp_servers["a"].implements == "web_search"
-    assert refused(f"{one}\n{two}") == "mcp_servers a and b both implement web_search"
-    mapped = "[mcp_servers.a]\ntool = 'shell'\nimplements = 'web_search'"
+    assert read(one).settings.mcp.servers["a"].implements == "web_search"
+    assert refused(f"{one}\n{two}") == "mcp.servers a and b both implement web_search"
+    mapped = "[mcp.servers.a]\ntool = 'shell'\nimplements = 'web_search'"
     assert "implements needs a url or a command" in refused(mapped)
 
 
@@ -109,19 +150,19 @@ def example(option: Option) -> tuple[str, object]:
 @pytest.mark.requirement("VN-6")
 def test_every_option_has_a_flag_and_a_variable() -> None:
     for name, option in options(Settings).items():
-        if name in ("models", "mcp_servers", "keys", "tenants", "default_model", "summary_model"):
+        if name in ("models", "mcp.servers", "keys", "tenants", "default_model", "summary_model"):
             continue
         if option.kind == "a table":
             continue
         text, value = example(option)
         assert option.flag is not None or option.secret
-        assert getattr(load({name: text}, environ={}).settings, name) == value
-        assert getattr(load(environ={option.env: text}).settings, name) == value
+        assert setting_value(load({name: text}, environ={}).settings, name) == value
+        assert setting_value(load(environ={option.env: text}).settings, name) == value
         is_bare = text in ("9", "0.5", "true")
         content = f"{name} = {text}" if is_bare else f'{name} = "{text}"'
         if option.kind == "a list of texts":
             content = f'{name} = ["x", "y"]'
-        assert getattr(read(content).settings, name) == value
+        assert setting_value(read(content).settings, name) == value
 
 
 @pytest.mark.requirement("VN-6")
@@ -225,7 +266,7 @@ def test_error_names_the_variable_or_the_flag() -> None:
 
 
 def test_error_messages_hold_no_secrets() -> None:
-    assert "CANARY" not in refused("chat_key = ['CANARY']")
+    assert "CANARY" not in refused("chat.key = ['CANARY']")
 
 
 # --- models and keys -----------------------------------------------------------------------------

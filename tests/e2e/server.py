@@ -74,7 +74,7 @@ def serving(
     )
     store = store or f"sqlite:{folder}/responses.db"
     if "sandbox" not in settings:  # on by default, but it takes time to start
-        settings = f'sandbox = "off"\n{settings}'
+        settings = f'sandbox.kind = "off"\n{settings}'
     (folder / "antiphon.toml").write_text(
         f'port = 0\nstore = "{store}"\nlog_level = "error"\n{settings}\n{model}'
     )

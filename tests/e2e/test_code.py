@@ -51,7 +51,9 @@ def server_setup(server_folder: Path) -> ServerSetup:
     (server_folder / "scenes.toml").write_text(scenes)
     model = '[models.replay]\nengine = "replay"\nsource = "scenes.toml"\n'
     model += f'[models.smollm2]\nsource = "{smollm2()}"\nthreads = 1\ncontext_size = 2048\n'
-    return ServerSetup(settings='sandbox = "bubblewrap"\ncode_timeout_s = 5', model=model)
+    return ServerSetup(
+        settings='sandbox.kind = "bubblewrap"\nsandbox.code_timeout_s = 5', model=model
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +141,7 @@ async def test_official_client_manages_skills(client: OpenAI) -> None:
 
 
 def test_server_leaves_no_processes_or_folders(tmp_path: Path) -> None:
-    with serving(tmp_path, 'sandbox = "bubblewrap"') as server:
+    with serving(tmp_path, 'sandbox.kind = "bubblewrap"') as server:
         server.kill()
     left = []
     for entry in Path("/proc").iterdir():

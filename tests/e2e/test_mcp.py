@@ -16,9 +16,9 @@ from tests.tools.mcp.process import TOYS, Toys, run_server
 pytestmark = pytest.mark.e2e
 
 SETTINGS = f"""
-mcp_allowed_networks = ["127.0.0.1"]
+mcp.allowed_networks = ["127.0.0.1"]
 
-[mcp_servers.toys]
+[mcp.servers.toys]
 command = "{sys.executable}"
 args = ["{TOYS}", "stdio"]
 """

@@ -49,7 +49,7 @@ def server_setup(server_folder: Path) -> ServerSetup:
     (server_folder / "scenes.toml").write_text(scene("How many", *turns))
     model = '[models.replay]\nengine = "replay"\nsource = "scenes.toml"\n'
     model += f'[models.smollm2]\nsource = "{smollm2()}"\nthreads = 1\ncontext_size = 2048\n'
-    return ServerSetup(settings="program_cpu_timeout_s = 2", model=model)
+    return ServerSetup(settings="programs.cpu_timeout_s = 2", model=model)
 
 
 def respond(client: OpenAI, streamed: bool, **body: Any) -> Any:

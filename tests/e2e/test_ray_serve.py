@@ -39,7 +39,7 @@ TEXT = ("Once upon", " a time.")
 #: What a scripted model takes 20 seconds to write.
 STORY = " ".join(f"word{number}" for number in range(400))
 SETTINGS = """store = "{store}"
-sandbox = "off"
+sandbox.kind = "off"
 lease_s = 1.0
 [models.held]
 source = "{upstream}/v1"

@@ -17,7 +17,7 @@ from tests.e2e.server import Server, serving
 from tests.sandbox.real_sandboxes import sandbox
 
 WAIT_S = 60
-SETTINGS = 'sandbox = "auto"\nfile_search_embeddings = "off"\n'
+SETTINGS = 'sandbox.kind = "auto"\nfile_search.embeddings = "off"\n'
 TOOL: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
 #: What the user says → the code that the model writes then.
 CODE = {"first": "x = 41", "second": "x + 1", "third": "'again'"}

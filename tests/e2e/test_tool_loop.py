@@ -37,7 +37,7 @@ SCENES: dict[str, list[str]] = {
     "for ever": [_call("add", a=1, b=1)],
     "garbage": ['<tool_call>\n{"name": "toys__add", "arguments": {"a": "x\n</tool_call>', "Oh."],
 }
-SETTINGS = 'mcp_allowed_networks = ["127.0.0.1"]\ntool_timeout_s = 2\nmax_turns = 4\n'
+SETTINGS = 'mcp.allowed_networks = ["127.0.0.1"]\ntool_timeout_s = 2\nmax_turns = 4\n'
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def test_web_search_works_without_a_key_and_without_the_web(tmp_path: Path) -> N
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "fjords.md").write_text("# Fjords\n\nA fjord is a narrow inlet.")
     (tmp_path / "scenes.toml").write_text(SCENES)
-    settings = f'web_index = "{tmp_path}/web.db"\n'
+    settings = f'web_search.index = "{tmp_path}/web.db"\n'
     (tmp_path / "antiphon.toml").write_text(settings)
     created = antiphon(
         *("index", "add", str(tmp_path / "notes"), "--as", "https://wiki.example/"), cwd=tmp_path

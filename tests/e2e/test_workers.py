@@ -31,8 +31,8 @@ drain_s = 20
 lease_s = 1
 max_concurrent_requests = 45
 max_queued_requests = 1
-file_search_embeddings = "off"
-sandbox = "auto"
+file_search.embeddings = "off"
+sandbox.kind = "auto"
 """
 MODELS = f"""[models.fast]
 engine = "scripted"
@@ -331,7 +331,7 @@ async def test_hangup_reloads_all_workers_under_streams(
 
 def test_server_whose_supervisor_was_killed_can_be_started_again_at_once(tmp_path: Path) -> None:
     """Its processes die with it, so they hold neither the port nor the store."""
-    settings = 'workers = 2\nfile_search_embeddings = "off"\n'
+    settings = 'workers = 2\nfile_search.embeddings = "off"\n'
     model = '[models.fast]\nengine = "scripted"\nsource = "Hello there."\n'
     environment: dict[str, str] = {}
     for _ in range(4):

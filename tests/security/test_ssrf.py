@@ -132,7 +132,7 @@ async def test_a_name_is_asked_for_anew_each_time_and_the_answer_is_what_counts(
      "https://hook.example:99999/", "https://hook.example:0/", ""],
 )  # fmt: skip
 def test_a_url_that_cannot_be_is_refused(url: str) -> None:
-    with pytest.raises(SetupError, match="webhook_url"):
+    with pytest.raises(SetupError, match=r"webhook\.url"):
         check_url(url, private=False)
 
 

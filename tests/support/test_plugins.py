@@ -24,6 +24,7 @@ from antiphon.bootstrap.containers import ContainerDependencies, open_containers
 from antiphon.config.load import load_settings
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
+from antiphon.config.tables import SandboxSettings, WebSearchSettings
 from antiphon.errors import SetupError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.limits.quotas import NO_QUOTAS
@@ -169,7 +170,7 @@ async def test_sandbox_plugin_is_found_by_name(
     points = {"antiphon.sandboxes": {"fake": "fake_sandbox:open_sandbox"}}
     install(tmp_path, monkeypatch, points, fake_sandbox=SANDBOX)
     options: dict[str, Any] = {"fake": {"broken": False}}
-    settings = Settings(sandbox="fake", tool_options=options)
+    settings = Settings(sandbox=SandboxSettings(kind="fake"), tool_options=options)
     assert await sandbox_of(settings) is not None
     with capture_logs() as logs:
         async with open_reader(settings, structlog.get_logger()) as reader:
@@ -187,7 +188,7 @@ async def test_unknown_sandbox_is_an_error_that_names_the_registered_ones(
     with pytest.raises(
         SetupError, match="'docker' is unknown: use auto, off, bubblewrap, kubernetes, fake"
     ):
-        await sandbox_of(Settings(sandbox="docker"))
+        await sandbox_of(Settings(sandbox=SandboxSettings(kind="docker")))
 
 
 # --- the examples of docs/embedding.md ------------------------------------------------------------
@@ -214,8 +215,8 @@ async def test_example_engine_tool_and_store_serve_requests(tmp_path: Path) -> N
     settings = Settings(
         store=f"journal://{tmp_path}/responses.jsonl",
         models={"counting": Model(engine="counting", source="none")},
-        web_search="off",
-        sandbox="off",
+        web_search=WebSearchSettings(engine="off"),
+        sandbox=SandboxSettings(kind="off"),
         unavailable_tools="refuse",
         tool_options={"glossary": {"lease": "The right to work on a run."}},
     )
@@ -265,7 +266,8 @@ async def test_model_of_the_page_calls_the_example_tool(
     file = tmp_path / "antiphon.toml"
     file.write_text(block)
     settings = load_settings(file=file, environ={})
-    async with open_client(replace(settings, store="memory:", sandbox="off")) as client:
+    settings = replace(settings, store="memory:", sandbox=SandboxSettings(kind="off"))
+    async with open_client(settings) as client:
         response = await client.responses.create(
             model="demo", input="What is a lease?", tools=[{"type": "web_search"}]
         )
@@ -275,7 +277,7 @@ async def test_model_of_the_page_calls_the_example_tool(
 
 @pytest.mark.usefixtures("examples")
 async def test_example_sandbox_is_found_by_name() -> None:
-    assert await sandbox_of(Settings(sandbox="length")) is not None
+    assert await sandbox_of(Settings(sandbox=SandboxSettings(kind="length"))) is not None
 
 
 @pytest.mark.usefixtures("examples")
@@ -298,7 +300,7 @@ def test_settings_on_the_page_name_the_examples(tmp_path: Path) -> None:
     assert backend_factory("mine", engine.models["mine"]).__module__ == "counting_engine"
     assert dialect.models["quill"].dialect in plugin_names("antiphon.dialects")
     assert set(tool.tool_options) <= set(plugin_names("antiphon.tools"))
-    assert sandbox.sandbox in plugin_names("antiphon.sandboxes")
+    assert sandbox.sandbox.kind in plugin_names("antiphon.sandboxes")
 
 
 def test_examples_use_only_stable_interfaces() -> None:

@@ -273,7 +273,7 @@ async def test_foreground_runs_and_disabled_webhooks_send_nothing(webhooks: bool
     assert await store.runs.take_due_webhooks(1e12, 1e12, limit=9) == ()
 
 
-@pytest.mark.parametrize(("secrets", "message"), [((), "webhook_secrets"), (("whsec_",), "whsec_")])
+@pytest.mark.parametrize(("secrets", "message"), [((), "webhook.secrets"), (("whsec_",), "whsec_")])
 async def test_missing_or_invalid_secret_is_refused(secrets: Sequence[str], message: str) -> None:
     with pytest.raises(SetupError, match=message):
         WebhookSender.open("https://hook.example", secrets)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from antiphon import errors
-from antiphon.config.options import options
+from antiphon.config.options import options, setting_tables
 from antiphon.config.settings import Settings
 from antiphon.runs.request import attachments
 from antiphon.wire.error_codes import ERROR_CODES
@@ -87,8 +87,8 @@ def test_statuses_are_those_of_the_errors() -> None:
 def test_settings_in_advice_exist() -> None:
     for row in ERROR_CODES.values():
         _, _, advice = row.action.partition("Operator: ")
-        for name in re.findall(r"`(\w+)`", advice):
-            assert name in options(Settings), name
+        for name in re.findall(r"`([\w.]+)`", advice):
+            assert name in {*options(Settings), *setting_tables(Settings)}, name
 
 
 def test_rows_are_sentences_and_sorted() -> None:

@@ -24,14 +24,14 @@ def _chat(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from ..chat import chat
     from ..client import find_server
 
-    chat(find_server(loaded), model=loaded.settings.chat_model)
+    chat(find_server(loaded), model=loaded.settings.chat.model)
 
 
 def _launch(loaded: LoadedSettings, arguments: argparse.Namespace) -> int:
     from ..client import find_server
     from ..launch import launch
 
-    model = loaded.settings.chat_model
+    model = loaded.settings.chat.model
     return launch(find_server(loaded), arguments.client, arguments.arguments, model=model)
 
 

@@ -131,7 +131,7 @@ def _shown(limit: Any) -> str:
 KEY = Command(
     help="Create an API key; list, rotate and revoke the API keys in the store.",
     run=_key,
-    flags=("port", "chat_url", "chat_key"),
+    flags=("port", "chat.url", "chat.key"),
     takes="new|list|rotate|revoke [NAME] ",
     arguments=_key_arguments,
 )

@@ -53,7 +53,7 @@ MODELS = Command(
     help="List, load and unload the models of a running server, or download a model.",
     run=_models,
     groups=("Models",),
-    flags=("port", "chat_url", "chat_key"),
+    flags=("port", "chat.url", "chat.key"),
     takes="[list|load|unload|pull] [MODEL] ",
     arguments=_models_arguments,
 )

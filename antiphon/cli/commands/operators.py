@@ -117,14 +117,14 @@ def _audit(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
 USAGE = Command(
     help="Show the usage of a running server: requests, tokens and tool calls.",
     run=_usage,
-    flags=("port", "chat_url", "chat_key"),
+    flags=("port", "chat.url", "chat.key"),
     arguments=_usage_arguments,
 )
 
 TENANT = Command(
     help="Export or delete everything that a running server stores for a tenant.",
     run=_tenant,
-    flags=("port", "chat_url", "chat_key"),
+    flags=("port", "chat.url", "chat.key"),
     takes="export|delete NAME ",
     arguments=_tenant_arguments,
 )
@@ -132,6 +132,6 @@ TENANT = Command(
 AUDIT = Command(
     help="Show the audit log of a running server: who administered it, when and how.",
     run=_audit,
-    flags=("port", "chat_url", "chat_key"),
+    flags=("port", "chat.url", "chat.key"),
     arguments=_audit_arguments,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from antiphon.config.keys import ApiKey
 from antiphon.config.load import FILE, LoadedSettings
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
-from antiphon.config.options import literal, options
+from antiphon.config.options import Option, literal, options, setting_tables, setting_value
 from antiphon.config.report import mask_secrets
 from antiphon.config.settings import Settings
 from antiphon.support.installation import antiphon_command
@@ -100,19 +101,27 @@ def _silent(_: Any) -> None:
 
 
 def _settings(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
-    for name, option in options(Settings).items():
-        value = getattr(loaded.settings, name)
-        if isinstance(value, dict) or name == "keys":
-            continue
-        shown = literal("hidden") if option.secret and value else literal(value)
-        line = f"{name} = {shown}" if value is not None else f"# {name} is not set"
-        print_line(f"{line}  # {loaded.origins[name]}")
+    flat = [option for option in options(Settings).values() if option.table is None]
+    _print_options(flat, loaded)
+    for table in setting_tables(Settings):
+        print_line(f"\n[{table}]")
+        _print_options([o for o in options(Settings).values() if o.table == table], loaded)
     for name, model in loaded.settings.models.items():
         _table(f"[models.{literal(name)}]", model, loaded.origins["models"])
-    for name, server in loaded.settings.mcp_servers.items():
-        _table(f"[mcp_servers.{literal(name)}]", server, loaded.origins["mcp_servers"])
+    for name, server in loaded.settings.mcp.servers.items():
+        _table(f"[mcp.servers.{literal(name)}]", server, loaded.origins["mcp.servers"])
     for key in loaded.settings.keys:
         _table("[[keys]]", key, loaded.origins["keys"])
+
+
+def _print_options(shown: Iterable[Option], loaded: LoadedSettings) -> None:
+    for option in shown:
+        value, key = setting_value(loaded.settings, option.name), option.name.rpartition(".")[2]
+        if isinstance(value, dict) or key == "keys":
+            continue
+        text = literal("hidden") if option.secret and value else literal(value)
+        line = f"{key} = {text}" if value is not None else f"# {key} is not set"
+        print_line(f"{line}  # {loaded.origins[option.name]}")
 
 
 def _table(heading: str, table: Model | McpServer | ApiKey, origin: str) -> None:

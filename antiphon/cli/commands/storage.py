@@ -69,11 +69,11 @@ async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
         raise SetupError(
             f"antiphon index {arguments.action}: name at least one folder, file or URL"
         )
-    if arguments.action != "add" and not settings.web_index.is_file():
+    if arguments.action != "add" and not settings.web_search.index.is_file():
         command = antiphon_command("index add FOLDER")
-        raise SetupError(f"No index at {settings.web_index}. To make one: {command}")
+        raise SetupError(f"No index at {settings.web_search.index}. To make one: {command}")
     async with AsyncExitStack() as stack:
-        index = PageIndex(settings.web_index)
+        index = PageIndex(settings.web_search.index)
         stack.push_async_callback(index.close)
         fetcher = await stack.enter_async_context(open_fetcher(settings))
         documents = Documents()
@@ -97,7 +97,7 @@ async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
                 print_line(f"{what}  {added.pages} pages{removed}")
                 for reason in added.skip_reasons:
                     print_line(f"  {reason}")
-        print_line(f"{settings.web_index}  {await index.count()} pages in total")
+        print_line(f"{settings.web_search.index}  {await index.count()} pages in total")
 
 
 def _files(loaded: LoadedSettings, arguments: argparse.Namespace) -> int:

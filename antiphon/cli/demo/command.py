@@ -42,7 +42,7 @@ async def run_demo(settings: Settings, show: Callable[[str], None], *, once: boo
     with tempfile.TemporaryDirectory(prefix="antiphon-demo-") as name:
         folder = Path(name)
         prepared = with_packaged_embedder(demo_settings(settings, folder))
-        index = PageIndex(prepared.web_index)
+        index = PageIndex(prepared.web_search.index)
         await index.add(PAGES)
         await index.close()
         ready = await _ready_tools(prepared)

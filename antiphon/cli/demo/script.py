@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
+from antiphon.config.tables import WebSearchSettings
 from antiphon.tools.web_search.index import PageDocument
 
 __all__ = ["FILE", "MODEL", "PAGES", "QUESTION", "demo_settings", "tools", "write_scenes"]
@@ -157,9 +158,8 @@ def demo_settings(settings: Settings, folder: Path) -> Settings:
         summary_model=None,
         store="memory:",
         prompts_dir=folder / "prompts",
-        web_search="index",
-        web_index=folder / "web.db",
-        mcp_servers={"notebook": notebook},
+        web_search=WebSearchSettings(index=folder / "web.db"),
+        mcp=replace(settings.mcp, servers={"notebook": notebook}),
         log_level="warning",
         stall_log_ms=0,
     )

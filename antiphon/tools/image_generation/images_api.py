@@ -51,7 +51,7 @@ _DETAILS = ("input_tokens_details", "output_tokens_details", "cached_tokens_deta
 
 
 class ImagesApiOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The operator's options for the Images API (``image_generation_options``).
+    """The operator's options for the Images API (``image_generation.options``).
 
     - ``headers``, ``body``: header fields and body fields that are added to every request.
     - ``connect_s``: time limit for opening a connection, in seconds.
@@ -109,10 +109,10 @@ class ImagesApi:
         try:
             options = msgspec.convert(dict(settings), ImagesApiOptions)
         except msgspec.ValidationError as error:
-            raise SetupError(f"image_generation_options: {error}") from None
+            raise SetupError(f"image_generation.options: {error}") from None
         if unknown := sorted(set(options.without) - set(ImageRequest.__struct_fields__)):
             raise SetupError(
-                f"image_generation_options.without: the tool has no field {unknown[0]!r}"
+                f"image_generation.options.without: the tool has no field {unknown[0]!r}"
             )
         upstream = Upstream(
             url,

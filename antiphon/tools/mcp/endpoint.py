@@ -71,4 +71,4 @@ class RequestTrace(msgspec.Struct):
 current_trace: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)
 
 #: The entry of ``RequestTrace.transport_errors`` for an address that is not allowed.
-ADDRESS_REFUSED = "its address is not a public one (see the setting mcp_allowed_networks)"
+ADDRESS_REFUSED = "its address is not a public one (see the setting mcp.allowed_networks)"

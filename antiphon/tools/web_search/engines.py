@@ -142,9 +142,9 @@ class HttpSearchEngine:
         spec = ENGINES[engine]
         base = url or spec.url
         if base is None:
-            raise SetupError(f"web_search = {engine!r} needs web_search_url")
+            raise SetupError(f"web_search.engine = {engine!r} needs web_search.url")
         if spec.key is not None and not key:
-            raise SetupError(f"web_search = {engine!r} needs web_search_key")
+            raise SetupError(f"web_search.engine = {engine!r} needs web_search.key")
         try:
             import aiohttp
         except ImportError:

@@ -238,7 +238,7 @@ async def test_configured_limitations_are_rejected() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stream": True}, "image_generation_options"),
+        ({"stream": True}, "image_generation.options"),
         ({"without": ["x"]}, "the tool has no field 'x'"),
     ],
 )

@@ -338,7 +338,7 @@ async def test_provider_meets_the_tool_contract(provider: McpProvider, toys: Toy
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127。0。0。1", "2130706433"])
 async def test_loopback_urls_are_rejected(toys: Toys, host: str) -> None:
     provider = McpProvider({}, SessionPool())
-    with pytest.raises(ToolError, match=r"mcp_allowed_networks|could not be reached"):
+    with pytest.raises(ToolError, match=r"mcp.allowed_networks|could not be reached"):
         async with provider.open(tool(f"http://{host}:{toys.port}/mcp"), response_context()):
             pass
     await provider.close()

@@ -121,7 +121,7 @@ async def test_unreachable_engine_raises_tool_error() -> None:
 
 
 async def test_missing_key_or_url_raises_setup_error() -> None:
-    with pytest.raises(SetupError, match="web_search_key"):
+    with pytest.raises(SetupError, match=r"web_search\.key"):
         HttpSearchEngine.open("exa")
-    with pytest.raises(SetupError, match="web_search_url"):
+    with pytest.raises(SetupError, match=r"web_search\.url"):
         HttpSearchEngine.open("searxng")
