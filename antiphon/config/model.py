@@ -44,7 +44,7 @@ class Model(Struct, frozen=True, kw_only=True):
         declare(
             "Engine that runs the model (see engines.md). `auto`: `openvino` if it is "
             "installed and supports the model with its settings, and `parallel` is at least "
-            "8; otherwise `llama`."
+            "8, and all tenants may share cached prefixes; otherwise `llama`."
         ),
     ] = "llama"
     load: Annotated[

@@ -29,9 +29,12 @@ def is_openvino_folder(source: Path) -> bool:
     return (source / "openvino_model.xml").is_file()
 
 
-def engine_of_file(path: Path, model: Model, projector: Path | None = None) -> str:
+def engine_of_file(
+    path: Path, model: Model, projector: Path | None = None, *, divides_cache: bool = False
+) -> str:
     """Return ``openvino`` or ``llama``, the engine that runs this file. ``path``: a GGUF file, or a
-    folder in OpenVINO's format, which always runs on OpenVINO.
+    folder in OpenVINO's format, which always runs on OpenVINO. ``divides_cache``: whether tenants
+    must not share cached prefixes.
 
     A GGUF file runs on OpenVINO if all of these conditions are true. Otherwise it runs on
     llama.cpp.
@@ -39,6 +42,7 @@ def engine_of_file(path: Path, model: Model, projector: Path | None = None) -> s
     - OpenVINO is installed and supports the architecture of the model.
     - No setting of the model needs llama.cpp, and the model has no image encoder (``projector``).
     - The setting ``parallel`` is at least ``MIN_PARALLEL``.
+    - Tenants may share cached prefixes, because OpenVINO cannot divide its cache.
 
     Raises ``SetupError`` if the file cannot be read.
     """
@@ -49,6 +53,7 @@ def engine_of_file(path: Path, model: Model, projector: Path | None = None) -> s
         return "openvino"
     needs_llama = (
         model.adapters
+        or divides_cache
         or projector is not None
         or model.source == DEFAULT  # its samplers exist only in llama.cpp
         or any(name in ENGINE_OPTIONS for name in model.engine_options)

@@ -90,7 +90,10 @@ async def _auto(
     path = Path(model.source).expanduser()
     if not is_openvino_folder(path):
         path = await fetch_gguf(model.source, settings.cache_dir, progress)
-    engine = await asyncio.to_thread(engine_of_file, path, model, find_projector(model))
+    projector, divides_cache = find_projector(model), not settings.shares_prefix_cache
+    engine = await asyncio.to_thread(
+        engine_of_file, path, model, projector, divides_cache=divides_cache
+    )
     _log.info("engine chosen", model=name, engine=engine)
     return await ENGINES[engine](name, replace(model, engine=engine), settings, progress)
 

@@ -50,6 +50,12 @@ def test_llama_runs_models_with_an_image_encoder() -> None:
     assert chosen(GGUF) == "llama"
 
 
+def test_llama_runs_models_of_several_tenants() -> None:
+    """OpenVINO's cache of prefixes cannot be divided."""
+    model = Model(source=str(GGUF), parallel=MIN_PARALLEL)
+    assert engine_of_file(GGUF, model, divides_cache=True) == "llama"
+
+
 def test_llama_runs_models_that_openvino_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_choice, "read_gguf", lambda path: _with_architecture(path, "gemma3"))
     assert chosen() == "llama"
