@@ -54,14 +54,14 @@ async def test_pdf_shell_and_programs_work(client: OpenAI) -> None:
     assert "ignored_tools" not in (*ran.model_dump(), *wrote.model_dump())
 
 
-def test_index_is_searched_without_a_restart(client: OpenAI, home: Path) -> None:
+def test_index_is_searched_without_a_restart(client: OpenAI, server_folder: Path) -> None:
     search: Any = {"type": "web_search"}
     before = client.responses.create(input="Nothing", tools=[search]).model_dump()
     (ignored,) = before["ignored_tools"]
     assert ignored["type"] == "web_search" and "index add FOLDER" in ignored["reason"]
-    (home / "notes").mkdir()
-    (home / "notes" / "fjords.md").write_text("# Fjords\n\nA fjord is a narrow inlet.")
-    assert antiphon("index", "add", "notes", cwd=home).returncode == 0
+    (server_folder / "notes").mkdir()
+    (server_folder / "notes" / "fjords.md").write_text("# Fjords\n\nA fjord is a narrow inlet.")
+    assert antiphon("index", "add", "notes", cwd=server_folder).returncode == 0
     after = client.responses.create(input="Search the index", tools=[search])
     assert [item.type for item in after.output] == ["web_search_call", "message"]
     assert "ignored_tools" not in after.model_dump()
