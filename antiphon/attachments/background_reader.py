@@ -1,7 +1,7 @@
 """Open the document reader in the background, so that the start of the server does not wait for it.
 
 Opening includes a check that runs code in a sandbox. This code has a lower CPU priority than other
-processes. So on a busy machine, the check may take seconds.
+processes, so on a busy machine, the check may take seconds.
 """
 
 from __future__ import annotations

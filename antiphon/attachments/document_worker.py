@@ -2,7 +2,7 @@
 extracts the text of a document or web page, or renders the pages of a PDF.
 
 The server starts the program by its path. The process has limits on memory and time, cannot write
-files, does not get the server's secrets, and never parses as root. So a hostile file can only harm
+files, does not get the server's secrets, and never parses as root, so a hostile file can only harm
 this process.
 """
 

@@ -1,7 +1,7 @@
 """Blobs in object storage or in a folder, through the library obstore.
 
 The content of a blob is stored in segments. Each segment is an object of its own, named
-``STORE/KEY/000000`` and so on, and is encrypted by itself. So an unfinished upload consists of
+``STORE/KEY/000000`` and so on, and is encrypted by itself, so an unfinished upload consists of
 complete objects. If the upload is abandoned, the collector (``BlobCollector``) finds and deletes
 these objects. Multipart uploads are not used, because their parts would remain after a crash, and
 listings do not show such parts.

@@ -109,7 +109,7 @@ def _reason(response: Response) -> CompletionFinishReason:
 
 class _Offsets:
     """Computes the position in characters at which each token starts in the text of a choice. A
-    token may be only some bytes of a character. So the bytes of all tokens are decoded as one
+    token may be only some bytes of a character, so the bytes of all tokens are decoded as one
     stream. ``echoed_text``: the prompt with which the text begins, or ""."""
 
     def __init__(self, echoed_text: str) -> None:

@@ -23,7 +23,7 @@ def read_choice_count(raw: object, path: str, limit: int) -> int:
 
 
 def with_seed_offset(request: CreateResponse, offset: int) -> CreateResponse:
-    """Return the request of one choice: its seed is the client's seed plus ``offset``. So each
+    """Return the request of one choice: its seed is the client's seed plus ``offset``, so each
     choice has a different seed. If the sum is too large for signed 64 bits, it wraps around. A
     request without a seed is returned unchanged."""
     seed = request.seed

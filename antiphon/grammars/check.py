@@ -1,6 +1,6 @@
 """Check grammars from clients before llguidance compiles them in Antiphon's main process.
 
-On long chains of references, llguidance overflows the stack, and it cannot be interrupted. So a
+On long chains of references, llguidance overflows the stack, and it cannot be interrupted, so a
 grammar that may be costly to compile is first compiled in a separate process (``worker``). If this
 process crashes or takes too long, the grammar is refused.
 """

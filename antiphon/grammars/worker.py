@@ -3,7 +3,7 @@
 This file runs as a separate program. It reads the grammar from standard input. It writes
 llguidance's error message as JSON to standard output, or ``null`` if the grammar is valid.
 
-llguidance recurses on the stack and cannot be interrupted. So a malicious grammar can crash or
+llguidance recurses on the stack and cannot be interrupted, so a malicious grammar can crash or
 block it. Here, the grammar can only end this separate process, and Antiphon's main process goes on.
 """
 

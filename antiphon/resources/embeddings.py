@@ -51,7 +51,7 @@ class Embeddings:
         - ``name``: the embedding model. None means the first embedding model.
         - ``texts``: each text is a string or a sequence of token ids.
         - ``tenant``: the client's tenant. Tenants take turns at a model of this process.
-        - ``role``: whether the texts are search queries or passages, i.e. texts to be searched.
+        - ``role``: whether the texts are search queries or passages to be searched.
         - ``dimensions``: length of the vectors. None means the length that the model returns.
 
         Raises ``RequestError``, ``BackendError``.

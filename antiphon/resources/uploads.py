@@ -2,7 +2,7 @@
 
 For each upload, the server stores a record and the parts. Both are stored as files, not under the
 tenant of the client but under internal tenants, whose names are derived from the client's tenant.
-No client belongs to an internal tenant. Records and parts are ordinary files. So they work with
+No client belongs to an internal tenant. Records and parts are ordinary files, so they work with
 every kind of store, all servers on the same store share them, and they are deleted when they
 expire.
 

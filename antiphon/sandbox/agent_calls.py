@@ -1,7 +1,7 @@
 """Requests to the agent, and the agent's answers. The agent is the program inside a box. A box is a
 sandbox environment. This module is independent of the transport.
 
-A box is untrusted. So everything that it returns is validated like the body of a client's request.
+A box is untrusted, so everything that it returns is validated like the body of a client's request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Client of the agent, the program inside a bubblewrap box (a sandbox environment). It sends
 requests to the agent and reads the agent's answers.
 
-A box is untrusted. So everything that it sends is validated like the body of a client's request.
+A box is untrusted, so everything that it sends is validated like the body of a client's request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run untrusted JavaScript programs with QuickJS, in a WebAssembly virtual machine. A program is
 JavaScript code of the model. It calls tools and waits for the outcomes of these tool calls.
 
-A program has no access to files, the network, the real clock or real randomness. So it always
+A program has no access to files, the network, the real clock or real randomness, so it always
 behaves in the same way if its tool calls have the same outcomes.
 
 A program is not kept alive while it waits. When new outcomes are known, it runs again from its

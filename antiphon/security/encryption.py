@@ -2,7 +2,7 @@
 ``encrypted_content``.
 
 The algorithm is AES-256-GCM. An encrypted value begins with a version number and the id of the key,
-which are not encrypted. Purpose and tenant are authenticated too. So a value can only be decrypted
+which are not encrypted. Purpose and tenant are authenticated too, so a value can only be decrypted
 for the same purpose and tenant.
 """
 

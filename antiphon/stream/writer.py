@@ -138,7 +138,7 @@ class ItemWriter:
         ``fields``: further fields of the event.
 
         In some item types, the item's text is the input of the tool. All progress events of these
-        types, except ``in_progress``, show that the tool has its complete input. So before this
+        types, except ``in_progress``, show that the tool has its complete input, so before this
         method emits one of these events, it ends the text (``seal``).
         """
         event = self._kind.progress[name]

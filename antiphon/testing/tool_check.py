@@ -213,7 +213,7 @@ def _status(function: ToolFunction, items: Sequence[Any]) -> str:
 
 async def _check_result_size(function: ToolFunction, case: ToolCheckCase, arguments: str) -> None:
     """Check that a result above the size limit is truncated. The response items of the call contain
-    the result. So the check measures these items, and allows ``_ITEM_OVERHEAD_BYTES`` more than the
+    the result, so the check measures these items, and allows ``_ITEM_OVERHEAD_BYTES`` more than the
     limit for their other content."""
     items = await _call_items(function, case, arguments)
     size = len(msgspec.json.encode(items))

@@ -209,7 +209,7 @@ def file_citations(files: Mapping[str, wc.ContainerFile], text: str) -> list[Ann
     - A file is cited at every place where the text mentions it.
     - A file that the text does not mention is cited at the end of the text.
     - After ``_MAX_LOOKUPS`` comparisons of filenames with the text, all remaining files are cited
-      at the end. So the running time is linear in the length of the text, for any number of files.
+      at the end, so the running time is linear in the length of the text, for any number of files.
     """
     mentions = _MentionFinder(files, text)
     return [

@@ -43,8 +43,8 @@ def signed_headers(secrets: Sequence[Secret], id: str, at: int, body: bytes) -> 
     """Return the HTTP headers for a webhook that is sent at ``at`` (Unix seconds).
 
     The headers contain one signature for each secret. A receiver accepts the webhook if it knows
-    one of these secrets. So an operator can replace a secret while receivers still use the old
-    one. Source: Standard Webhooks 1.0.
+    one of these secrets, so an operator can replace a secret while receivers still use the old one.
+    Source: Standard Webhooks 1.0.
     """
     content = f"{id}.{at}.".encode() + body
     return {

@@ -1,7 +1,7 @@
 """Translate events to the stream of the Messages API.
 
 The content blocks of a message are numbered. A block with text or thinking opens with its first
-delta. So an item without deltas, such as an empty text, has no block. The block of a tool call
+delta, so an item without deltas, such as an empty text, has no block. The block of a tool call
 opens when the call begins. The blocks of a web search open when the search has ended.
 """
 

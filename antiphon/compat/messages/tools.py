@@ -37,7 +37,7 @@ class ToolCollector:
     """Collects the tools that the model may use. They are the tools in ``tools`` without
     ``defer_loading``, and the tools that messages add.
 
-    The tools are rendered at the start of the prompt. So a tool that a message adds or removes is
+    The tools are rendered at the start of the prompt, so a tool that a message adds or removes is
     added or removed for the whole conversation.
     """
 

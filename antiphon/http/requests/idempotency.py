@@ -24,7 +24,7 @@ def response_id(scope: Scope, tenant: str, body: bytes) -> str | None:
     """Return the response id for a request with an ``Idempotency-Key``. Returns None if the request
     has no such header.
 
-    The id is computed from the tenant, the key and the body. So a repetition of the request gets
+    The id is computed from the tenant, the key and the body, so a repetition of the request gets
     the same id. Raises ``InvalidRequest`` for a malformed key.
     """
     key = header(scope, b"idempotency-key")

@@ -1,4 +1,4 @@
-"""A cache of response chains. A chain consists of a response and its ancestors, i.e. all earlier
+"""A cache of response chains. A chain consists of a response and its ancestors, all earlier
 responses that it continues. Ancestors never change, so a long conversation does not have to be read
 from its beginning for each turn."""
 

@@ -1,8 +1,8 @@
 """The proxy of one box (sandbox environment). It forwards HTTP and HTTPS requests to allowed
 domains, and inserts secrets into HTTPS requests.
 
-Programs in the box trust the certificate authority of the proxy. So the proxy can decrypt their TLS
-connections. The proxy opens a second TLS connection to the server. So it can check every request
+Programs in the box trust the certificate authority of the proxy, so the proxy can decrypt their TLS
+connections. The proxy opens a second TLS connection to the server, so it can check every request
 and not only the host name in a CONNECT request, and it can insert secrets that never enter the box.
 A connection carries only one request.
 """

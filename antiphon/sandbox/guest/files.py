@@ -85,9 +85,9 @@ def remove(request: Any) -> Any:
 
 
 def _is_sparse(status: os.stat_result) -> bool:
-    """Whether a file is much larger than the memory that it occupies. The limits of the
-    box count only this memory, but a reader of the file would get the full size. So such a file
-    must be detected."""
+    """Whether a file is much larger than the memory that it occupies. The limits of the box count
+    only this memory, but a reader of the file would get the full size, so such a file must be
+    detected."""
     return status.st_size > 2 * 512 * status.st_blocks + MAX_HOLE_BYTES
 
 

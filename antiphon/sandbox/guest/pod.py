@@ -2,7 +2,7 @@
 server in the pod, starts it and passes requests to it.
 
 The runtime can only run commands, one after the other, and return their output. But the agent has
-to keep the Python interpreter between requests. So the agent runs in the background and listens on
+to keep the Python interpreter between requests, so the agent runs in the background and listens on
 a socket. There is one command for each action:
 
 - ``python3 .antiphon.zip serve``: start the agent.

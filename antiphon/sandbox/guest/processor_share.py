@@ -1,10 +1,10 @@
 """Limits the share of processor time that code in a box (sandbox environment) gets.
 
-- A short calculation must not wait for a model that generates on the same machine. So code does not
+- A short calculation must not wait for a model that generates on the same machine, so code does not
   start in Linux' idle scheduling class: on a machine with one busy process per processor, 50 ms of
   work took 16 s in this class. Code starts in the normal scheduling class, with a tenth of the
   weight of other processes.
-- Many computing processes must not slow the model down. So code that runs many threads at a time or
+- Many computing processes must not slow the model down, so code that runs many threads at a time or
   computes for long is moved to the idle class.
 """
 

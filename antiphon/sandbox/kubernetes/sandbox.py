@@ -3,7 +3,7 @@ a request for a pod. The controller agent-sandbox takes the pod from a warm pool
 of started pods.
 
 The cluster deletes a claim at the claim's ``shutdownTime``. A running server postpones this time
-for the claims of its boxes. So a server that crashes leaves no pods behind.
+for the claims of its boxes, so a server that crashes leaves no pods behind.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class OwnerHeartbeats:
     def living_owners(self, lease_s: float) -> frozenset[str]:
         """Return the owners whose last heartbeat is less than ``lease_s`` seconds old.
 
-        The heartbeats are kept in the memory of this process. So after a restart of this process,
+        The heartbeats are kept in the memory of this process, so after a restart of this process,
         each owner counts as dead until it sends its next heartbeat.
         """
         since = time.monotonic() - lease_s

@@ -152,7 +152,7 @@ class MemoryRuns(RunStore):
     def is_locked(self, tenant: str, holder: str, lock: ConversationLock) -> bool:
         """Return whether the response ``holder`` still has this lock.
 
-        If it has, the call counts as a heartbeat of the lock's owner, which is this process. So the
+        If it has, the call counts as a heartbeat of the lock's owner, which is this process, so the
         lock does not expire during the write that the caller starts next.
         """
         is_locked = self._locks.is_held(tenant, holder, lock)

@@ -1,7 +1,7 @@
 """Computer actions: the actions of the API, and the translation of a model's arguments into these
 actions.
 
-Clients execute every action that they receive. So an incomplete action is replaced by the action
+Clients execute every action that they receive, so an incomplete action is replaced by the action
 ``screenshot``, which changes nothing.
 """
 

@@ -1,7 +1,7 @@
 """Registry of containers by id. A container belongs to one tenant and expires when it is not used
 for some time.
 
-A container consists of processes and memory of one machine. So each container has one owner: the
+A container consists of processes and memory of one machine, so each container has one owner: the
 process that created it. The container directory in Antiphon's store records the owner of each
 container. Other processes send RPC calls to the owner.
 """

@@ -173,6 +173,6 @@ class RemoteContainers:
 
     async def _expire(self, record: ContainerRecord) -> None:
         """Mark the container as expired in the container directory. Antiphon tells the client now
-        that the container has expired. So the container must stay expired even if its owner can be
+        that the container has expired, so the container must stay expired even if its owner can be
         reached again later."""
         await self._directory.expire(record.owner, [record.resource.id])

@@ -145,7 +145,7 @@ class _NumberedPassages:
     """The passages of files that the model was shown in a conversation, by number.
 
     Each file search call has its own range of numbers. Calls of earlier responses keep their
-    ranges. So a number always means the same passage.
+    ranges, so a number always means the same passage.
     """
 
     def __init__(self, items: Sequence[Item]) -> None:

@@ -304,7 +304,7 @@ async def _call_disallowed_tool(
 
 def _failed_result(error: dict[str, Any]) -> ToolResult:
     """Return the result of a failed call. In later turns, the dialects render the item of this call
-    with the same text as this result. So the model sees the same text in all turns."""
+    with the same text as this result, so the model sees the same text in all turns."""
     text = f"Error: {json.dumps(error, ensure_ascii=False)}"
     return ToolResult(text=text, fields={"error": error}, failed=True)
 

@@ -140,7 +140,7 @@ def tool_error(result: CallToolResult, max_bytes: int) -> Json:
 def result_text(result: CallToolResult) -> str:
     """Return the result of a tool of an MCP server as text.
 
-    Servers that follow the specification send structured content also as text. So the text is
+    Servers that follow the specification send structured content also as text, so the text is
     enough. If a result contains no text, its structured content is returned as JSON.
     """
     texts = [text for block in result.content if (text := _block_text(block))]

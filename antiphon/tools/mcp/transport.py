@@ -4,7 +4,7 @@ If the URL of an MCP server comes from a request, its IP address is checked when
 created, to prevent SSRF. The same task must enter and exit a connection, because the MCP SDK uses
 cancel scopes.
 
-The first import of this module imports the MCP SDK, which takes about a second. So import it in a
+The first import of this module imports the MCP SDK, which takes about a second, so import it in a
 thread.
 """
 
@@ -253,7 +253,7 @@ class _AddressRefused(httpcore2.ConnectError):
 class _GuardedBackend(httpcore2.AsyncNetworkBackend):
     """A network backend that connects only to allowed addresses.
 
-    It resolves the host name itself and connects to exactly the address that was checked. So a
+    It resolves the host name itself and connects to exactly the address that was checked, so a
     second DNS answer cannot bypass the check.
     """
 

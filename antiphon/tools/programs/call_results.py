@@ -1,7 +1,7 @@
 """The results of the tool calls that a program (JavaScript code of the model) makes, in the form
 that the program gets.
 
-They are computed only from the items of the conversation. So the program gets the same results each
+They are computed only from the items of the conversation, so the program gets the same results each
 time it runs again.
 """
 

@@ -220,7 +220,7 @@ class _ProgramSession:
         - ``started_ms``: start time of the program in Unix milliseconds.
 
         The program runs until it waits for tool calls. It gets the results of all these calls
-        together, in the order in which it made the calls. So its behaviour cannot depend on which
+        together, in the order in which it made the calls, so its behaviour cannot depend on which
         call was faster.
         """
         recorded_calls = _RecordedCalls(recorded)

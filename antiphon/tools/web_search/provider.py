@@ -231,7 +231,7 @@ def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:
     the item has no URL or the step failed.
 
     The cursor of a step is the position of its page in this list. New steps get the cursors that
-    follow the last position. So the cursors of earlier steps stay valid, and the model can still
+    follow the last position, so the cursors of earlier steps stay valid, and the model can still
     cite their pages.
     """
     return tuple(_page_of_call(item) for item in items if isinstance(item, WebSearchCall))

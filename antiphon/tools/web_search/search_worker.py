@@ -1,7 +1,7 @@
 """A program that runs one search with the package ``ddgs`` and prints the results as JSON. It runs
 in a separate process.
 
-The package fetches and parses the result pages of search engines, which are untrusted. So the
+The package fetches and parses the result pages of search engines, which are untrusted, so the
 process runs with the same limits and the same user as the process that reads documents.
 """
 
