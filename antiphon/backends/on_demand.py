@@ -52,7 +52,7 @@ _LOG_INTERVAL_S = 10.0
 
 
 #: Callback for the progress of a load. Its arguments are the stage, the bytes loaded so far, and
-#: the total bytes or None. It may be called on any thread.
+#: the total bytes or None. It is called on any thread, but never on two threads at the same time.
 ProgressCallback = Callable[[str, int, int | None], None]
 #: Function that prepares the reply to one request with a given backend.
 Prepare = Callable[[Backend], Awaitable[Reply]]

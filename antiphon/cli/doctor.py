@@ -57,11 +57,9 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     "tensorrt_llm": ("tensorrt_llm", "tensorrt-llm"),
     "transformers": ("transformers", "transformers"),
     "vllm": ("vllm", "vllm"),
-    **dict.fromkeys(
-        ("chat_completions", "completions", "embeddings", "rerank", "responses"),
-        ("aiohappyeyeballs", "upstream"),
-    ),
 }
+#: The same for the engines that are clients of a server.
+_REMOTE = ("aiohappyeyeballs", "upstream")
 #: Engines whose model files are downloaded if they are missing.
 _DOWNLOADING = ("auto", "llama", "llama_embeddings")
 _KINDS = {"checkout": "a checkout", "container": "a container image", "wheel": "an installed wheel"}
@@ -73,6 +71,7 @@ def _place(copy: Installation) -> str:
 
 def _models(settings: Settings) -> Iterator[str]:
     from antiphon.models.download import resolve
+    from antiphon.models.factories import REMOTE_ENGINES
 
     for name, model in settings.models.items():
         source = Path(model.source).expanduser()
@@ -82,7 +81,8 @@ def _models(settings: Settings) -> Iterator[str]:
             or resolve(model.source, settings.cache_dir) is not None
         )
         shown = name if name == model.source else f"{name}  {model.source}"
-        package, extra = _ENGINES.get(model.engine, ("", ""))
+        default = _REMOTE if model.engine in REMOTE_ENGINES else ("", "")
+        package, extra = _ENGINES.get(model.engine, default)
         if package and find_spec(package) is None:
             yield f"missing  {needs_extra(f'{shown}  The engine is not installed', extra)}"
         else:

@@ -17,14 +17,14 @@ from antiphon.backends.base import Backend, Status
 from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBackend
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.memory_budget import MemoryBudget
-from antiphon.backends.on_demand import OnDemandBackend
+from antiphon.backends.on_demand import OnDemandBackend, ProgressCallback
 from antiphon.backends.reranking import RerankBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import model_not_found
 from antiphon.support.tasks import BackgroundTasks
 
-from .download import DEFAULT, DEFAULT_SAMPLING, ProgressCallback
+from .download import DEFAULT, DEFAULT_SAMPLING
 from .embedding_factories import EMBEDDERS
 from .factories import REMOTE_ENGINES, backend_factory
 from .files import estimate_memory, fetch_files

@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Literal
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
+    from antiphon.backends.on_demand import ProgressCallback
+
 __all__ = [
     "DEFAULT",
     "DEFAULT_SAMPLERS",
     "DEFAULT_SAMPLING",
     "PIP_FAULT",
-    "ProgressCallback",
     "ensure_default",
     "fetch_gguf",
     "model_files",
@@ -43,10 +44,6 @@ __all__ = [
     "resolve",
 ]
 
-#: Callback for the progress of a download. Its arguments are the file's name, the bytes so far, and
-#: the bytes in total (None if unknown). It is called from any thread, but never from two threads at
-#: the same time.
-ProgressCallback = Callable[[str, int, int | None], None]
 
 #: Name of the default model, SmolLM2-135M-Instruct (Apache-2.0). Its file, quantised to Q4_1, comes
 #: from a Python package. No other file of the package is used.

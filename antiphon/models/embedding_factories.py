@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from antiphon.backends.base import Backend
+from antiphon.backends.on_demand import ProgressCallback
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.embeddings.base import Prefixes
 from antiphon.errors import SetupError
 
-from .download import ProgressCallback, fetch_gguf
+from .download import fetch_gguf
 
 __all__ = ["EMBEDDERS", "rerank", "upstream_options"]
 

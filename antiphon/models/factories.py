@@ -14,6 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
+from antiphon.backends.on_demand import ProgressCallback
 from antiphon.config.load import disable_usage_statistics
 from antiphon.config.model import Model
 from antiphon.config.options import did_you_mean
@@ -23,7 +24,7 @@ from antiphon.errors import SetupError
 from antiphon.support.plugins import load_plugin, plugin_names
 
 from .dialect_factories import available_formats, create_dialect
-from .download import DEFAULT, DEFAULT_SAMPLERS, ProgressCallback, fetch_gguf, pull_folder
+from .download import DEFAULT, DEFAULT_SAMPLERS, fetch_gguf, pull_folder
 from .embedding_factories import EMBEDDERS, rerank, upstream_options
 from .engine_choice import engine_of_file, is_openvino_folder
 from .files import has_files

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
+from antiphon.backends.on_demand import ProgressCallback
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import SetupError
 
-from .download import ProgressCallback, fetch_gguf, model_files, pull_folder, resolve
+from .download import fetch_gguf, model_files, pull_folder, resolve
 from .engine_choice import is_openvino_folder
 
 __all__ = ["estimate_memory", "fetch_files", "has_files", "local_files"]

@@ -18,15 +18,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.backends.base import Backend
-from antiphon.backends.local.backend import LocalBackend
+from antiphon.backends.on_demand import ProgressCallback
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.dialects.chat.dialect import ChatDialect
-from antiphon.dialects.formats.registry import SHIPPED
 from antiphon.errors import BackendError, SetupError
 from antiphon.inference.tokens import ModelCard
-from antiphon.models.download import ProgressCallback
-from antiphon.models.format_files import load
+from antiphon.models.factories import local_backend
 
 from .engine import Reply, ScriptedEngine
 from .tokenizer import END
@@ -91,7 +88,8 @@ async def replay(
     name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build the backend of a model of the engine ``replay``. The model's ``source`` is a TOML file
-    with the texts that the engine returns, in tables ``[[scenes]]``. Raises ``SetupError``."""
+    with the texts that the engine returns, in tables ``[[scenes]]``. The model's other settings
+    choose the dialect, as for any engine. Raises ``SetupError``."""
     try:
         read = tomllib.loads(Path(model.source).read_text(encoding="utf-8"))
         file = msgspec.convert(read, _File)
@@ -110,13 +108,4 @@ async def replay(
         chunk=_CHUNK,
         wait_s=file.pause_s,
     )
-    dialect = ChatDialect(
-        card,
-        engine.tokenizer,
-        template=model.template.read_text(encoding="utf-8") if model.template else None,
-        reasoning_format=model.reasoning_format,
-        tool_format=model.tool_format,
-        formats=SHIPPED if settings.formats_dir is None else load(settings.formats_dir),
-        settings=model.template_kwargs,
-    )
-    return LocalBackend(engine, dialect)
+    return await local_backend(engine, name, model, settings)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.backends.on_demand import ProgressCallback
 from antiphon.errors import SetupError
 from antiphon.models import download as pull
 from antiphon.models.huggingface_hub import Hub as HubClient
@@ -71,7 +72,7 @@ async def test_processes_that_start_together_fetch_it_once(
     fetched = []
     fetch = pull._fetch_default
 
-    async def counted(folder: Path, progress: pull.ProgressCallback) -> Path:
+    async def counted(folder: Path, progress: ProgressCallback) -> Path:
         fetched.append(folder)
         return await fetch(folder, progress)
 

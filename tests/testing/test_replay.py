@@ -79,3 +79,12 @@ async def test_missing_file_raises_setup_error(tmp_path: Path) -> None:
     model = Model(source=str(tmp_path / "none.toml"), engine="replay")
     with pytest.raises(SetupError, match="cannot be played"):
         await replay("tiny", model, Settings(), None)
+
+
+async def test_dialect_of_the_settings_writes_the_prompt(tmp_path: Path) -> None:
+    """The engine has the settings of every other engine."""
+    file = tmp_path / "scenes.toml"
+    file.write_text('[[scenes]]\nturns = ["Hello."]\n')
+    model = Model(source=str(file), engine="replay", dialect="no_such_dialect")
+    with pytest.raises(SetupError, match="no_such_dialect"):
+        await replay("tiny", model, Settings(), None)
