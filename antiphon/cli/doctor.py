@@ -12,6 +12,7 @@ import structlog
 
 from antiphon import __version__
 from antiphon.config.settings import Settings
+from antiphon.models.factories import REMOTE_ENGINES
 from antiphon.support.installation import Installation, detect, needs_extra
 from antiphon.workers.start_report import Capability
 
@@ -57,9 +58,8 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     "tensorrt_llm": ("tensorrt_llm", "tensorrt-llm"),
     "transformers": ("transformers", "transformers"),
     "vllm": ("vllm", "vllm"),
+    **dict.fromkeys(REMOTE_ENGINES, ("aiohappyeyeballs", "upstream")),
 }
-#: The same for the engines that are clients of a server.
-_REMOTE = ("aiohappyeyeballs", "upstream")
 #: Engines whose model files are downloaded if they are missing.
 _DOWNLOADING = ("auto", "llama", "llama_embeddings")
 _KINDS = {"checkout": "a checkout", "container": "a container image", "wheel": "an installed wheel"}
@@ -71,7 +71,6 @@ def _place(copy: Installation) -> str:
 
 def _models(settings: Settings) -> Iterator[str]:
     from antiphon.models.download import resolve
-    from antiphon.models.factories import REMOTE_ENGINES
 
     for name, model in settings.models.items():
         source = Path(model.source).expanduser()
@@ -81,8 +80,7 @@ def _models(settings: Settings) -> Iterator[str]:
             or resolve(model.source, settings.cache_dir) is not None
         )
         shown = name if name == model.source else f"{name}  {model.source}"
-        default = _REMOTE if model.engine in REMOTE_ENGINES else ("", "")
-        package, extra = _ENGINES.get(model.engine, default)
+        package, extra = _ENGINES.get(model.engine, ("", ""))
         if package and find_spec(package) is None:
             yield f"missing  {needs_extra(f'{shown}  The engine is not installed', extra)}"
         else:
