@@ -179,27 +179,49 @@ def _configured(
     return keys
 
 
-class _Router(Router):
+class _Router:
     """Starlette's router with a faster lookup: it finds routes without path parameters in a
-    dictionary.
+    dictionary, and compares other paths only with the routes that have the same two first segments.
 
-    Starlette's own router compares a path with the pattern of each route in turn.
+    Starlette's own router compares a path with the pattern of each route in turn. ``routes``: all
+    routes.
     """
 
     def __init__(self, routes: Sequence[Route | WebSocketRoute]) -> None:
-        super().__init__(routes, redirect_slashes=False, default=_unknown)
+        self.routes = routes
         self._fixed: dict[tuple[str, str], Route] = {}
+        groups: dict[str, list[Route | WebSocketRoute]] = {}
         for route in routes:
+            groups[_first_segments(route.path)] = []
             if isinstance(route, Route) and not route.param_convertors:
                 for method in route.methods or ():
                     self._fixed.setdefault((method, route.path), route)
+        # A route whose first segments have a parameter can match the paths of each group.
+        for route in routes:
+            name = _first_segments(route.path)
+            for group in groups.values() if "{" in name else (groups[name],):
+                group.append(route)
+        self._groups = {name: _starlette_router(group) for name, group in groups.items()}
+        self._others = _starlette_router(
+            [route for route in routes if "{" in _first_segments(route.path)]
+        )
 
-    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._fixed.get((scope.get("method", ""), route_path(scope)))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = route_path(scope)
+        route = self._fixed.get((scope.get("method", ""), path))
         if route is None:
-            return await super().app(scope, receive, send)
+            router = self._groups.get(_first_segments(path), self._others)
+            return await router(scope, receive, send)
         scope["route"] = route
         await route.app(scope, receive, send)
+
+
+def _first_segments(path: str) -> str:
+    return "/".join(path.split("/", 3)[:3])
+
+
+def _starlette_router(routes: Sequence[Route | WebSocketRoute]) -> Router:
+    return Router(routes, redirect_slashes=False, default=_unknown)
 
 
 def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
