@@ -113,7 +113,7 @@ bench: $(DEV) ## run the benchmarks, or ARGS="schemas"
 
 # Each in an environment of its own: their dependencies exclude one another.
 peers: $(DEV) ## compare with other servers of the Responses API, or ARGS=ROUNDS
-	for name in smg 'litellm[proxy]'; do \
+	for name in smg agentic-api 'litellm[proxy]'; do \
 	  folder=build/peers/$${name%%[*}; \
 	  test -d $$folder || { $(PYTHON) -m venv $$folder && $$folder/bin/pip install -q "$$name"; }; \
 	done

@@ -28,6 +28,7 @@ from .upstream import CALLS, MODEL
 
 #: Turns of the stored chain, and streams that are slow at the same time.
 _TURNS, _SLOW_STREAMS = 20, 256
+_AGENT_TURNS = 43
 _CONNECTIONS = 16
 #: Tokens of an answer of the real model.
 _TOKENS = 48
@@ -149,6 +150,37 @@ def _followed(server: PeerProcess) -> Figures:
     return {"requests/s": rate, "CPU ms": spent / count * 1000}
 
 
+def _agent(server: PeerProcess) -> Figures:
+    """A coding agent: stored turns that add 13 KB each. CPU time of a turn, early and late."""
+    words = " ".join(f"word{number}" for number in range(1500))
+    previous, marks = None, list[float]()
+    for turn in range(_AGENT_TURNS):
+        if turn in (1, 10, _AGENT_TURNS - 10):
+            marks.append(server.cpu_s)
+        text = f"turn {turn}: {words}"
+        previous = _post(server, input=text, store=True, previous_response_id=previous)["id"]
+    late = (server.cpu_s - marks[2]) / 10
+    return {
+        "CPU ms": (server.cpu_s - marks[0]) / (_AGENT_TURNS - 1) * 1000,
+        "CPU ms early": (marks[1] - marks[0]) / 9 * 1000,
+        "CPU ms late": late * 1000,
+    }
+
+
+def _with_tools(server: PeerProcess) -> Figures:
+    """A plain request with 25 tools (28 KB) and instructions of 9 KB."""
+    properties = {
+        f"argument_{n}": {"type": "string", "description": "What to look at. " * 12}
+        for n in range(4)
+    }
+    tools = [
+        {**_TOOL, "name": f"tool_{n}", "parameters": {"type": "object", "properties": properties}}
+        for n in range(25)
+    ]
+    text = "Make no call of a tool. " * 375
+    return _load(server, 200, _CONNECTIONS, store=True, tools=tools, instructions=text)
+
+
 _TOOL = {
     "type": "function",
     "name": "get_weather",
@@ -220,6 +252,11 @@ def main(rounds: int, names: list[str]) -> None:
         "streamed": (_streamed, ("requests/s", "CPU ms")),
         "one at a time": (_alone, ("p50 ms", "p99 ms")),
         f"turn {_TURNS} of a stored chain": (_late_turn({}), ("requests/s", "CPU ms")),
+        f"agent, {_AGENT_TURNS} turns of 13 KB": (
+            _agent,
+            ("CPU ms", "CPU ms early", "CPU ms late"),
+        ),
+        "plain, 25 tools": (_with_tools, ("requests/s", "CPU ms")),
         "tool loop of three turns": (_tool_loop, ("loops/s", "CPU ms")),
         "background, polled": (_background, ("requests/s", "CPU ms")),
         "background, followed": (_followed, ("requests/s", "CPU ms")),

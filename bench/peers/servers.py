@@ -105,6 +105,13 @@ def _smg(port: int, upstream: str, folder: Path) -> list[str]:
     return [program, "launch", "--port", str(port), "--worker-urls", upstream, *flags]
 
 
+def _agentic_api(port: int, upstream: str, folder: Path) -> list[str]:
+    program = str(_BUILD / "agentic-api" / "bin" / "agentic-server")
+    flags = ["--llm-api-base", upstream, "--skip-llm-ready-check"]
+    flags += ["--gateway-host", "127.0.0.1", "--gateway-port", str(port)]
+    return [program, *flags, "--db-url", f"sqlite:///{folder}/a.db?mode=rwc"]
+
+
 def _litellm(port: int, upstream: str, folder: Path) -> list[str]:
     config = folder / "litellm.yaml"
     config.write_text(
@@ -144,6 +151,11 @@ PEERS = (
         program=Path(sys.executable),
         command=_antiphon("responses"),
     ),
+    Peer(
+        name="agentic-api",
+        program=_BUILD / "agentic-api" / "bin" / "agentic-server",
+        command=_agentic_api,
+    ),
     Peer(name="SMG", program=_BUILD / "smg" / "bin" / "smg", command=_smg),
     Peer(
         name="LiteLLM",
@@ -157,8 +169,8 @@ MODEL_PEERS = (
     Peer(name="llama-server", program=Path(sys.executable), command=_llama_server),
     Peer(name="Antiphon, llama.cpp inside", program=Path(sys.executable), command=_embedded),
     msgspec.structs.replace(PEERS[0], name="Antiphon over it"),
-    msgspec.structs.replace(PEERS[2], name="SMG over it"),
-    msgspec.structs.replace(PEERS[3], name="LiteLLM over it", share=1.0),
+    msgspec.structs.replace(PEERS[3], name="SMG over it"),
+    msgspec.structs.replace(PEERS[4], name="LiteLLM over it", share=1.0),
 )
 
 
