@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from structlog.typing import FilteringBoundLogger
-
 from antiphon.store.base import Store
+from antiphon.support.log import Log
 from antiphon.support.tasks import BackgroundTasks, repeat
 
 from .base import Blobs
@@ -30,9 +29,7 @@ class BlobCollector:
     no harm. ``clock`` returns Unix seconds. It is used if the store has no clock.
     """
 
-    def __init__(
-        self, store: Store, blobs: Blobs, *, clock: Callable[[], float], log: FilteringBoundLogger
-    ) -> None:
+    def __init__(self, store: Store, blobs: Blobs, *, clock: Callable[[], float], log: Log) -> None:
         self._store = store
         self._blobs = blobs
         self._clock = clock

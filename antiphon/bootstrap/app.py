@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
 
 from msgspec import Struct, structs
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -37,6 +36,7 @@ from antiphon.security.encryption import Encryptor
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.clock import Clock
+from antiphon.support.log import Log
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tracing.base import Tracer
@@ -107,7 +107,7 @@ class App:
 async def open_app(
     settings: Settings,
     *,
-    log: Any = None,
+    log: Log | None = None,
     origins: Mapping[str, str] | None = None,
     worker: WorkerContext | None = None,
     url: str = "",
@@ -203,7 +203,7 @@ def _run_dependencies(
     )
 
 
-async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability, ...]:
+async def find_capabilities(settings: Settings, *, log: Log) -> tuple[Capability, ...]:
     """List the features of a server with these settings on this machine, and say for each feature
     whether it works. No models are loaded. Raises ``SetupError`` if a server with these settings
     would not start."""
@@ -242,7 +242,7 @@ class _AppFactory(Struct, frozen=True):
     admission: Admission
     rates: RateLimits
     worker: WorkerContext | None
-    log: Any
+    log: Log
 
     def build(self, settings: Settings, shown: SettingList) -> ASGIApp:
         """Build the ASGI app for these settings. ``shown``: the settings as the API shows them to

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,6 +15,7 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.security.ssrf import parse_network
+from antiphon.support.log import Log
 
 from .containers import AUTO, BUBBLEWRAP, OFF
 
@@ -43,7 +43,7 @@ async def open_fetcher(settings: Settings) -> AsyncIterator[Fetcher | None]:
 
 
 @asynccontextmanager
-async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentReader | None]:
+async def open_reader(settings: Settings, log: Log) -> AsyncIterator[DocumentReader | None]:
     """Open a reader that extracts the text of documents in a sandbox.
 
     Yields None if the extraction library is not installed, or if bubblewrap is not used or does not

@@ -33,6 +33,7 @@ from antiphon.store.base import Store
 from antiphon.store.clock import Clock
 from antiphon.store.containers import ContainerDirectory
 from antiphon.support.installation import needs_extra
+from antiphon.support.log import Log
 from antiphon.support.plugins import load_plugin
 from antiphon.tools.containers.container import ContainerPolicy, Uploads
 from antiphon.tools.containers.hosted import HostedContainers
@@ -130,7 +131,7 @@ class ContainerSetup(Struct, frozen=True):
 
 @asynccontextmanager
 async def open_containers(
-    settings: Settings, log: Any, parts: ContainerDependencies
+    settings: Settings, log: Log, parts: ContainerDependencies
 ) -> AsyncIterator[ContainerSetup]:
     """Open the containers that run code.
 
@@ -167,7 +168,7 @@ async def _open_maker(
     policy: ContainerPolicy,
     parts: ContainerDependencies,
     remote: RemoteContainers,
-    log: Any,
+    log: Log,
 ) -> LocalContainers | HostedContainers | str:
     """Open the object that creates containers. In a worker, this object asks the process that owns
     the containers of all workers. Otherwise, it creates the containers in this process. ``remote``:
@@ -233,7 +234,7 @@ def _container_policy(settings: Settings) -> ContainerPolicy:
 
 
 async def _open_sandbox(
-    settings: Settings, policy: ContainerPolicy, parts: ContainerDependencies, log: Any
+    settings: Settings, policy: ContainerPolicy, parts: ContainerDependencies, log: Log
 ) -> Sandbox:
     """Open a sandbox of the kind that the setting ``sandbox`` selects. Raises ``SetupError`` if
     such a sandbox cannot be used."""
@@ -284,7 +285,7 @@ async def _open_kubernetes(
     return sandbox
 
 
-async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any) -> Sandbox:
+async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Log) -> Sandbox:
     """Create a sandbox that uses bubblewrap, and check that it works. Raises ``SetupError`` if
     bubblewrap does not work on this machine."""
     from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
@@ -320,7 +321,7 @@ async def open_relay(
     folder: Path | None,
     url: str,
     clock: Clock,
-    log: Any,
+    log: Log,
 ) -> tuple[ContainerRelay, ASGIApp | None]:
     """Create the relay of containers (environments in which tools run code). Through the relay,
     this process uses containers that belong to other processes.

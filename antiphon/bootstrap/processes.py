@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
 from antiphon.config.load import LoadedSettings
 from antiphon.config.reload import SettingsReloader
@@ -21,6 +20,7 @@ from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.resources.files import Files
 from antiphon.store import is_postgres, open_store
 from antiphon.store.clock import StoreClock
+from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel, capture_libraries
 from antiphon.tools.containers.local import LocalContainers
 from antiphon.workers.context import WorkerContext
@@ -122,7 +122,7 @@ async def serve_containers(setup: ChildSetup, announce: Callable[[StartReport], 
 
 
 async def _open_hosted_containers(
-    stack: AsyncExitStack, setup: ChildSetup, settings: Settings, log: Any
+    stack: AsyncExitStack, setup: ChildSetup, settings: Settings, log: Log
 ) -> ContainerSetup:
     """Open the store, and prepare this process to run the containers of all workers. When ``stack``
     is closed, the containers and the store are closed."""

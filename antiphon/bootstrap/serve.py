@@ -14,6 +14,7 @@ from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
 from antiphon.http import uvicorn_server
 from antiphon.resources.prompts import Prompts
+from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel, capture_libraries
 from antiphon.workers.context import WorkerContext
 from antiphon.workers.start_report import AnnouncedModel, StartReport
@@ -103,7 +104,7 @@ async def serve_sockets(
     sockets: Sequence[socket.socket],
     announce: Callable[[StartReport], None],
     *,
-    log: Any,
+    log: Log,
     worker: WorkerContext | None = None,
     reload: ReloadSources | None = None,
 ) -> None:

@@ -8,7 +8,6 @@ import secrets
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 from antiphon.blobs.base import Blobs
 from antiphon.blobs.collector import BlobCollector
@@ -24,6 +23,7 @@ from antiphon.store.clock import Clock, StoreClock
 from antiphon.store.store_observer import observe_store
 from antiphon.store.sweeper import Sweeper
 from antiphon.support.installation import antiphon_command
+from antiphon.support.log import Log
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
 from antiphon.workers.context import WorkerContext
 
@@ -70,7 +70,7 @@ async def open_server_blobs(
     store: Store,
     encryptor: Encryptor,
     clock: Clock,
-    log: Any,
+    log: Log,
 ) -> Blobs | None:
     """Open the external storage for the contents of files and of large responses. Start a task that
     deletes unneeded contents from this storage. Returns None if the contents are in the store
@@ -89,7 +89,7 @@ async def start_store_tasks(
     store: Store,
     sender: WebhookSender | None,
     clock: StoreClock,
-    log: Any,
+    log: Log,
 ) -> None:
     """Start the tasks that delete expired data and deliver webhooks. They run until ``stack`` is
     closed."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from antiphon.config.settings import Settings
 from antiphon.http.metrics import Metrics
+from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel, open_log
 from antiphon.support.loop_watchdog import LoopWatchdog
 from antiphon.tracing.base import Tracer
@@ -33,7 +34,7 @@ async def open_metrics(
 
 
 def open_watchdog(
-    settings: Settings, log: Any, metrics: Metrics
+    settings: Settings, log: Log, metrics: Metrics
 ) -> AbstractAsyncContextManager[LoopWatchdog | None]:
     """Return a context manager that watches the event loop for stalls. Enter it only after models
     and packages are loaded: their loading may stall the loop, but at that time no client waits."""

@@ -20,6 +20,7 @@ from antiphon.errors import SetupError
 from antiphon.security.encryption import Encryptor
 from antiphon.security.ssrf import parse_network
 from antiphon.support.installation import antiphon_command, needs_extra
+from antiphon.support.log import Log
 from antiphon.support.plugins import load_plugins
 from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.containers.container import Uploads
@@ -359,7 +360,7 @@ async def open_server_tools(
     seal: Encryptor,
     fetcher: Fetcher | None,
     documents: Documents,
-    log: Any,
+    log: Log,
 ) -> tuple[ContainerRegistry | None, Mapping[str, AnyToolProvider]]:
     """Create the registry of containers and the providers of all server-side tools. ``parts``: the
     parts of the server that containers need. ``seal``: encryptor for the state that tools give to

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from msgspec import Struct
 
 from antiphon.errors import SetupError
+from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel
 from antiphon.support.tasks import BackgroundTasks
 
@@ -97,7 +97,7 @@ class SettingsReloader:
         sources: SettingsSources,
         apply: Callable[[LoadedSettings], Awaitable[None]],
         *,
-        log: Any,
+        log: Log,
         level: LogLevel,
         on_reloaded: Callable[[bool], None] = lambda is_valid: None,
     ) -> None:

@@ -67,6 +67,7 @@ from antiphon.limits.requests import RequestLimits
 from antiphon.limits.token_budgets import TokenBudgets
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.stream.writer import Ids
+from antiphon.support.log import Log
 from antiphon.tracing.base import Tracer
 from antiphon.wire.admin.settings import SettingList
 
@@ -85,7 +86,7 @@ def create_app(
     limits: RequestLimits | None = None,
     *,
     ids: Ids,
-    log: object,
+    log: Log,
     cors: Sequence[str] = (),
     metrics: Metrics | None = None,
     admission: Admission | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from antiphon.limits.admission import Admission
 from antiphon.limits.clients import Client
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.limits.requests import RequestLimits
+from antiphon.support.log import Log
 from antiphon.tracing.base import Span, TraceHeaders, Tracer
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Usage
@@ -36,7 +37,7 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
     metrics: Metrics
     clock: Callable[[], float]
     limits: RequestLimits
-    log: Any
+    log: Log
     tracer: Tracer
 
     def slot(

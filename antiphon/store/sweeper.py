@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from structlog.typing import FilteringBoundLogger
-
+from antiphon.support.log import Log
 from antiphon.support.tasks import BackgroundTasks, repeat
 
 from .base import Retention, Store
@@ -55,7 +54,7 @@ class Sweeper:
         retention: Retention,
         *,
         read_clock: Callable[[], Awaitable[float]],
-        log: FilteringBoundLogger,
+        log: Log,
     ) -> None:
         self._store = store
         self._retention = retention

@@ -18,6 +18,8 @@ import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.processors import StackInfoRenderer, TimeStamper, add_log_level, format_exc_info
 
+from antiphon.support.log import Log
+
 __all__ = ["HEADER_LOGGERS", "LogLevel", "Style", "capture_libraries", "open_log", "redact"]
 
 Style = Literal["json", "human"]
@@ -210,7 +212,7 @@ class LogLevel:
         return event
 
 
-def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "info") -> Any:
+def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "info") -> Log:
     """Return a structlog logger that writes lines to ``stream``. ``level``: debug, info, warning,
     error or a ``LogLevel``. A ``LogLevel`` can be changed later, but each line below the level then
     costs a little more time than with a fixed level.
@@ -221,15 +223,16 @@ def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "
     render = _render_json if style == "json" else _human_renderer(colors=stream.isatty())
     lowest = level if isinstance(level, str) else "debug"
     filters = [] if isinstance(level, str) else [level.filter]
-    return structlog.wrap_logger(
+    log: Log = structlog.wrap_logger(
         structlog.WriteLogger(stream),
         processors=[*filters, _line_processor(render)],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
     ).bind()  # the logger itself, which is faster than the proxy that makes it
+    return log
 
 
 class _LogBridge(logging.Handler):
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: Log) -> None:
         super().__init__()
         self._log = log
 
@@ -238,7 +241,7 @@ class _LogBridge(logging.Handler):
         self._log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=exception)
 
 
-def capture_libraries(log: Any, *, level: str = "warning") -> None:
+def capture_libraries(log: Log, *, level: str = "warning") -> None:
     """Write the lines of other packages to ``log``: lines of structlog's default loggers, and of
     the standard library's ``logging``.
 

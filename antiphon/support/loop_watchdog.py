@@ -17,7 +17,8 @@ import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+
+from antiphon.support.log import Log
 
 __all__ = ["BLOCKED", "STARVED", "LoopWatchdog", "cpu_wait_s"]
 
@@ -83,7 +84,7 @@ class LoopWatchdog:
         self,
         threshold_s: float,
         *,
-        log: Any,
+        log: Log,
         on_stall: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         cpu_wait: Callable[[int], float] = cpu_wait_s,

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
 
 from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.reload import SettingsReloader
@@ -25,6 +24,7 @@ from antiphon.ipc.server import CallServer
 from antiphon.limits.requests import RequestLimits
 from antiphon.models.hosted_models import is_hosted
 from antiphon.models.packaged_embedder import with_packaged_embedder
+from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel
 from antiphon.support.tasks import BackgroundTasks
 
@@ -66,7 +66,7 @@ class WorkerSupervisor:
         announce: Callable[[StartReport], None],
         *,
         limits: Callable[[Settings], RequestLimits],
-        log: Any,
+        log: Log,
         level: LogLevel,
         has_containers: bool,
     ) -> None:

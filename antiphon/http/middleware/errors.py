@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -28,6 +27,7 @@ from antiphon.errors import (
 )
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.limits.refusals import refusal_headers
+from antiphon.support.log import Log
 from antiphon.wire.error_codes import ERROR_CODES
 from antiphon.wire.error_reply import ErrorDetails, ErrorReply
 from antiphon.wire.response import Response, ResponseError
@@ -197,7 +197,7 @@ class ErrorMiddleware:
     response. Only tests set it.
     """
 
-    def __init__(self, app: ASGIApp, *, log: Any, reraise: bool = False) -> None:
+    def __init__(self, app: ASGIApp, *, log: Log, reraise: bool = False) -> None:
         self._app = app
         self._log = log
         self._reraise = reraise

@@ -16,6 +16,7 @@ from structlog.contextvars import bind_contextvars
 from antiphon.limits.clients import ANYONE
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.writer import Ids
+from antiphon.support.log import Log
 from antiphon.tracing.base import Span, Tracer
 from antiphon.wire.response import Usage
 
@@ -145,7 +146,7 @@ class RequestContextMiddleware:
         app: ASGIApp,
         *,
         ids: Ids,
-        log: Any,
+        log: Log,
         clock: Callable[[], float],
         count_request: Callable[[str, str, int], None],
         tracer: Tracer,
