@@ -84,7 +84,7 @@ class Fetcher:
         clock: Callable[[], float],
         networks: Sequence[Network] = (),
         timeout_s: float = _TIMEOUT_S,
-        resolver: Any = None,
+        resolver: object = None,
     ) -> Fetcher:
         """Create a fetcher.
 

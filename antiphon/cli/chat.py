@@ -76,7 +76,7 @@ class _Conversation:
             self._files = []
         self._ask(content, text)
 
-    def _ask(self, content: Any, text: str) -> None:
+    def _ask(self, content: object, text: str) -> None:
         self._last = (content, self._previous, text)
         answer = self._stream(content)
         while answer.approvals:
@@ -84,7 +84,7 @@ class _Conversation:
             answer = self._stream(replies)
         self._turns.append((text, answer.text))
 
-    def _stream(self, content: Any) -> AnswerPrinter:
+    def _stream(self, content: object) -> AnswerPrinter:
         answer = AnswerPrinter(self._console, self._server.root_url)
         body = {
             "input": content,

@@ -245,7 +245,7 @@ def _pi(folder: Path, target: _Target) -> _Profile:
     )
 
 
-def _write_json(path: Path, value: Any) -> None:
+def _write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 

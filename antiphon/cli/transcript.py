@@ -136,7 +136,7 @@ class AnswerPrinter:
             self.note(response["error"]["message"], "red")
 
 
-def _ignored(tool: Any) -> str:
+def _ignored(tool: object) -> str:
     if not isinstance(tool, dict):
         return str(tool)
     return ": ".join(str(tool[key]) for key in ("type", "reason") if tool.get(key))

@@ -50,7 +50,7 @@ def _refuse(name: str) -> Any:
     raise ValueError(name)
 
 
-def dump(value: Any) -> str:
+def dump(value: object) -> str:
     """Serialize a value to JSON in the style that models and clients expect: non-ASCII characters
     stay as they are, and a space follows each separator. Raises ``ValueError`` for infinite numbers
     and NaN."""

@@ -220,7 +220,7 @@ class Builder:
         """Add reasoning of the model."""
         raise NotImplementedError
 
-    def call(self, call_id: str, name: str, arguments: Any) -> None:
+    def call(self, call_id: str, name: str, arguments: object) -> None:
         """Add a tool call. ``name``: the tool's name in the prompt."""
         raise NotImplementedError
 
@@ -294,7 +294,7 @@ class Builder:
         why = f": {item.reason}" if item.reason else "."
         self._add_result(request.id, f"The user did not allow this call{why}", item)
 
-    def _add_call(self, call_id: str, name: str, arguments: Any) -> None:
+    def _add_call(self, call_id: str, name: str, arguments: object) -> None:
         self._names[call_id] = name
         self.call(call_id, name, arguments)
 
@@ -358,7 +358,7 @@ class _MessageBuilder(Builder):
         text_so_far = turn.get("reasoning_content")
         turn["reasoning_content"] = f"{text_so_far}\n{text}" if text_so_far else text
 
-    def call(self, call_id: str, name: str, arguments: Any) -> None:
+    def call(self, call_id: str, name: str, arguments: object) -> None:
         call = {
             "type": "function",
             "id": call_id,
@@ -389,7 +389,7 @@ class _MessageBuilder(Builder):
         return self._messages[-1]
 
 
-def _arguments(arguments: Any) -> Any:
+def _arguments(arguments: object) -> Any:
     """Parse the arguments of a call if they are the text of a JSON object, because templates expect
     an object. Other arguments are returned unchanged."""
     if not isinstance(arguments, str):

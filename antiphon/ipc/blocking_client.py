@@ -39,7 +39,7 @@ class BlockingClient:
         #: Open connections that no thread uses.
         self._idle: deque[socket.socket] = deque()
 
-    def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
+    def call(self, method: str, *arguments: object, returns: object = None) -> Any:
         """Call a method of the other process. Returns its result, decoded as the type ``returns``.
         Raises the method's error. If the connection is lost, raises the error that ``on_lost``
         creates."""

@@ -25,7 +25,7 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
 @lru_cache(maxsize=256)
-def _decoder(kind: Any) -> Callable[[bytes], Any]:
+def _decoder(kind: object) -> Callable[[bytes], Any]:
     return msgspec.msgpack.Decoder(kind).decode
 
 
@@ -52,7 +52,7 @@ class CallClient:
         self._calls = 0
         self._answers: dict[int, _Answers] = {}
 
-    async def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
+    async def call(self, method: str, *arguments: object, returns: object = None) -> Any:
         """Call a method. Returns its result, decoded as the type ``returns``. If the task that
         waits for the result is cancelled, the call in the other process is cancelled too. Raises
         the error that the method raises. If the connection is lost, raises the error from
@@ -68,7 +68,9 @@ class CallClient:
             del self._answers[answers.call]
         return _decoder(returns)(message.payload)
 
-    async def stream(self, method: str, *arguments: Any, returns: Any) -> AsyncGenerator[Any, None]:
+    async def stream(
+        self, method: str, *arguments: object, returns: object
+    ) -> AsyncGenerator[Any, None]:
         """Call a method that yields items. Yields the items, decoded as the type ``returns``.
         Closing the iterator cancels the call."""
         frames = await self._open()
@@ -108,7 +110,7 @@ class CallClient:
             self._cancel(answers)
             del self._answers[answers.call]
 
-    def notify(self, method: str, *arguments: Any) -> None:
+    def notify(self, method: str, *arguments: object) -> None:
         """Call a method whose result is not needed. The other process sends no answer. The call is
         dropped if the connection is not open."""
         if self._frames is not None:
@@ -155,7 +157,7 @@ class CallClient:
         await loop.create_unix_connection(lambda: frames, self._path)
         return frames
 
-    def _begin(self, frames: FrameConnection, method: str, arguments: Any) -> _Answers:
+    def _begin(self, frames: FrameConnection, method: str, arguments: object) -> _Answers:
         self._calls += 1
         answers = self._answers[self._calls] = _Answers(self._calls, frames)
         frames.send(encode((MessageKind.CALL, self._calls, method, arguments)))

@@ -75,13 +75,15 @@ class HttpCalls:
         self._owner = owner
         self._url = url
 
-    async def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
+    async def call(self, method: str, *arguments: object, returns: object = None) -> Any:
         async with aclosing(self._answers(method, arguments)) as answers:
             async for message in answers:
                 return msgspec.msgpack.decode(message.payload, type=returns)
         raise PeerLost(is_gone=False)
 
-    async def stream(self, method: str, *arguments: Any, returns: Any) -> AsyncGenerator[Any, None]:
+    async def stream(
+        self, method: str, *arguments: object, returns: object
+    ) -> AsyncGenerator[Any, None]:
         decode = msgspec.msgpack.Decoder(returns).decode
         async with aclosing(self._answers(method, arguments)) as answers:
             async for message in answers:

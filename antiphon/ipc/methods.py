@@ -54,7 +54,7 @@ class Method:
 class CallableMethods:
     """The public methods of an object, which other processes may call. ``target``: the object."""
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: object) -> None:
         self._target = target
         self._methods: dict[str, Method] = {}
 

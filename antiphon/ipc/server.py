@@ -81,7 +81,7 @@ class _Connection:
     """A connection of one caller, with its unfinished calls. ``target``: the object whose methods
     the caller can call. ``on_end``: called when the connection has closed."""
 
-    def __init__(self, target: Any, on_end: Callable[[_Connection], None]) -> None:
+    def __init__(self, target: object, on_end: Callable[[_Connection], None]) -> None:
         self.frames = FrameConnection(self._on_frame, self._on_closed)
         self._target = target
         self._on_end = on_end

@@ -73,7 +73,7 @@ def load(folder: Path, formats: Formats = SHIPPED) -> Formats:
     return Formats(tools=tools, reasoning=reasoning).extend(formats)
 
 
-def _row(cls: type[_Row], name: str, table: Any, where: str) -> _Row:
+def _row(cls: type[_Row], name: str, table: object, where: str) -> _Row:
     if not isinstance(table, dict):
         raise SetupError(f"{where} must be a table")
     if "name" in table:

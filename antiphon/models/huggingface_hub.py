@@ -115,7 +115,7 @@ class Hub:
             raise SetupError(f"{name} of {repo} arrived damaged; pull it again.")
         os.replace(partial, target)
 
-    def _call(self, repo: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, repo: str, call: Callable[..., Any], *arguments: object) -> Any:
         try:
             return call(*arguments)
         except (SetupError, _Cancelled):
@@ -143,7 +143,7 @@ def _tqdm_class(step: Callable[[int, int | None], None]) -> Any:
     ``step`` with the number of bytes received so far and the total number."""
 
     @contextlib.contextmanager
-    def bar(*, total: int | None = None, initial: int = 0, **_: Any) -> Iterator[Any]:
+    def bar(*, total: int | None = None, initial: int = 0, **_: object) -> Iterator[Any]:
         yield _ProgressBar(step, initial, total)
 
     return bar

@@ -126,7 +126,7 @@ def _redact_event(event: _Event) -> _Event:
     return event
 
 
-def _redact_values(value: Any) -> Any:
+def _redact_values(value: object) -> Any:
     if isinstance(value, dict):
         return {
             name: REDACTED
@@ -148,7 +148,7 @@ def _line_processor(render: _Renderer) -> _Renderer:
     """
     timestamp, stack_info = TimeStamper(fmt="iso", utc=True), StackInfoRenderer()
 
-    def process(logger: Any, method: str, event: _Event) -> str:
+    def process(logger: object, method: str, event: _Event) -> str:
         event = merge_contextvars(logger, method, event)
         event = add_log_level(logger, method, event)
         event = timestamp(logger, method, event)
@@ -161,7 +161,7 @@ def _line_processor(render: _Renderer) -> _Renderer:
     return process
 
 
-def _render_json(logger: Any, method: str, event: _Event) -> str:
+def _render_json(logger: object, method: str, event: _Event) -> str:
     return msgspec.json.encode(event, enc_hook=repr).decode()
 
 
@@ -173,7 +173,7 @@ def _human_renderer(*, colors: bool) -> _Renderer:
         colors=colors, exception_formatter=structlog.dev.plain_traceback
     )
 
-    def render(logger: Any, method: str, event: _Event) -> str:
+    def render(logger: object, method: str, event: _Event) -> str:
         if colors or not _LAID_OUT.isdisjoint(event):
             return console(logger, method, event)
         head = f"{event.pop('timestamp')} [{event.pop('level'):9}] {event.pop('event')!s:30}"
@@ -183,7 +183,7 @@ def _human_renderer(*, colors: bool) -> _Renderer:
     return render
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, str) and not _QUOTED.search(value):
         return value
     return repr(value)
@@ -204,7 +204,7 @@ class LogLevel:
         """Set the minimum level to ``name``, unless the current minimum is already lower."""
         self._number = min(self._number, _LEVELS[name])
 
-    def filter(self, logger: Any, method: str, event: _Event) -> _Event:
+    def filter(self, logger: object, method: str, event: _Event) -> _Event:
         """Raise structlog's ``DropEvent`` for an event below the minimum level, so that it is not
         logged. This method is a structlog processor."""
         if _LEVELS.get(method, self._number) < self._number:
@@ -253,7 +253,7 @@ def capture_libraries(log: Log, *, level: str = "warning") -> None:
     for name in HEADER_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
 
-    def relay(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+    def relay(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
         getattr(log, method)(event.pop("event", ""), **event)
         raise structlog.DropEvent
 

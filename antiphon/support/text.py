@@ -27,7 +27,7 @@ def replace_lone_surrogates(text: str) -> str:
     return text
 
 
-def replace_lone_surrogates_in_json(value: Any) -> Any:
+def replace_lone_surrogates_in_json(value: object) -> Any:
     """Replace lone surrogates by U+FFFD in all strings and keys of a JSON value. Raises
     ``RecursionError`` if the value is nested too deeply."""
     text = json.dumps(value, ensure_ascii=False)

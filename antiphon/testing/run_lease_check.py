@@ -9,7 +9,6 @@ not.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -161,7 +160,7 @@ async def claims_again_what_its_owner_does_not_hold(store: Store) -> None:
 
 
 async def heartbeats_tell_of_runs_to_claim(store: Store) -> None:
-    async def beat(owner: str, **fields: Any) -> bool:
+    async def beat(owner: str, **fields: object) -> bool:
         query = ClaimQuery(owner=owner, models=["m"], lease_s=60)
         return await store.runs.heartbeat(replace(query, **fields))
 

@@ -95,7 +95,7 @@ async def check_tool(provider: AnyToolProvider, case: ToolCheckCase) -> None:
 
 @asynccontextmanager
 async def _open(
-    provider: AnyToolProvider, tool: Any, response: ResponseContext
+    provider: AnyToolProvider, tool: object, response: ResponseContext
 ) -> AsyncIterator[Toolset]:
     """Open the toolset of a provider for one tool of a request. The toolset of a provider that
     calls other tools (``ToolCaller``) is built without other tools."""

@@ -31,7 +31,7 @@ async def _totals(store: Store, **fields: Any) -> list[UsageTotals]:
     return list(await store.usage_log.totals(UsageQuery(**given)))
 
 
-async def _tokens(store: Store, **fields: Any) -> list[tuple[int, int, int]]:
+async def _tokens(store: Store, **fields: object) -> list[tuple[int, int, int]]:
     """Query the usage log. Returns three numbers for each bucket (period of time): its start in
     seconds after ``_START``, the number of requests and the number of input tokens. ``fields``:
     fields of the query that replace the default values."""
@@ -81,7 +81,7 @@ async def groups_and_filters_usage(store: Store) -> None:
         ]
     )
 
-    async def names(*group_by: str, **fields: Any) -> list[tuple[Any, ...]]:
+    async def names(*group_by: str, **fields: object) -> list[tuple[Any, ...]]:
         found = await _totals(store, group_by=frozenset(group_by), **fields)
         return [(each.tenant, each.api_key, each.model, each.input_tokens) for each in found]
 

@@ -142,7 +142,7 @@ class Upstream:
         await self._probes.close()
         await self._client.close()
 
-    async def request_json(self, url: str, body: Any = None, *, wait_s: float = 30) -> Any:
+    async def request_json(self, url: str, body: object = None, *, wait_s: float = 30) -> Any:
         """Send a short request and return the JSON response. The HTTP method is POST if ``body`` is
         given, and GET otherwise. ``wait_s``: time limit in seconds.
 

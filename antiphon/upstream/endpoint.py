@@ -76,7 +76,7 @@ def open_upstream(
     return upstream, endpoint
 
 
-def model_entries(listed: Any) -> list[Mapping[str, Any]]:
+def model_entries(listed: object) -> list[Mapping[str, Any]]:
     """Return the entries of an upstream's list of models. Entries that are not objects are left
     out."""
     models = listed.get("data") if isinstance(listed, Mapping) else None
@@ -84,13 +84,13 @@ def model_entries(listed: Any) -> list[Mapping[str, Any]]:
     return [each for each in entries if isinstance(each, Mapping)]
 
 
-def model_owner(listed: Any) -> str | None:
+def model_owner(listed: object) -> str | None:
     """Return the field ``owned_by`` of the first model in a list, or None. In this field, many
     servers write the name of their own software, such as "vllm"."""
     return next((each.get("owned_by") for each in model_entries(listed)), None)
 
 
-def first_model_id(name: str, upstream: Upstream, listed: Any) -> str:
+def first_model_id(name: str, upstream: Upstream, listed: object) -> str:
     """Return the id of the first model in the upstream's list. Raises ``SetupError`` if the list
     has no model with an id."""
     for model in model_entries(listed):

@@ -244,7 +244,7 @@ def _our_field(field: str | None) -> str | None:
     return _OUR_FIELDS.get(re.split(r"[.\[]", field, maxsplit=1)[0])
 
 
-def parse_error(value: Any) -> UpstreamErrorFields:
+def parse_error(value: object) -> UpstreamErrorFields:
     """Parse the error in an upstream's response. ``value``: the decoded JSON. It may be OpenAI's
     ``{"error": {…}}``, ``{"error": "text"}``, FastAPI's ``{"detail": …}``, or an object with the
     error's fields."""
@@ -266,7 +266,7 @@ def parse_error(value: Any) -> UpstreamErrorFields:
     )
 
 
-def _joined_messages(value: Any) -> str:
+def _joined_messages(value: object) -> str:
     """Join FastAPI's validation errors to one text, with the location and the message of each
     error."""
     return "; ".join(
@@ -275,7 +275,7 @@ def _joined_messages(value: Any) -> str:
     )
 
 
-def _field_of(value: Any) -> str | None:
+def _field_of(value: object) -> str | None:
     """Return the name of the invalid field, or None if it is unknown. ``value``: an error message,
     which may begin with the name of the field, or FastAPI's validation errors. The location of the
     first validation error is the name of the field."""
@@ -285,7 +285,7 @@ def _field_of(value: Any) -> str | None:
     return next((_dotted_location(fault) for fault in _validation_errors(value)), None) or None
 
 
-def _validation_errors(value: Any) -> list[Mapping[str, Any]]:
+def _validation_errors(value: object) -> list[Mapping[str, Any]]:
     faults = value if isinstance(value, list) else [value]
     return [fault for fault in faults[:5] if isinstance(fault, Mapping)]
 

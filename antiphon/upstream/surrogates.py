@@ -35,7 +35,7 @@ def decode_leniently(payload: bytes, kind: type[_T], keep: Callable[[str], bool]
     return msgspec.convert(_clean(value, keep, is_kept=False), kind)
 
 
-def _clean(value: Any, keep: Callable[[str], bool], *, is_kept: bool) -> Any:
+def _clean(value: object, keep: Callable[[str], bool], *, is_kept: bool) -> Any:
     if isinstance(value, dict):
         return {
             replace_lone_surrogates(key): _clean(each, keep, is_kept=keep(key))

@@ -124,7 +124,7 @@ def _stored_key(
         sys.stderr.write("Servers accept it if they have the setting stored_keys = true.\n")
 
 
-def _shown(limit: Any) -> str:
+def _shown(limit: object) -> str:
     return ", ".join(limit) if isinstance(limit, list | tuple) else str(limit)
 
 

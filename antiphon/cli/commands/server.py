@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterable
-from typing import Any
 
 from rich.console import Console
 
@@ -95,7 +94,7 @@ def _chat_arguments(loaded: LoadedSettings, url: str) -> str:
     return f"chat --url {url}"
 
 
-def _silent(_: Any) -> None:
+def _silent(_: object) -> None:
     """Print nothing. In a server that logs JSON, this function takes the place of the function that
     prints the start report, because the log contains the same information."""
 

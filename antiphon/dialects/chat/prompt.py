@@ -129,7 +129,7 @@ class ChatPromptEncoder:
         self._adds_space = spelled == b" a"
         self._beginnings = _Beginnings()
 
-    def mask(self, value: Any) -> Any:
+    def mask(self, value: object) -> Any:
         """Return ``value`` with all strings in it masked: private-use characters replace the
         control tokens that a user wrote. ``value``: a string, or lists and objects that contain
         strings."""

@@ -61,7 +61,7 @@ class _Generation(Extension):
 
 
 def _tojson(
-    value: Any,
+    value: object,
     ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
@@ -88,7 +88,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     """jinja2's sandbox, without its checks of the variable ``loop``. Templates read ``loop.first``
     for each message, and the checks took a quarter of the rendering time."""
 
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
         if type(obj) is LoopContext and not attr.startswith("_"):
             return True
         return super().is_safe_attribute(obj, attr, value)

@@ -146,7 +146,7 @@ class _Samples:
                 return
         self.required_reasoning_key = ""
 
-    def shows(self, messages: Sequence[Message], *words: str, tools: Any = None) -> bool:
+    def shows(self, messages: Sequence[Message], *words: str, tools: object = None) -> bool:
         """Return whether the rendered ``messages`` contain all ``words``."""
         try:
             text = self._render(messages, tools, prompt=True)

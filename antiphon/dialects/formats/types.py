@@ -130,7 +130,7 @@ class ParameterSyntax(Struct, frozen=True, kw_only=True):
     plain: str = ""
     in_order: bool = False
 
-    def render(self, key: str, value: Any) -> str:
+    def render(self, key: str, value: object) -> str:
         """Return an argument as a model writes it."""
         if isinstance(value, str) and not self.quoted:
             begin, text, end = self.text, value, self.text_end
@@ -213,7 +213,7 @@ _JSON_TYPES: Mapping[type, str] = {
 }
 
 
-def _json_type(value: Any) -> str:
+def _json_type(value: object) -> str:
     return _JSON_TYPES.get(type(value), "object")
 
 

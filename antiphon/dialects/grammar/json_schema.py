@@ -56,7 +56,7 @@ def short_grammar_fault(lark: str) -> str | None:
     return _first_line(fault) if fault else None
 
 
-def _place(schema: Any, keywords: set[str], path: str) -> str | None:
+def _place(schema: object, keywords: set[str], path: str) -> str | None:
     """Return the path of the first schema that has one of ``keywords``. The search covers
     ``schema`` itself and the schemas inside it. Returns None if no schema has one of the keywords.
     ``path``: the path of ``schema``."""
@@ -101,7 +101,7 @@ def check_schema(text: str, path: str) -> None:
     raise InvalidRequest(f"Invalid schema: {fault}", param=path, code="invalid_json_schema")
 
 
-def _check_lengths(schema: Any, path: str) -> None:
+def _check_lengths(schema: object, path: str) -> None:
     """Raise ``InvalidRequest`` for a keyword whose value would make the grammar too large."""
     if isinstance(schema, list):
         for inner in schema:
@@ -116,7 +116,7 @@ def _check_lengths(schema: Any, path: str) -> None:
         _check_lengths(value, path)
 
 
-def _exceeded_limit(key: str, value: Any) -> str | None:
+def _exceeded_limit(key: str, value: object) -> str | None:
     """Return the limit that the value of the keyword ``key`` exceeds, as a text for the error
     message. Returns None if the value exceeds no limit."""
     if key in ("minItems", "maxItems"):
@@ -203,7 +203,7 @@ def llguidance_schema(schema: Schema) -> dict[str, Any]:
     return right
 
 
-def _with_right_patterns(key: str, value: Any) -> Any:
+def _with_right_patterns(key: str, value: object) -> Any:
     """Return a copy of ``value`` in which the patterns that llguidance would read wrongly are
     changed. ``key``: the key in the schema under which the value stands."""
     if key == "pattern" and isinstance(value, str):
@@ -271,7 +271,7 @@ _LOOKAROUND = re.compile(r"\(\?<?[=!]|\\[bB]")
 _VALUES = ("const", "enum", "default", "examples")
 
 
-def _without_lookaround(key: str, value: Any) -> Any:
+def _without_lookaround(key: str, value: object) -> Any:
     """Return ``value`` without patterns that no grammar supports, and without a ``maxItems`` that
     is too large. ``key``: the key under which the value stands."""
     if isinstance(value, list):
@@ -331,7 +331,7 @@ def _inner(schema: Schema) -> list[tuple[str, Any]]:
     return found
 
 
-def keywords_of(schema: Any) -> set[str]:
+def keywords_of(schema: object) -> set[str]:
     """Return the keywords that a schema uses at any depth."""
     if not isinstance(schema, Mapping):
         return set()
@@ -357,7 +357,7 @@ def _closed(schema: Schema, *, required: bool) -> dict[str, Any]:
     return copy
 
 
-def _close(schema: Any, required: bool) -> None:
+def _close(schema: object, required: bool) -> None:
     if not isinstance(schema, dict):
         return
     if schema.get("properties"):
@@ -368,7 +368,7 @@ def _close(schema: Any, required: bool) -> None:
         _close(inner, required)
 
 
-def types_of(schema: Any) -> set[str]:
+def types_of(schema: object) -> set[str]:
     """Return the JSON types that a schema states in ``type``, ``enum``, ``anyOf`` and ``oneOf``.
     Empty if it states none. For a value of ``enum`` that is not a string, the type is ``other``."""
     if not isinstance(schema, Mapping):
@@ -410,7 +410,7 @@ class _ObjectForms:
         self._root = root
         self._computed: dict[tuple[int, int], list[Schema]] = {}
 
-    def forms_of(self, schema: Any, depth: int) -> list[Schema]:
+    def forms_of(self, schema: object, depth: int) -> list[Schema]:
         """Return the alternative object schemas that ``schema`` allows. ``depth``: how many more
         levels of references and alternatives are followed."""
         if not isinstance(schema, Mapping) or not depth:
@@ -469,7 +469,7 @@ def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:
     return shared
 
 
-def _moved(value: Any, to: str) -> Any:
+def _moved(value: object, to: str) -> Any:
     """Return ``value`` with its references changed to the paths that ``bundle_definitions`` uses.
     ``to``: the number of the schema to which ``value`` belongs."""
     if isinstance(value, list):

@@ -123,7 +123,7 @@ class Parameters:
         return alone
 
     def _one(
-        self, rules: LarkRules, name: str, key: str, schema: Any, shared: Mapping[str, Any]
+        self, rules: LarkRules, name: str, key: str, schema: object, shared: Mapping[str, Any]
     ) -> str:
         """Return the rule for one parameter. ``name``: the name of the rule. ``key``, ``schema``:
         the parameter's name and schema. ``shared``: keywords such as ``$defs`` that the schema

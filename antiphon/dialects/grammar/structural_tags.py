@@ -86,7 +86,7 @@ class _Writer:
         self.rules.append(f"{name}{attributes}: {body}")
         return name
 
-    def body(self, raw: Any, path: str, ends: tuple[str, ...] = (), depth: int = 0) -> str:
+    def body(self, raw: object, path: str, ends: tuple[str, ...] = (), depth: int = 0) -> str:
         """Return the body of a rule that matches the format ``raw`` and, after it, one of the texts
         ``ends``. If ``ends`` is empty, the rule matches only the format."""
         self._count += 1
@@ -288,7 +288,7 @@ def _any_of(texts: Sequence[str]) -> str:
     return f"({' | '.join(map(_literal, texts))})" if texts else ""
 
 
-def _is_unlimited(raw: Any, depth: int = 0) -> bool:
+def _is_unlimited(raw: object, depth: int = 0) -> bool:
     """Return whether a format is free text or ends with free text. The end of such a format can be
     recognized only by the text that follows it. (A format is a part of a structural tag.) ``raw``:
     the format. ``depth``: its nesting depth."""

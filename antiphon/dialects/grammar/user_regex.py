@@ -135,7 +135,7 @@ class RegexRewriter:
         form = "".join(self._escapes.get(char, char) for char in text)
         return json.dumps(form, ensure_ascii=False)
 
-    def _node(self, op: Any, argument: Any, dotall: bool, any_case: bool) -> str:
+    def _node(self, op: object, argument: object, dotall: bool, any_case: bool) -> str:
         read = getattr(self, f"_{str(op).lower()}", None)
         if read is None:
             raise UnwritableGrammar(f"'{str(op).lower()}' in a regex cannot be enforced")
@@ -147,7 +147,7 @@ class RegexRewriter:
     def _not_literal(self, code: int, dotall: bool, any_case: bool) -> str:
         return self.chars(class_member(code), True, any_case)
 
-    def _any(self, _: Any, dotall: bool, any_case: bool) -> str:
+    def _any(self, _: object, dotall: bool, any_case: bool) -> str:
         return self.chars(r"\s\S" if dotall else r"\n", not dotall, False)
 
     def _in(self, items: Any, dotall: bool, any_case: bool) -> str:
@@ -173,7 +173,7 @@ class RegexRewriter:
         any_case = (any_case or bool(on & re.I)) and not off & re.I
         return f"({self.sequence(tree, dotall, any_case)})"
 
-    def _at(self, argument: Any, dotall: bool, any_case: bool) -> str:
+    def _at(self, argument: object, dotall: bool, any_case: bool) -> str:
         """Return ``""`` for an anchor at the start or the end of the text, because the whole text
         must match anyway. Raises ``UnwritableGrammar`` for a word boundary. ``argument``: the kind
         of anchor or boundary, as ``re`` names it."""

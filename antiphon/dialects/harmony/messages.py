@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -158,7 +157,7 @@ class _ConversationBuilder(Builder):
     def reasoning(self, text: str) -> None:
         self._messages.append(HarmonyMessage(author=ASSISTANT, text=text, channel="analysis"))
 
-    def call(self, call_id: str, name: str, arguments: Any) -> None:
+    def call(self, call_id: str, name: str, arguments: object) -> None:
         recipient = self._recipient(name)
         if recipient == PYTHON and isinstance(arguments, dict):
             text = str(arguments.get("input", ""))
@@ -188,5 +187,5 @@ def _channel(recipient: str) -> str:
     return "commentary" if recipient.startswith(FUNCTIONS) else "analysis"
 
 
-def _dump(arguments: Any) -> str:
+def _dump(arguments: object) -> str:
     return json.dumps(arguments, ensure_ascii=False)

@@ -57,7 +57,7 @@ class _Simplifier:
         self._whole = whole
         self._left = _MAX_SCHEMAS
 
-    def simplify(self, schema: Any, within: tuple[str, ...], depth: int = 0) -> Schema:
+    def simplify(self, schema: object, within: tuple[str, ...], depth: int = 0) -> Schema:
         """Simplify the complete schema or a subschema. ``within``: the references that were
         followed on the way to this schema. ``depth``: the nesting depth of this schema.
 
@@ -195,7 +195,7 @@ def _words(schema: Schema) -> list[str]:
     return [value for value in _values(schema) if isinstance(value, str)]
 
 
-def _is_null(schema: Any) -> bool:
+def _is_null(schema: object) -> bool:
     return isinstance(schema, Mapping) and (
         schema.get("type") == "null" or ("const" in schema and schema["const"] is None)
     )

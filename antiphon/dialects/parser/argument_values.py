@@ -79,7 +79,7 @@ class PropertyTypes:
             self._properties[key] = frozenset[str]().union(*types)
         return self._properties[key]
 
-    def _types(self, schema: Any, depth: int) -> frozenset[str]:
+    def _types(self, schema: object, depth: int) -> frozenset[str]:
         if not isinstance(schema, Mapping) or not depth:
             return frozenset()
         key = (id(schema), depth)
@@ -106,7 +106,7 @@ def _constants(schema: Json) -> tuple[Any, ...]:
     return (schema["const"],) if "const" in schema else ()
 
 
-def _member(mapping: Any, key: str) -> Any:
+def _member(mapping: object, key: str) -> Any:
     return mapping.get(key) if isinstance(mapping, Mapping) else None
 
 
@@ -136,7 +136,7 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     return dump(text.replace(QUOTE, ""))
 
 
-def _fits(value: Any, types: frozenset[str]) -> bool:
+def _fits(value: object, types: frozenset[str]) -> bool:
     name = _NAMES[type(value)]
     return name in types or (name == "integer" and "number" in types)
 

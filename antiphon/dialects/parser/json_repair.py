@@ -353,5 +353,5 @@ class JsonRepair:
         return len(text)
 
 
-def _mapping(value: Any) -> Json:
+def _mapping(value: object) -> Json:
     return value if isinstance(value, Mapping) else {}

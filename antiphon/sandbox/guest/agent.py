@@ -205,7 +205,7 @@ class _KernelExchange:
     ``answer`` is None until a whole frame has arrived. It stays None if the frame is malformed.
     """
 
-    def __init__(self, connection: socket.socket, request: Any) -> None:
+    def __init__(self, connection: socket.socket, request: object) -> None:
         connection.setblocking(False)
         self.fd = connection.fileno()
         self.answer: Any = None

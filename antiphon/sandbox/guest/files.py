@@ -22,7 +22,7 @@ MAX_FILES = 1000
 MAX_HOLE_BYTES = 1 << 20
 
 
-def list_files(request: Any) -> Any:
+def list_files(request: object) -> Any:
     """Return the path, size and modification time of each regular file, for at most ``MAX_FILES``
     files. Files in hidden folders are left out."""
     listed: list[list[Any]] = []

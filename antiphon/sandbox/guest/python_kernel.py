@@ -45,7 +45,7 @@ def _read_exactly(fd: int, size: int) -> bytes | None:
     return b"".join(pieces)
 
 
-def send_frame(fd: int, frame: Any) -> None:
+def send_frame(fd: int, frame: object) -> None:
     """Write a frame (four bytes of length, then JSON) to ``fd``. ``frame``: the content of the
     frame, which is encoded as JSON."""
     body = json.dumps(frame).encode()
@@ -97,7 +97,7 @@ class Kernel:
                 sys.stderr.write(f"{type(error).__name__}: {error}\n")
             send_frame(self.control_fd, {"ok": ok, "images": self.images[:20]})
 
-    def interrupt(self, number: int, frame: Any) -> None:
+    def interrupt(self, number: int, frame: object) -> None:
         """Handle SIGINT: raise ``KeyboardInterrupt`` in the running code, at most once per cell
         (one piece of code to run). Later signals are ignored, because they could interrupt the
         kernel's own code."""
@@ -161,7 +161,7 @@ class Kernel:
         lines = traceback.format_exception(type(error), error, trace)
         sys.stderr.write("".join(lines))
 
-    def display(self, *values: Any) -> None:
+    def display(self, *values: object) -> None:
         """Display values. A value with a PNG representation is saved as an image file. Other values
         are printed."""
         for value in values:

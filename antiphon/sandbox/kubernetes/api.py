@@ -211,7 +211,7 @@ class KubernetesApi:
         """Close the connections to the Kubernetes API."""
         await self._session.close()
 
-    async def _send(self, method: str, path: str, body: Any = None) -> bytes:
+    async def _send(self, method: str, path: str, body: object = None) -> bytes:
         import aiohttp
 
         url = f"{self._url}{_GROUP}/namespaces/{self.namespace}/{path}"
