@@ -64,7 +64,7 @@ class Server:
             return [each["slug"] for each in listed["models"]]
         return [each["id"] for each in listed["data"]]
 
-    def events(self, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+    def events(self, body: Mapping[str, object]) -> Generator[dict[str, Any], None, None]:
         """Create a response and yield its events. Raises ``RequestFailed``.
 
         If the caller closes the iterator, the connection is closed, and the server cancels the
@@ -90,7 +90,7 @@ class Server:
             if answer.length:  # http.client reports this only if it reads the whole body at once
                 raise http.client.IncompleteRead(b"", answer.length)
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> Any:
         """Send ``body`` and return the JSON of the answer. Raises ``RequestFailed``."""
         with self._request("POST", path, body) as answer:
             return json.load(answer)
@@ -102,7 +102,7 @@ class Server:
             return json.load(answer)
 
     def stream(
-        self, path: str, body: Mapping[str, Any] | None = None
+        self, path: str, body: Mapping[str, object] | None = None
     ) -> Generator[dict[str, Any], None, None]:
         """Send ``body`` and yield the events of the answer. Raises ``RequestFailed``."""
         with self._request("POST", path, body) as answer:
@@ -119,7 +119,7 @@ class Server:
 
     @contextlib.contextmanager
     def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
+        self, method: str, path: str, body: Mapping[str, object] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         connection = self._kind(self._host, self._port, timeout=_CONNECT_S)
         try:

@@ -36,7 +36,7 @@ STORE_FLAG = "--store"
 _PATH = "/antiphon/keys"
 
 
-def new_key(loaded: LoadedSettings, fields: Mapping[str, Any]) -> str:
+def new_key(loaded: LoadedSettings, fields: Mapping[str, object]) -> str:
     """Create an API key and return its value, the secret. ``fields``: the fields of
     ``CreateApiKey``. Raises ``SetupError``."""
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -52,7 +52,7 @@ async def load(
     *,
     key: str | None = None,
     model: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> UpstreamReranker:
     """Return the reranker for a model on another server, whose address is ``url``.
 
@@ -82,7 +82,7 @@ class UpstreamReranker:
     ``body``: extra fields for the body of every request.
     """
 
-    def __init__(self, upstream: Upstream, body: Mapping[str, Any]) -> None:
+    def __init__(self, upstream: Upstream, body: Mapping[str, object]) -> None:
         self._upstream = upstream
         self._body = dict(body)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.upstream.client import Upstream
@@ -29,7 +28,7 @@ async def load(
     key: str | None = None,
     model: str | None = None,
     prefixes: Prefixes | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> UpstreamEmbedder:
     """Return the embedder for a model on another server, whose address is ``url``.
 
@@ -69,7 +68,7 @@ class UpstreamEmbedder:
     vocabulary_size: int | None = None
     dimensions = 0
 
-    def __init__(self, upstream: Upstream, body: Mapping[str, Any], prefixes: Prefixes) -> None:
+    def __init__(self, upstream: Upstream, body: Mapping[str, object], prefixes: Prefixes) -> None:
         self._upstream = upstream
         self._body = dict(body)
         self._prefixes = prefixes

@@ -158,7 +158,7 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socke
     return sockets
 
 
-def _listener(family: int, address: tuple[Any, ...], reuse_port: bool) -> socket.socket:
+def _listener(family: int, address: tuple[object, ...], reuse_port: bool) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if sys.platform != "win32":  # on Windows it would let two servers share a port

@@ -93,7 +93,7 @@ class HttpCalls:
         raise PeerLost(is_gone=False)
 
     async def _answers(
-        self, method: str, arguments: tuple[Any, ...]
+        self, method: str, arguments: tuple[object, ...]
     ) -> AsyncGenerator[CallMessage, None]:
         """Send a call. Yield the items that the method yields, and then its result. Raises the
         error of the method, or ``PeerLost``."""

@@ -34,7 +34,9 @@ class Method:
             tuple[tuple(hints.values())] if hints else tuple[()]  # type: ignore[misc]
         ).decode
 
-    async def answers(self, call: int, arguments: tuple[Any, ...]) -> AsyncGenerator[bytes, None]:
+    async def answers(
+        self, call: int, arguments: tuple[object, ...]
+    ) -> AsyncGenerator[bytes, None]:
         """Run the method and yield its encoded answers: the items if the method is an async
         generator, then the result or the error. ``call``: the number of the call."""
         try:

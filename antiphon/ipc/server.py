@@ -116,7 +116,9 @@ class _Connection:
             return
         self._calls.start(self._run(message.call, method, arguments), key=message.call)
 
-    def _call_plain(self, message: CallMessage, method: Method, arguments: tuple[Any, ...]) -> None:
+    def _call_plain(
+        self, message: CallMessage, method: Method, arguments: tuple[object, ...]
+    ) -> None:
         try:
             result = method.function(*arguments)
         except Exception as error:
@@ -125,7 +127,7 @@ class _Connection:
         if message.kind is MessageKind.CALL:
             self.frames.send(encode((MessageKind.RESULT, message.call, "", result)))
 
-    async def _run(self, call: int, method: Method, arguments: tuple[Any, ...]) -> None:
+    async def _run(self, call: int, method: Method, arguments: tuple[object, ...]) -> None:
         try:
             async with aclosing(method.answers(call, arguments)) as answers:
                 async for answer in answers:

@@ -112,7 +112,7 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
     return f"{where}: {said.replace('`object`', 'a table').replace('`', '')}"
 
 
-def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
+def _accepts(cls: type[_Row], table: Mapping[str, object], path: Sequence[str]) -> bool:
     """Return whether a format is valid after ``_only`` has removed the entries that are not on
     ``path``. If it is still invalid, the invalid entry is on ``path``.
 
@@ -145,7 +145,7 @@ def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
     return {**table, key: {name: _only(inner, rest) if rest else inner}}
 
 
-def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterator[str]:
+def _unknown(cls: type[Struct], table: Mapping[str, object], where: str) -> Iterator[str]:
     """Yield the path of each unknown key in ``table`` and in its inner tables. The fields of
     ``cls`` are the known keys of ``table``. ``where``: the path of ``table``. Each yielded path
     begins with ``where``."""

@@ -98,7 +98,7 @@ class Draft:
         #: List fields to which events append values → the values so far.
         self.appended_values: dict[str, tuple[Any, ...]] = {}
 
-    def append_field(self, field: str, values: tuple[Any, ...]) -> None:
+    def append_field(self, field: str, values: tuple[object, ...]) -> None:
         """Append values to a list field of the item."""
         self.appended_values[field] = (*self.appended_values.get(field, ()), *values)
 

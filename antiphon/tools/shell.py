@@ -144,7 +144,7 @@ class ShellProvider:
     async def _hosted(
         self,
         containers: ContainerRegistry,
-        environment: Mapping[str, Any],
+        environment: Mapping[str, object],
         response: ResponseContext,
     ) -> AsyncIterator[Toolset]:
         try:

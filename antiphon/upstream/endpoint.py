@@ -53,7 +53,7 @@ class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def open_upstream(
-    name: str, url: str, key: str | None, options: Mapping[str, Any]
+    name: str, url: str, key: str | None, options: Mapping[str, object]
 ) -> tuple[Upstream, EndpointOptions]:
     """Build the client for the upstream of the model ``name``. Returns the client and the parsed
     options. Raises ``SetupError``."""

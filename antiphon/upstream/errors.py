@@ -290,6 +290,6 @@ def _validation_errors(value: object) -> list[Mapping[str, Any]]:
     return [fault for fault in faults[:5] if isinstance(fault, Mapping)]
 
 
-def _dotted_location(fault: Mapping[str, Any]) -> str:
+def _dotted_location(fault: Mapping[str, object]) -> str:
     loc = fault.get("loc")
     return ".".join(map(str, loc)) if isinstance(loc, list) else ""

@@ -26,7 +26,7 @@ _RECOMMENDED: Mapping[str, str] = {
 }
 
 
-def recommended_options(generation: Mapping[str, Any]) -> dict[str, Any]:
+def recommended_options(generation: Mapping[str, object]) -> dict[str, Any]:
     """Return the sampling values that a model's files recommend, keyed by the field names of
     ``Options``. ``generation``: the same values, keyed by the names that the model's files use."""
     return {

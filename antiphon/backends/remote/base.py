@@ -116,8 +116,8 @@ class RemoteBackend(Backend, ABC):
         model: str,
         *,
         context_size: int | None = None,
-        body: Mapping[str, Any] | None = None,
-        template: Mapping[str, Any] | None = None,
+        body: Mapping[str, object] | None = None,
+        template: Mapping[str, object] | None = None,
     ) -> None:
         self.upstream = upstream
         self.url = f"{upstream.versioned_url}/{self.path}"

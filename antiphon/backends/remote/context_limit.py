@@ -75,18 +75,18 @@ async def count_tokens(
     return await asyncio.to_thread(_lower_bound, request), False
 
 
-async def _count_with_vllm(upstream: Upstream, request: Mapping[str, Any]) -> int | None:
+async def _count_with_vllm(upstream: Upstream, request: Mapping[str, object]) -> int | None:
     answer = await _ask(upstream, "tokenize", _vllm_request(request))
     return _whole_number(answer.get("count"))
 
 
-def _vllm_request(request: Mapping[str, Any]) -> dict[str, Any]:
+def _vllm_request(request: Mapping[str, object]) -> dict[str, Any]:
     if "messages" not in request:
         return {"model": request["model"], "prompt": _joined_text(request)}
     return {"model": request["model"], **_template_fields(request), "add_generation_prompt": True}
 
 
-async def _count_with_llama_server(upstream: Upstream, request: Mapping[str, Any]) -> int | None:
+async def _count_with_llama_server(upstream: Upstream, request: Mapping[str, object]) -> int | None:
     text: Any = _joined_text(request)
     if "messages" in request:
         answer = await _ask(upstream, "apply-template", _template_fields(request))
@@ -96,7 +96,7 @@ async def _count_with_llama_server(upstream: Upstream, request: Mapping[str, Any
     return len(tokens) if isinstance(tokens, list) else None
 
 
-async def _count_with_antiphon(upstream: Upstream, request: Mapping[str, Any]) -> int | None:
+async def _count_with_antiphon(upstream: Upstream, request: Mapping[str, object]) -> int | None:
     body = {name: request[name] for name in _INPUT_FIELDS if name in request}
     url = f"{upstream.versioned_url}/responses/input_tokens"
     answer = await upstream.request_json(url, body, wait_s=_COUNT_S)
@@ -131,7 +131,7 @@ def _text_parts(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": [part for part in content if part.get("type") == "text"]}
 
 
-def _joined_text(request: Mapping[str, Any]) -> str:
+def _joined_text(request: Mapping[str, object]) -> str:
     inputs = [request.get(name) for name in ("instructions", "messages", "input", "tools")]
     return "\n".join(_texts(inputs))
 
@@ -151,7 +151,7 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(member)
 
 
-def _lower_bound(request: Mapping[str, Any]) -> int:
+def _lower_bound(request: Mapping[str, object]) -> int:
     text = _joined_text(request)
     return sum(map(len, text.split())) // _MAX_TOKEN_CHARS
 

@@ -7,7 +7,7 @@ first text arrives.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -91,7 +91,7 @@ class DeltaBuilder:
         if self.open == "message" and self._channel == "text":
             self.out.append(Annotate(annotation))
 
-    def progress(self, name: str, fields: Mapping[str, Any] | None = None) -> None:
+    def progress(self, name: str, fields: Mapping[str, object] | None = None) -> None:
         """Add an event about the progress of the open item, such as ``searching``. The event is
         dropped if the open item is of a kind that has no event of this name."""
         if self._item_kind is not None and name in self._item_kind.progress:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
@@ -37,9 +37,9 @@ async def create_chat_backend(
     context_size: int | None = None,
     reasoning_format: str | None = None,
     formats: Formats = SHIPPED,
-    template: Mapping[str, Any] | None = None,
+    template: Mapping[str, object] | None = None,
     adapters: Mapping[str, str] | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> ChatCompletionsBackend:
     """Create the backend for an upstream server that offers the Chat Completions API.
 
@@ -78,8 +78,8 @@ async def create_responses_backend(
     key: str | None = None,
     model: str | None = None,
     context_size: int | None = None,
-    template: Mapping[str, Any] | None = None,
-    options: Mapping[str, Any] | None = None,
+    template: Mapping[str, object] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> ResponsesBackend:
     """Create the backend for an upstream server that offers the Responses API. The arguments have
     the same meaning as in ``create_chat_backend``."""

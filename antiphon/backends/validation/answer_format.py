@@ -9,7 +9,6 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -237,9 +236,9 @@ async def trusted_answer_format(options: Options, grammars: GrammarCache) -> Ans
 
 
 def json_answer_format(
-    schema: Mapping[str, Any],
+    schema: Mapping[str, object],
     grammars: GrammarCache,
-    original: Mapping[str, Any] | None = None,
+    original: Mapping[str, object] | None = None,
     *,
     is_complete: bool = True,
     fault: str = _NO_JSON,

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import structlog
@@ -51,7 +50,7 @@ class SchemaValidator:
     All methods raise ``BackendError`` if the worker could not run.
     """
 
-    def __init__(self, schema: Mapping[str, Any], path: str) -> None:
+    def __init__(self, schema: Mapping[str, object], path: str) -> None:
         self._schema = schema
         self._path = path
 

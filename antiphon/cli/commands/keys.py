@@ -94,7 +94,7 @@ def _with_store(loaded: LoadedSettings, arguments: argparse.Namespace) -> Loaded
 
 
 def _stored_key(
-    loaded: LoadedSettings, arguments: argparse.Namespace, limits: Mapping[str, Any]
+    loaded: LoadedSettings, arguments: argparse.Namespace, limits: Mapping[str, object]
 ) -> None:
     from .. import keys
 

@@ -102,7 +102,7 @@ class ChatDialect:
         reasoning_format: str | None = None,
         tool_format: str | None = None,
         formats: Formats = SHIPPED,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
         images: Literal["apart", "template"] | None = None,
         unreadable: Unreadable = "note",
         today: Callable[[], datetime] = datetime.now,
@@ -366,7 +366,7 @@ class ChatDialect:
         prepared: _PreparedTemplate,
         messages: list[Message],
         tools: Any,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, object],
     ) -> str:
         try:
             text = prepared.template.render(

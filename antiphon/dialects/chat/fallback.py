@@ -39,7 +39,7 @@ For each function call, return the function's name and a json object of its argu
 RESULT_TAGS = ("<tool_response>", "</tool_response>")
 
 
-def tool_prompt(definitions: Iterable[Mapping[str, Any]], tool_format: ToolFormat) -> str:
+def tool_prompt(definitions: Iterable[Mapping[str, object]], tool_format: ToolFormat) -> str:
     """Return the text that describes the tools in a prompt, for templates that do not show tools.
     ``tool_format``: the format in which the model must write calls."""
     lines = (json.dumps(definition, ensure_ascii=False) for definition in definitions)

@@ -147,9 +147,9 @@ class Template:
         self,
         messages: Messages,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
         prompt: bool = True,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> str:
         """Render ``messages`` as text. ``prompt``: whether the start of the model's turn is written
         after the messages.
@@ -177,7 +177,7 @@ class Template:
         except Exception as error:  # a template may raise anything
             raise RenderError(f"{type(error).__name__}: {error}"[:200]) from None
 
-    def _tools_as(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    def _tools_as(self, tools: Sequence[Mapping[str, object]] | None) -> dict[str, Any]:
         """Return the variables that contain the tools and that only some templates read. The
         variable ``functions`` contains the tools as JSON text (for FireFunction). The variable
         ``xml_tools`` contains the unchanged definitions (for SmolLM3). Variables that this template

@@ -176,7 +176,7 @@ class _Samples:
         tools: Any,
         *,
         prompt: bool,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> str:
         if self.required_reasoning_key:
             messages = [

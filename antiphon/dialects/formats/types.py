@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -179,7 +179,7 @@ class CallSyntax(Struct, frozen=True, kw_only=True):
         )
         return first + separator.join(rendered) + last
 
-    def render_arguments(self, values: Mapping[str, Any]) -> str:
+    def render_arguments(self, values: Mapping[str, object]) -> str:
         """Return the arguments of a call as a model writes them."""
         parameter = self.parameter
         if parameter is None:

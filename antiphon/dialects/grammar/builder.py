@@ -145,7 +145,7 @@ class GrammarBuilder:
     # --- answers ---------------------------------------------------------------------------------
 
     def _answer(
-        self, rules: LarkRules, schema: Mapping[str, Any] | None, guide: Guide | None
+        self, rules: LarkRules, schema: Mapping[str, object] | None, guide: Guide | None
     ) -> str:
         """Return the rule for an answer that matches ``schema`` or ``guide``. A guide is a user's
         grammar. Tags that the model may write before and after an answer are optional in this rule.
@@ -164,7 +164,7 @@ class GrammarBuilder:
         rules: LarkRules,
         prompt_tools: PromptTools,
         options: Options,
-        schema: Mapping[str, Any] | None,
+        schema: Mapping[str, object] | None,
     ) -> str:
         """Return the rule for an answer in the requested format. If the model may call tools, the
         rule also allows calls in place of the answer.
@@ -185,7 +185,7 @@ class GrammarBuilder:
         return self._form.bare == "{" and self._form.written.parameter is None
 
     def _answer_or_call(
-        self, answer: Mapping[str, Any], prompt_tools: PromptTools
+        self, answer: Mapping[str, object], prompt_tools: PromptTools
     ) -> dict[str, Any]:
         """Return a schema that matches either the answer or a call that is plain JSON. ``answer``:
         the schema of the answer."""
@@ -217,19 +217,19 @@ class GrammarBuilder:
                 return guided if self._is_enforced(guided, path, strict) else lenient_schema(guided)
         return None
 
-    def _with_layout(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_layout(self, schema: Mapping[str, object]) -> dict[str, Any]:
         """Return the schema with Antiphon's options for llguidance, such as the separators in JSON.
         Options that the schema's author has set are removed."""
         item, key = self.separators
         layout = {**_LAYOUT, "item_separator": item, "key_separator": key}
         return {**llguidance_schema(schema), "x-guidance": layout}
 
-    def _check(self, schema: Mapping[str, Any], path: str) -> None:
+    def _check(self, schema: Mapping[str, object], path: str) -> None:
         """Raise ``InvalidRequest`` if the schema cannot be enforced. ``path``: its path in the
         request. The result for a valid schema is cached."""
         self._check_cached(json.dumps(schema), path)
 
-    def _is_enforced(self, schema: Mapping[str, Any], path: str, strict: bool) -> bool:
+    def _is_enforced(self, schema: Mapping[str, object], path: str, strict: bool) -> bool:
         """Return whether a grammar enforces the whole schema. The function does the same as
         ``is_enforced`` and caches the result for a schema that is fully enforced."""
         try:
@@ -463,5 +463,5 @@ def is_partial(schema: Mapping[str, Any] | None) -> bool:
     return schema is not None and bool(schema["x-guidance"].get("lenient"))
 
 
-def _without_layout(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _without_layout(schema: Mapping[str, object]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "x-guidance"}

@@ -34,12 +34,12 @@ _KEY = "/[A-Za-z_][A-Za-z0-9_.\\-]{0,63}/"
 _MOST = 16
 
 
-def json_rule(schema: Mapping[str, Any]) -> str:
+def json_rule(schema: Mapping[str, object]) -> str:
     """Return the rule for a JSON text that matches a schema."""
     return "%json " + json.dumps(schema, ensure_ascii=False)
 
 
-def _pythons(schema: Mapping[str, Any]) -> list[str]:
+def _pythons(schema: Mapping[str, object]) -> list[str]:
     """Return grammar rules for values in Python's spelling, such as ``True``. There is one rule for
     each type that the schema allows and whose values Python spells differently from JSON. Returns
     no rules if the schema restricts anything other than the type."""
@@ -58,7 +58,7 @@ class Parameters:
         self._spelling = spelling
         self._form = form
 
-    def rule_for(self, rules: LarkRules, name: str, schema: Mapping[str, Any]) -> str:
+    def rule_for(self, rules: LarkRules, name: str, schema: Mapping[str, object]) -> str:
         """Return the rule for the parameters of a call. ``schema``: the schema of the arguments.
         ``name``: the start of the names of the rules that are added to ``rules``.
 
@@ -123,7 +123,7 @@ class Parameters:
         return alone
 
     def _one(
-        self, rules: LarkRules, name: str, key: str, schema: object, shared: Mapping[str, Any]
+        self, rules: LarkRules, name: str, key: str, schema: object, shared: Mapping[str, object]
     ) -> str:
         """Return the rule for one parameter. ``name``: the name of the rule. ``key``, ``schema``:
         the parameter's name and schema. ``shared``: keywords such as ``$defs`` that the schema

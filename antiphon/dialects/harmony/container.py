@@ -114,7 +114,7 @@ def _script(words: list[str]) -> str:
     return shlex.join(words)
 
 
-def _prelude(arguments: Mapping[str, Any]) -> str:
+def _prelude(arguments: Mapping[str, object]) -> str:
     """Return the lines of shell code that must precede the command. The lines change to the folder
     ``workdir`` and set the environment variables ``env``. ``arguments``: the arguments of the call,
     which may contain ``workdir`` and ``env``."""

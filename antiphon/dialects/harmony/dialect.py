@@ -66,7 +66,7 @@ class HarmonyDialect:
         tokenizer: Tokenizer,
         encoding: HarmonyEncoding,
         *,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
         unreadable: Unreadable = "note",
         today: Callable[[], datetime] = datetime.now,
     ) -> None:
@@ -206,7 +206,7 @@ def _check_vocabulary(card: ModelCard, tokenizer: Tokenizer, encoding: HarmonyEn
         )
 
 
-def _invalid_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _invalid_settings(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the name of each invalid setting, and the reason why it is invalid."""
     for name, value in settings.items():
         if name not in SETTINGS:

@@ -37,7 +37,7 @@ _IMPLIED_TYPES: Mapping[str, str] = {
 }
 
 
-def plain_schema(schema: Mapping[str, Any]) -> Schema | None:
+def plain_schema(schema: Mapping[str, object]) -> Schema | None:
     """Simplify the schema of a function's arguments, so that the harmony library can show it.
     Return None if the function has no arguments."""
     plain = _Simplifier(schema).simplify(schema, ())
@@ -53,7 +53,7 @@ class _Simplifier:
     """Simplifies one JSON schema for the harmony library, which writes it as a TypeScript type.
     ``whole``: the complete schema. References (``$ref``) are looked up in it."""
 
-    def __init__(self, whole: Mapping[str, Any]) -> None:
+    def __init__(self, whole: Mapping[str, object]) -> None:
         self._whole = whole
         self._left = _MAX_SCHEMAS
 
@@ -143,7 +143,7 @@ class _Simplifier:
         return value if isinstance(value, Mapping) else None
 
     def _merged(
-        self, schema: Schema, parts: Iterable[Any], within: tuple[str, ...]
+        self, schema: Schema, parts: Iterable[object], within: tuple[str, ...]
     ) -> tuple[Schema, tuple[str, ...]]:
         """Merge all schemas in ``parts`` with the keywords of ``schema`` other than ``allOf``.
         ``parts``: the value of ``allOf``. ``within``: the references that were followed before this

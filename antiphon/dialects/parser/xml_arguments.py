@@ -55,7 +55,7 @@ class _Element:
     - ``children``: the elements inside it, as pairs of name and JSON text.
     """
 
-    def __init__(self, name: str, types: frozenset[str], schema: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, types: frozenset[str], schema: Mapping[str, object]) -> None:
         self.name = name
         #: Whether its value is text, so that other tags in it are text.
         self.is_plain = bool(types) and ("string" in types or not types & _NESTED)
@@ -251,7 +251,7 @@ class XmlArgumentReader:
         return self._types.types_for(name)
 
 
-def _child_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _child_schema(schema: Mapping[str, object], name: str) -> Mapping[str, Any]:
     """Return the schema of the element ``name`` inside an element with the schema ``schema``.
     Returns an empty mapping if ``schema`` does not describe the inner element."""
     properties = schema.get("properties")

@@ -47,7 +47,7 @@ class Schemas(Struct, frozen=True):
     components: Mapping[str, Json]
 
 
-def sent_schemas(types: Sequence[Any], unions: Mapping[str, Any]) -> Schemas:
+def sent_schemas(types: Sequence[object], unions: Mapping[str, object]) -> Schemas:
     """Return the schemas of ``types`` for responses: they describe the JSON that the server sends.
     ``unions``: component name → union type. Each of these union types becomes a separate component.
     """
@@ -139,7 +139,9 @@ def used_components(schema: object, components: Mapping[str, Json]) -> dict[str,
 
 
 def _generate(
-    types: Sequence[Any], unions: Mapping[str, Any], describe: Callable[[type[Struct], Json], Json]
+    types: Sequence[object],
+    unions: Mapping[str, object],
+    describe: Callable[[type[Struct], Json], Json],
 ) -> Schemas:
     every = [*types, *unions.values()]
     classes = {_generated_name(cls): cls for cls in _struct_classes(every)}
@@ -175,7 +177,7 @@ def _generated_name(cls: Any) -> str:
     return _NOT_IN_NAMES.sub("_", name)
 
 
-def _generic_name(cls: Any, unions: Mapping[str, Any]) -> str:
+def _generic_name(cls: Any, unions: Mapping[str, object]) -> str:
     """Return a readable name of a generic type: ``ItemPage`` for ``Page[Item]``."""
     names = [
         next((name for name, union in unions.items() if union == arg), None) or arg.__name__
@@ -190,7 +192,7 @@ def _plain(schema: object) -> Json:
     return plain
 
 
-def _struct_classes(types: Iterable[Any]) -> Iterator[type[Struct]]:
+def _struct_classes(types: Iterable[object]) -> Iterator[type[Struct]]:
     """Yield every struct that the types contain."""
     seen: set[type[Struct]] = set()
     stack: list[Any] = list(msgspec.inspect.multi_type_info(types))

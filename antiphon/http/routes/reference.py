@@ -21,7 +21,7 @@ class ReferenceRoutes:
     page are each built at the first request for them, in a thread. ``routes``: all routes of the
     app."""
 
-    def __init__(self, routes: Sequence[Any]) -> None:
+    def __init__(self, routes: Sequence[object]) -> None:
         self._routes = routes
         self._lock = asyncio.Lock()
         self._document: dict[str, Any] | None = None

@@ -33,7 +33,7 @@ DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 
 
 def apply_defaults(
-    request: CreateResponse, defaults: Mapping[str, Any], budgets: Mapping[str, int] = {}
+    request: CreateResponse, defaults: Mapping[str, object], budgets: Mapping[str, int] = {}
 ) -> CreateResponse:
     """Return the request with default values in the fields that the client has not set. The values
     come from ``defaults``, the model's defaults, or else from ``DEFAULT_SAMPLING``. So the response

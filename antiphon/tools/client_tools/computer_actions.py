@@ -21,7 +21,7 @@ _SCREENSHOT: Json = {"type": "screenshot"}
 _MAX_COORDINATE = 2**31
 
 
-def computer_actions(arguments: Mapping[str, Any]) -> list[Json]:
+def computer_actions(arguments: Mapping[str, object]) -> list[Json]:
     """Return the actions of a computer call. The model writes them in the argument ``actions`` or
     ``action``. If both are missing, the arguments themselves are one action.
 

@@ -35,7 +35,7 @@ class ImageSources(Struct, frozen=True):
     fetcher: Fetcher | None
     max_bytes: int
 
-    async def read(self, tenant: str, reference: Mapping[str, Any]) -> Image:
+    async def read(self, tenant: str, reference: Mapping[str, object]) -> Image:
         """Load the image to which ``file_id`` or ``image_url`` in ``reference`` refers. Raises
         ``ToolError``."""
         try:

@@ -100,7 +100,7 @@ class ImagesApi:
         url: str,
         *,
         key: str | None,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, object],
         fetcher: Fetcher | None,
         max_bytes: int,
     ) -> ImagesApi:
@@ -219,7 +219,7 @@ class ImagesApi:
             usage=_parse_usage(payload.get("usage")),
         )
 
-    async def _decode_image(self, entry: Mapping[str, Any]) -> Image:
+    async def _decode_image(self, entry: Mapping[str, object]) -> Image:
         encoded, url = entry.get("b64_json"), entry.get("url")
         if isinstance(encoded, str) and encoded:
             if len(encoded) > self._max_bytes * 4 // 3 + 4:
@@ -250,7 +250,7 @@ class ImagesApi:
             raise BackendError(f"The upstream's image cannot be fetched: {failed}.") from None
 
 
-def _text(payload: Mapping[str, Any], name: str) -> str | None:
+def _text(payload: Mapping[str, object], name: str) -> str | None:
     value = payload.get(name)
     return value if isinstance(value, str) and value else None
 
@@ -268,7 +268,7 @@ def _parse_usage(payload: object) -> dict[str, Any]:
     return usage
 
 
-def _multipart(fields: Mapping[str, Any], task: ImageTask) -> tuple[str, bytes]:
+def _multipart(fields: Mapping[str, object], task: ImageTask) -> tuple[str, bytes]:
     """Return the content type and the body of a ``multipart/form-data`` request (RFC 7578). Its
     files and fields are encoded as OpenAI's clients encode them."""
     field_name = "image" if len(task.images) == 1 else "image[]"

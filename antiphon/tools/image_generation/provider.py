@@ -225,7 +225,7 @@ class _ImageSession:
             usage={"image_gen": generated.usage} if generated.usage else {},
         )
 
-    async def _build_task(self, arguments: Mapping[str, Any]) -> ImageTask:
+    async def _build_task(self, arguments: Mapping[str, object]) -> ImageTask:
         """Build the task for the image generator from the arguments of a call. Raises ``ToolError``
         for invalid arguments."""
         prompt = arguments.get("prompt")

@@ -180,7 +180,7 @@ def _search_function(tool: ListedTool) -> ToolFunction | None:
     )
 
 
-def _action(tool: ListedTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _action(tool: ListedTool, arguments: Mapping[str, object]) -> dict[str, Any]:
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
     match _action_kind(tool):
         case "find_in_page":

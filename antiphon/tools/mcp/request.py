@@ -144,7 +144,7 @@ def _parse_filter(value: object, path: str) -> Rule:
     )
 
 
-def _check_fields(value: Mapping[str, Any], approved: Iterable[str], path: str) -> None:
+def _check_fields(value: Mapping[str, object], approved: Iterable[str], path: str) -> None:
     for name in value:
         if name not in approved:
             raise InvalidRequest(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 __all__ = ["function_declaration", "property_access", "schema_type"]
 
@@ -68,7 +67,7 @@ def _inner_type(schema: object, depth: int) -> str:
     return f"({text})" if " | " in text or " & " in text else text
 
 
-def _object_type(schema: Mapping[str, Any], depth: int) -> str:
+def _object_type(schema: Mapping[str, object], depth: int) -> str:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         return f"Record<string, {schema_type(schema.get('additionalProperties'), depth + 1)}>"

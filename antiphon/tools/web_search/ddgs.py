@@ -129,7 +129,7 @@ def _with_domains(query: str, options: SearchOptions) -> str:
     )
 
 
-def _parse_result(result: Mapping[str, Any]) -> SearchResult | None:
+def _parse_result(result: Mapping[str, object]) -> SearchResult | None:
     url = str(result.get("href") or "")
     if not url.startswith(("http://", "https://")):
         return None

@@ -195,11 +195,11 @@ def _call_fields(name: str, arguments: str) -> Mapping[str, Any]:
     return {"action": action}
 
 
-async def _search(browser: Browser, arguments: Mapping[str, Any], cursor: int) -> StepResult:
+async def _search(browser: Browser, arguments: Mapping[str, object], cursor: int) -> StepResult:
     return await browser.search(_required_text(arguments, "query"), step_cursor=cursor)
 
 
-async def _open(browser: Browser, arguments: Mapping[str, Any], cursor: int) -> StepResult:
+async def _open(browser: Browser, arguments: Mapping[str, object], cursor: int) -> StepResult:
     id = arguments.get("id")
     if isinstance(id, str) and _NUMBER.fullmatch(id.strip()):
         id = int(id)
@@ -215,7 +215,7 @@ async def _open(browser: Browser, arguments: Mapping[str, Any], cursor: int) -> 
     )
 
 
-async def _find(browser: Browser, arguments: Mapping[str, Any], cursor: int) -> StepResult:
+async def _find(browser: Browser, arguments: Mapping[str, object], cursor: int) -> StepResult:
     return await browser.find(
         _required_text(arguments, "pattern"), _optional_int(arguments, "cursor"), step_cursor=cursor
     )
@@ -265,14 +265,14 @@ def _function(name: str, location: str) -> tl.Function:
     )
 
 
-def _required_text(arguments: Mapping[str, Any], name: str) -> str:
+def _required_text(arguments: Mapping[str, object], name: str) -> str:
     value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
         raise ToolError(f"'{name}' is missing.")
     return value.strip()
 
 
-def _optional_int(arguments: Mapping[str, Any], name: str) -> int | None:
+def _optional_int(arguments: Mapping[str, object], name: str) -> int | None:
     value = arguments.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
         return None

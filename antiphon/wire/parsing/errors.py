@@ -65,7 +65,7 @@ def truncated(value: object) -> str:
     return text if len(text) <= _MAX_VALUE_CHARS else text[:_MAX_VALUE_CHARS] + "…"
 
 
-def _quoted(values: Iterable[Any]) -> str:
+def _quoted(values: Iterable[object]) -> str:
     words = [f"'{value}'" for value in values]
     if len(words) < 2:
         return "".join(words)
@@ -95,7 +95,7 @@ def invalid_type(path: str, expected: str, got: str) -> InvalidRequest:
     )
 
 
-def invalid_value(path: str, value: str, supported: Iterable[Any] = ()) -> InvalidRequest:
+def invalid_value(path: str, value: str, supported: Iterable[object] = ()) -> InvalidRequest:
     """Return the error for a value that is not supported. ``supported``: the supported values, if
     they can be listed.
     """
@@ -195,7 +195,7 @@ _PATH_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
 def translate_validation_error(
-    error: msgspec.ValidationError, path: str, raw: object, supported: Iterable[Any] = ()
+    error: msgspec.ValidationError, path: str, raw: object, supported: Iterable[object] = ()
 ) -> InvalidRequest:
     """Translate a validation error of msgspec into OpenAI's wording.
 

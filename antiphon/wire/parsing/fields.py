@@ -59,7 +59,7 @@ def read_object(raw: object, path: str) -> Json:
     return drop_nulls(raw)
 
 
-def known_fields(raw: Mapping[str, Any], names: Collection[str], path: str) -> Json:
+def known_fields(raw: Mapping[str, object], names: Collection[str], path: str) -> Json:
     """Return the fields of a JSON object. Null fields are dropped.
 
     Raises ``InvalidRequest`` for a field that is not in ``names``. Ignoring such a field could

@@ -58,7 +58,7 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def refuse_unsupported_fields(
-    raw: Mapping[str, Any], known: Collection[str] = (), path: str | None = None
+    raw: Mapping[str, object], known: Collection[str] = (), path: str | None = None
 ) -> None:
     """Raise ``InvalidRequest`` if the request has a field of another API, unless the field's value
     has no effect in that API.

@@ -6,7 +6,7 @@ Source of the fields: the types of the ``openai`` SDK, version 3.52.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
@@ -140,7 +140,7 @@ class ContainerFile(Struct, frozen=True, kw_only=True):
     source: Literal["user", "assistant"]
 
 
-def read_auto_container(raw: Mapping[str, Any], path: str, type: str = "auto") -> AutoContainer:
+def read_auto_container(raw: Mapping[str, object], path: str, type: str = "auto") -> AutoContainer:
     """Read the container settings of a tool. ``type``: the value that ``raw["type"]`` must have.
     Raises ``InvalidRequest``.
     """

@@ -68,8 +68,8 @@ class ChatCompletionsBackend(RemoteBackend):
         flavour: ChatFlavour,
         *,
         context_size: int | None = None,
-        body: Mapping[str, Any] | None = None,
-        template: Mapping[str, Any] | None = None,
+        body: Mapping[str, object] | None = None,
+        template: Mapping[str, object] | None = None,
         reasoning_parser: Callable[[], Parser] | None = None,
         adapters: Mapping[str, str] | None = None,
     ) -> None:

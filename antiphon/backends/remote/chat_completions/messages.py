@@ -117,7 +117,7 @@ class _Writer:
             return replace(item, output=self._parts(output, f"{path}.output"))
         return item
 
-    def _parts(self, parts: Sequence[Any], path: str) -> tuple[Any, ...]:
+    def _parts(self, parts: Sequence[object], path: str) -> tuple[Any, ...]:
         return tuple(self._part(part, f"{path}[{index}]") for index, part in enumerate(parts))
 
     def _part(self, part: object, path: str) -> Any:

@@ -70,8 +70,8 @@ class ResponsesBackend(RemoteBackend):
         flavour: ResponsesFlavour,
         *,
         context_size: int | None = None,
-        body: Mapping[str, Any] | None = None,
-        template: Mapping[str, Any] | None = None,
+        body: Mapping[str, object] | None = None,
+        template: Mapping[str, object] | None = None,
         hosted_tools: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(upstream, model, context_size=context_size, body=body, template=template)

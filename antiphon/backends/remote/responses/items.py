@@ -130,7 +130,7 @@ def whole_texts(raw: Json) -> Iterable[tuple[Channel, str]]:
             yield channel, "\n\n".join(texts)
 
 
-def _texts(values: Iterable[Any]) -> list[str]:
+def _texts(values: Iterable[object]) -> list[str]:
     return [value for value in values if isinstance(value, str) and value]
 
 
