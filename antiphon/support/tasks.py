@@ -32,9 +32,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 import structlog
-from structlog.typing import FilteringBoundLogger
 
 from antiphon.errors import AntiphonError
+from antiphon.support.log import Log
 
 __all__ = [
     "BackgroundTasks",
@@ -207,7 +207,7 @@ async def repeat(
     *,
     failure: str,
     is_first_delayed: bool = False,
-    log: FilteringBoundLogger = _log,
+    log: Log = _log,
 ) -> None:
     """Run ``work`` again and again until the caller is cancelled, with a pause of ``interval_s``
     seconds between the end of a run and the start of the next.
@@ -232,7 +232,7 @@ async def repeat_until_done(
     *,
     failure: str,
     is_first_delayed: bool = False,
-    log: FilteringBoundLogger = _log,
+    log: Log = _log,
 ) -> None:
     """Run ``work`` again and again until it returns True. A run that fails is logged and counts as
     not done. For the arguments, see ``repeat``."""
@@ -260,9 +260,7 @@ def _is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _log_failure(
-    log: FilteringBoundLogger, message: str, error: BaseException, failures: int
-) -> None:
+def _log_failure(log: Log, message: str, error: BaseException, failures: int) -> None:
     """Log a failure. The errors of this package explain themselves; others get a traceback."""
     if isinstance(error, AntiphonError):
         log.warning(message, error=str(error), failures=failures)
