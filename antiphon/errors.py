@@ -28,6 +28,8 @@ AntiphonError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "CONTEXT_LENGTH_EXCEEDED",
     "INTERNAL_ERROR",
@@ -65,6 +67,8 @@ __all__ = [
     "retryable",
 ]
 
+#: Names of models that an error lists.
+_MAX_NAMES = 5
 #: OpenAI's code for a conversation that does not fit the model's context.
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 #: OpenAI's error type of a server that cannot answer now.
@@ -341,11 +345,14 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
     )
 
 
-def model_not_found(name: str) -> NotFound:
+def model_not_found(name: str, names: Sequence[str] = ()) -> NotFound:
     """Return the error for a model that is not served, or that this client may not use. The message
-    is the same as OpenAI's."""
+    begins like OpenAI's, since clients look for it. ``names``: the models that the client may
+    use."""
+    known = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
+    hint = f" This server has: {known}." if names else ""
     return NotFound(
-        f"The model '{name}' does not exist or you do not have access to it.",
+        f"The model '{name}' does not exist or you do not have access to it.{hint}",
         param="model",
         code="model_not_found",
     )

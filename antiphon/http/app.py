@@ -29,7 +29,7 @@ from antiphon.compat.messages.types import MessageAnswer, MessageError, MessageE
 from antiphon.compat.request_bodies import chat_completion_body, completion_body
 from antiphon.http.auditor import Auditor
 from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware
-from antiphon.http.middleware.errors import ErrorMiddleware, unknown_url
+from antiphon.http.middleware.errors import ErrorMiddleware
 from antiphon.http.middleware.request_context import RequestContextMiddleware, route_path
 from antiphon.http.openapi.operation import Operation
 from antiphon.http.routes.admin.api_keys import ApiKeyRoutes
@@ -59,6 +59,7 @@ from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, Respon
 from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
+from antiphon.http.unknown_urls import UnknownUrls
 from antiphon.limits.admission import Admission, admission_queue
 from antiphon.limits.charges import ClientCharges
 from antiphon.limits.key_ring import KeyRing
@@ -190,6 +191,7 @@ class _Router:
 
     def __init__(self, routes: Sequence[Route | WebSocketRoute]) -> None:
         self.routes = routes
+        self._unknown_urls = UnknownUrls(route.path for route in routes)
         self._fixed: dict[tuple[str, str], Route] = {}
         groups: dict[str, list[Route | WebSocketRoute]] = {}
         for route in routes:
@@ -202,10 +204,16 @@ class _Router:
             name = _first_segments(route.path)
             for group in groups.values() if "{" in name else (groups[name],):
                 group.append(route)
-        self._groups = {name: _starlette_router(group) for name, group in groups.items()}
-        self._others = _starlette_router(
+        self._groups = {name: self._router(group) for name, group in groups.items()}
+        self._others = self._router(
             [route for route in routes if "{" in _first_segments(route.path)]
         )
+
+    def _router(self, routes: Sequence[Route | WebSocketRoute]) -> Router:
+        return Router(routes, redirect_slashes=False, default=self._refuse)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise self._unknown_urls.error(scope.get("method", "WEBSOCKET"), scope["path"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
@@ -219,10 +227,6 @@ class _Router:
 
 def _first_segments(path: str) -> str:
     return "/".join(path.split("/", 3)[:3])
-
-
-def _starlette_router(routes: Sequence[Route | WebSocketRoute]) -> Router:
-    return Router(routes, redirect_slashes=False, default=_unknown)
 
 
 def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
@@ -541,7 +545,3 @@ def _skill_routes(skills: SkillRoutes) -> list[Route]:
         Route(version, skills.delete_version, methods=["DELETE"]),
         Route(version + "/content", skills.read_version_content, methods=["GET"]),
     ]
-
-
-async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    raise unknown_url(scope.get("method", "WEBSOCKET"), scope["path"])

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import text_completion_unsupported_error
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.errors import InvalidRequest, NotFound, RunError
+from antiphon.errors import InvalidRequest, NotFound, RunError, model_not_found
 from antiphon.limits.background_runs import ActiveRunLimits
 from antiphon.limits.clients import ANYONE, Client
 from antiphon.resources.admin.audit import AuditTrail
@@ -315,8 +315,7 @@ class Service:
         prompt nor output is stored. Only the sampling options of the request are used.
         ``counts_prompt``: as for ``create``. Raises ``RequestError``."""
         self._supervisor.admit()
-        model = self._models.find(request.model)
-        client.check_model(model.name, request.model)
+        model = self._find_model(request.model, client)
         await model.ready()
         if not model.backend.capabilities.completes_text:
             raise text_completion_unsupported_error(model.name)
@@ -440,9 +439,8 @@ class Service:
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request
-        model = self._models.find(request.model)
+        model = self._find_model(request.model, client)
         refuse_unsupported(request)
-        client.check_model(model.name, request.model)
         if request.tools:
             client.check_tools(self._preparer.tool_types(request))
         await model.ready()
@@ -474,6 +472,22 @@ class Service:
             held = ConversationLockHandle(held.lock, partial(_release_all, releases))
         return _Accepted(prepared, held, release_quota)
 
+    def _find_model(self, name: str | None, client: Client) -> CatalogModel:
+        """Return the model that a request names. Raises ``NotFound`` for a model that the client
+        may not use, and names those that it may use."""
+        try:
+            model = self._models.find(name)
+            client.check_model(model.name, name)
+        except NotFound as error:
+            if error.code != "model_not_found":
+                raise
+            models = self._models.all()
+            names = [
+                each.name for each in models if client.allows_model((each.name, *each.aliases))
+            ]
+            raise model_not_found(str(name), names) from None
+        return model
+
     # --- stored responses ------------------------------------------------------------------------
 
     async def count(
@@ -481,7 +495,7 @@ class Service:
     ) -> int:
         """Return the number of input tokens of a request. The prompt is rendered in the same way as
         in ``create``. Raises ``RequestError``."""
-        client.check_model(self._models.find(request.model).name, request.model)
+        self._find_model(request.model, client)
         client.check_tools(self._preparer.tool_types(request.as_create()))
         if request.conversation is not None:
             await self.conversations.retrieve(tenant, request.conversation.id, param="conversation")

@@ -23,7 +23,8 @@ LONG = "x" * 100_000
 async def test_unknown_model_returns_404(serve: Serve, ask: Ask) -> None:
     assert (await ask(serve(), model="gpt-7")).rejection == {
         "http": 404,
-        "message": "The model 'gpt-7' does not exist or you do not have access to it.",
+        "message": "The model 'gpt-7' does not exist or you do not have access to it."
+        " This server has: tiny.",
         "type": "invalid_request_error",
         "param": "model",
         "code": "model_not_found",

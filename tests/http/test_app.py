@@ -36,6 +36,36 @@ async def test_unknown_url_is_404(make_app: Any, error_of: ErrorOf, method: str,
 
 
 @pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/responses", "Did you mean /v1/responses?"),
+        ("/responses/resp_1", "Did you mean /v1/responses/resp_1?"),
+        ("/v1/v1/responses", "Did you mean /v1/responses?"),
+        ("/v1/responses/", "Did you mean /v1/responses?"),
+        ("/v1/respones", "Did you mean /v1/responses?"),
+        ("/chat/completions", "Did you mean /v1/chat/completions?"),
+        ("/v1/assistants", "does not offer the Assistants API."),
+        ("/v1/fine_tuning/jobs", "does not offer fine-tuning."),
+        ("/v1/something", "GET /docs lists all URLs."),
+        ("/" + "a" * 300, "GET /docs lists all URLs."),
+    ],
+)
+async def test_unknown_url_says_what_was_meant_or_is_not_offered(
+    make_app: Any, error_of: ErrorOf, path: str, hint: str
+) -> None:
+    answer = await make_app().client.post(path)
+    assert answer.status_code == 404
+    assert hint in error_of(answer)["message"]
+
+
+async def test_error_for_broken_json_says_where_it_is_broken(
+    make_app: Any, error_of: ErrorOf
+) -> None:
+    answer = await make_app().client.post("/v1/responses", content=b'{"model": "tiny",}')
+    assert error_of(answer)["message"].endswith("(trailing comma in object (byte 17))")
+
+
+@pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
         ("DELETE", "/v1/responses", "GET, HEAD, POST"),

@@ -19,7 +19,6 @@ from antiphon.errors import (
     SERVICE_UNAVAILABLE,
     UNEXPECTED,
     BackendError,
-    NotFound,
     RequestError,
     RunError,
     StoreError,
@@ -43,7 +42,6 @@ __all__ = [
     "run_error_reply",
     "status_of",
     "type_of",
-    "unknown_url",
 ]
 
 #: ``response.error.code`` → HTTP status. All other codes become 502: a model, an upstream or a tool
@@ -158,11 +156,6 @@ def type_of(status: int, default: str = "server_error") -> str:
     """Return OpenAI's error type for an HTTP status. For a status without its own error type,
     return ``default``."""
     return _TYPES.get(status, default)
-
-
-def unknown_url(method: str, path: str) -> NotFound:
-    """Return the error for an unknown route, with OpenAI's error message."""
-    return NotFound(f"Unknown request URL: {method} {path}.", code="unknown_url")
 
 
 def _routing_reply(error: HTTPException, scope: Scope) -> Reply:

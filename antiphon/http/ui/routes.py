@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.staticfiles import StaticFiles
 
 from antiphon.http.json_response import Reply
-from antiphon.http.middleware.errors import unknown_url
+from antiphon.http.unknown_urls import unknown_url
 
 __all__ = ["STATIC", "PageRoutes"]
 

@@ -60,9 +60,9 @@ def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -
         raw = msgspec.json.decode(body)
     except RecursionError:
         raise _too_deep(limits.nesting) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if not _SURROGATE.search(body):
-            raise _not_json() from None
+            raise _not_json(error) from None
         raw = _decode_with_surrogates(body, limits)
     if not isinstance(raw, dict):
         raise InvalidRequest(
@@ -111,8 +111,12 @@ def _check_depth(raw: Any, limit: int) -> None:
     raise _too_deep(limit)
 
 
-def _not_json() -> InvalidRequest:
-    return InvalidRequest("We could not parse the JSON body of your request.", code="invalid_json")
+def _not_json(error: Exception | None = None) -> InvalidRequest:
+    """Return the error for a body that is no JSON. ``error``: says what is wrong, and where."""
+    detail = "" if error is None else f" ({str(error).removeprefix('JSON is malformed: ')})"
+    return InvalidRequest(
+        f"We could not parse the JSON body of your request.{detail}", code="invalid_json"
+    )
 
 
 def _too_many(limit: int, what: str) -> InvalidRequest:
