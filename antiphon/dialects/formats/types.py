@@ -23,6 +23,8 @@ __all__ = [
     "TEXT",
     "THINKING",
     "UNWRAPPED",
+    "WHOLE_ANSWER",
+    "WHOLE_OPENS",
     "CallSyntax",
     "ContentKind",
     "ParameterSyntax",
@@ -278,6 +280,26 @@ class State(Struct, frozen=True, kw_only=True):
     then: str = START
     skips: str = ""
     filler: str = r"\s*"
+
+
+#: States for an answer that consists of calls as JSON and of nothing else. Models of any format
+#: write such an answer now and then, alone or in a fenced code block.
+WHOLE_ANSWER: Mapping[str, State] = {
+    "whole answer": State(
+        reads="between", skips="[,", on={"```": START}, peek={"{": "whole record"}
+    ),
+    "whole record": State(reads="record", then="whole rest"),
+    "whole rest": State(reads="between", skips=",]", on={"```": START}, peek={"{": "whole record"}),
+}
+#: The texts that may begin such an answer: text → whether the next state reads the text again.
+WHOLE_OPENS: Mapping[str, bool] = {
+    "{": True,
+    "[": True,
+    "```json": False,
+    "```\n": False,
+    "Action:\n```json": False,
+    "Action: ```json": False,
+}
 
 
 class ToolFormat(Struct, frozen=True, kw_only=True):

@@ -101,7 +101,7 @@ class HarmonyParser:
       always does this.
     - ``passes_unknown``: whether a call of an unknown tool is a call, because the caller rejects
       it. Otherwise, its text is a message. A message to one of gpt-oss's own tools is dropped if
-      the request does not offer this tool.
+      the request has no tools.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class HarmonyParser:
         name = self._resolve_recipient(header.recipient)
         recipient = (header.recipient or "").partition(".")[0]
         self._is_dropped = (
-            recipient in _BUILT_IN and name is None and header.channel == "commentary"
+            not self._shapes and recipient in _BUILT_IN and header.channel == "commentary"
         )
         if name is not None:
             self._kind = "call"

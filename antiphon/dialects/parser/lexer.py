@@ -19,6 +19,8 @@ from antiphon.dialects.formats.types import (
     TEXT,
     THINKING,
     UNWRAPPED,
+    WHOLE_ANSWER,
+    WHOLE_OPENS,
     ReasoningFormat,
     State,
     ToolFormat,
@@ -357,11 +359,14 @@ def _transitions(
     if has_messages and reasoning is not None and reasoning.answer[0]:
         # A message to the user is text, whatever it begins with.
         transitions[START] |= _transitions_to({reasoning.answer[0]: TEXT})
+    if tools is not None and not has_messages:
+        whole = {literal: ("whole answer", peek) for literal, peek in WHOLE_OPENS.items()}
+        transitions[START] = whole | transitions[START]
     if tools is not None:
         transitions[START] |= _transitions_to(
             {tools.bare: tools.bare_state} if tools.bare else {}, is_peek=True
         )
-    for name, state in states.items():
+    for name, state in ({} if tools is None else {**WHOLE_ANSWER, **states}).items():
         transitions[name] = _transitions_to(state.on) | _transitions_to(state.peek, is_peek=True)
         if tools is not None and tools.quote and state.reads in ("pairs", "elements"):
             transitions[name][tools.quote] = (name, False)

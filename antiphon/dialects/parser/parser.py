@@ -17,6 +17,7 @@ from antiphon.dialects.formats.types import (
     START,
     TEXT,
     THINKING,
+    WHOLE_ANSWER,
     ContentKind,
     ReasoningFormat,
     ToolFormat,
@@ -93,16 +94,19 @@ _DRAFT_LIMIT = 16_384
 
 
 class _Draft:
-    """A part of the reply that begins with a call, but may turn out to be reasoning: a call in
-    reasoning is a draft if the reasoning is closed after it. Its deltas are held back.
+    """A part of the reply that begins with a call, but may turn out to be text: a call in reasoning
+    is a draft if the reasoning is closed after it, and an answer of JSON is a call only if nothing
+    follows it. Its deltas are held back.
 
     - ``position``: where it starts in the reply. ``text``: the text that was read since then.
     - ``token_count``: how many tokens were read since then.
     - ``length``: how many deltas to keep, if the reply may have only one call; otherwise None.
+    - ``is_answer``: whether it is an answer of JSON.
     """
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, *, is_answer: bool) -> None:
         self.position = position
+        self.is_answer = is_answer
         self.text: list[str] = []
         self.text_length = 0
         self.token_count = 0
@@ -150,7 +154,7 @@ class FormatParser:
         self._json_span = JsonSpan() if constrained and json_answer else None
         if not shapes:
             tools = None
-        self._states = {} if tools is None else tools.states
+        self._states = {} if tools is None else {**WHOLE_ANSWER, **tools.states}
         self._tools = tools
         self._shapes = shapes
         self._parallel = parallel
@@ -177,6 +181,8 @@ class FormatParser:
         self._header_name = ""
         self._has_stray_text = False
         self._draft: _Draft | None = None
+        #: Whether an answer of JSON may be a call: nothing precedes it, and JSON was not asked for.
+        self._may_be_whole = not json_answer
         self._markup = _Markup(self._state, 0, is_bare=False)
         self.reasoning_tokens = 0
         self.done = False
@@ -199,8 +205,7 @@ class FormatParser:
         self._emit_prompt_text()
         logprobs: Iterable[TokenLogprob | None] = chunk.logprobs or repeat(None)
         for token, logprob in zip(chunk.ids, logprobs, strict=False):
-            if self._draft is not None:
-                self._draft.token_count += 1
+            self._count_draft()
             text = self._detokenizer.feed(token)
             if (mark := self._lexer.marks.get(token)) is not None:
                 if self._is_text(token, mark):
@@ -219,7 +224,10 @@ class FormatParser:
         is_cut = reason != "stop"
         self._emit_prompt_text()
         if is_cut and self._draft is not None:
-            self._reject_draft("", THINKING)  # the reasoning was not over
+            if self._draft.is_answer:
+                self._reject_answer()
+            else:
+                self._reject_draft("", THINKING)  # the reasoning was not over
         if not is_cut or self._is_pending_text():
             self._scan(self._detokenizer.finish(), final=True)
         if not self.done:
@@ -286,6 +294,7 @@ class FormatParser:
             self.reasoning_tokens += 1
             self._sink.add_reasoning(text)
         else:
+            self._may_be_whole = False
             self._sink.add_text(
                 text, () if logprob is None else (wire_logprob(self._tokenizer, logprob),)
             )
@@ -311,8 +320,6 @@ class FormatParser:
                 return
             if (is_text := self._is_part_of_value(terminal, final=final)) is None:
                 return
-            if self._draft is not None and self._draft.text_length > _DRAFT_LIMIT:
-                self._keep_draft()
             if is_text and self._begins_with_quote(terminal):
                 self._read_quote()
             elif is_text:
@@ -433,7 +440,8 @@ class FormatParser:
         with a meaning in the current state. The terminal changes the parser's state, or it is
         treated as text."""
         lead = self._lexer.states[self._state].transitions.get(terminal)
-        if self._draft is not None and terminal in self._lexer.reasoning_ends:
+        draft = self._draft
+        if draft is not None and not draft.is_answer and terminal in self._lexer.reasoning_ends:
             self._reject_draft(terminal)
             return
         if lead is None:
@@ -457,33 +465,40 @@ class FormatParser:
             self._sink.mark_reasoning_tag()
             self._state = to
         else:
-            tools = self._tools
-            is_bare = is_left or (
-                tools is not None
-                and (tools.doubtful or self._lexer.spell_out(terminal) in tools.inner)
-            )
-            is_wrapped = self._states[to].reads in _BETWEEN_CALLS
-            self._begin_draft()
-            self._markup = _Markup(
-                self._state, self._position, is_bare=is_bare, is_wrapped=is_wrapped
-            )
-            if not is_left:
-                self._markup.add_terminal(self._take_buffer(len(terminal)))
-            self._enter(to)
+            self._begin_markup(terminal, to, is_peek=is_left)
 
-    def _may_be_text(self, terminal: str) -> bool:
-        """Return whether ``terminal``, which can start a call, may also be plain text."""
+    def _begin_markup(self, terminal: str, to: str, *, is_peek: bool) -> None:
+        """Start a part of the reply that may contain calls. ``terminal``: the terminal that leads
+        to the state ``to``. ``is_peek``: whether this state reads the terminal."""
+        if to in WHOLE_ANSWER and not self._may_be_whole:
+            self._state = TEXT
+            return
+        if self._draft is not None and self._draft.is_answer:
+            self._reject_answer()
+        self._begin_draft(to)
         tools = self._tools
-        return tools is not None and (
+        may_be_text = tools is not None and (
             tools.doubtful or self._lexer.spell_out(terminal) in tools.inner
         )
+        self._markup = _Markup(
+            self._state,
+            self._position,
+            is_bare=is_peek or may_be_text or to in WHOLE_ANSWER,
+            is_wrapped=self._states[to].reads in _BETWEEN_CALLS,
+        )
+        if not is_peek:
+            self._markup.add_terminal(self._take_buffer(len(terminal)))
+        self._enter(to)
 
-    def _begin_draft(self) -> None:
+    def _begin_draft(self, to: str) -> None:
         """Hold back the deltas of a call in reasoning, unless the opening terminal of a call ends
-        the reasoning."""
+        the reasoning, and those of an answer of JSON. ``to``: the state of the call."""
         ends_reasoning = self._tools is not None and self._tools.ends_reasoning
-        if self._state == THINKING and self._draft is None and not ends_reasoning:
-            self._draft = _Draft(self._position)
+        if self._draft is not None:
+            return
+        is_answer = to in WHOLE_ANSWER
+        if is_answer or (self._state == THINKING and not ends_reasoning):
+            self._draft = _Draft(self._position, is_answer=is_answer)
             self._sink.begin_draft()
 
     def _reject_draft(self, terminal: str, state: str = START) -> None:
@@ -500,6 +515,31 @@ class FormatParser:
         self._take_buffer(len(terminal))
         self._sink.mark_reasoning_tag()
         self._header_name, self._has_stray_text, self._state = "", False, state
+
+    def _reject_answer(self) -> None:
+        """Emit an answer of JSON as text, because it is not a call, or because text follows it."""
+        draft, self._draft = self._draft, None
+        assert draft is not None
+        self._call = self._reader = None
+        self._markup.clear()
+        self._sink.drop_draft()
+        self._header_name, self._has_stray_text, self._state = "", False, TEXT
+        text = self._lexer.spell_out("".join(draft.text))
+        self._emit_text(text, draft.position, self._position)
+
+    def _count_draft(self) -> None:
+        """Count a token of the draft. If the draft is long, decide what it is: what is held back is
+        bounded."""
+        draft = self._draft
+        if draft is None:
+            return
+        draft.token_count += 1
+        if draft.text_length <= _DRAFT_LIMIT:
+            return
+        if draft.is_answer and not (self._call is not None and self._call.has_started):
+            self._reject_answer()
+        else:
+            self._keep_draft()
 
     def _keep_draft(self) -> None:
         """Emit the deltas of the draft, because its call is a call."""
@@ -536,6 +576,8 @@ class FormatParser:
             self._read_as_text(self._lexer.spell_out(terminal))  # code may contain its text
         elif self._content_kind == "header" and terminal in self._lexer.states[TEXT].transitions:
             self._reject_call()  # the answer ends here, and its last word only looked like a header
+        elif self._state in WHOLE_ANSWER and self._draft is not None:
+            self._reject_answer()  # an answer of JSON contains no special tokens
         elif self._is_quoted(terminal):
             self._read_as_text(self._lexer.spell_out(terminal))
         else:
@@ -637,6 +679,7 @@ class FormatParser:
         if not call.has_started:
             return
         call.finish()
+        self._may_be_whole = False
         self._markup.call_count += 1
         stray_text = self._lexer.spell_out("".join(call.stray_text)).strip()
         if stray_text:
@@ -743,7 +786,11 @@ class FormatParser:
                 self._content_kind in _NAMING or (is_unsure and self._content_kind == "gap")
             ):
                 self._reject_call()  # the reply ends after a word that could be a call's name
-            elif self._markup.is_bare and not "".join(self._markup.text).strip():
+            elif (
+                self._markup.is_bare
+                and (self._call is None or is_unsure)
+                and not "".join(self._markup.text).strip()
+            ):
                 self._reject_call()  # blank text is text if no special token marks it
             elif not is_cut:
                 if self._call is not None:  # it is incomplete, so it must name a known tool
@@ -767,6 +814,11 @@ class FormatParser:
         return text
 
     def _emit_text(self, text: str, start: int | None = None, end: int | None = None) -> None:
+        if text.strip():
+            self._may_be_whole = False
+            if self._draft is not None and self._draft.is_answer:
+                self._reject_answer()
+                return
         logprobs = [
             wire_logprob(self._tokenizer, found)
             for found in self._take_tokens(text, start, end)

@@ -84,13 +84,17 @@ def _is_begun(item: dict[str, Any], whole: dict[str, Any]) -> bool:
 
 def _is_undecided(item: dict[str, Any], whole: dict[str, Any], story: Story) -> bool:
     """Whether the text ends in what could have become markup, had it not been cut: text it is. In
-    reasoning that was not closed yet, this is a whole call. Arguments may end in a key that could
-    have been a wrapper.
+    reasoning that was not closed yet, and in an answer of JSON, this is a whole call. Arguments may
+    end in a key that could have been a wrapper.
     """
     if "call" in item:
         return item["call"] == whole.get("call") and item["arguments"] in story.output
     ((kind, text),) = item.items()
-    is_draft = kind == "reasoning" and text.startswith(whole.get(kind, "")) and text in story.output
+    is_draft = (
+        (kind == "reasoning" or text[0] in "{[`")
+        and text.startswith(whole.get(kind, ""))
+        and text in story.output
+    )
     return is_draft or any(
         text[n:].rstrip("\ufffd").rstrip() in story.output
         and whole.get(kind, "").startswith(text[:n].rstrip())
