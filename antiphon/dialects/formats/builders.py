@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import product
 from typing import Required, TypedDict, Unpack
 
 from msgspec.structs import replace
@@ -59,6 +60,8 @@ __all__ = [
     "solar_calls",
     "step_tags",
     "typed_tags",
+    "with_function_tags",
+    "with_spellings",
 ]
 
 
@@ -93,6 +96,7 @@ def json_calls(
     closes: tuple[str, ...] = (),
     inside: tuple[str, ...] = (),
     bare: str = "",
+    inner: bool = False,
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
@@ -101,6 +105,7 @@ def json_calls(
 
     - ``opens``, ``closes``: the texts or special tokens before and after the calls.
     - ``inside``: texts that may stand before each object.
+    - ``inner``: whether ``opens`` may also be plain text.
     - ``bare``: the first character of calls that may start without any of ``opens``: ``{`` for an
       object, or ``[`` for a list. ``""`` means that there are no such calls.
     - ``written``: the syntax in which calls are written.
@@ -113,6 +118,7 @@ def json_calls(
         opens=dict.fromkeys(opens, "records"),
         bare=bare,
         bare_state={"{": "record", "[": "records"}.get(bare, ""),
+        inner=frozenset(opens) if inner else frozenset(),
         states={
             "records": State(reads="between", skips="[],;}", on=ends, peek={"{": "record"}),
             "record": State(reads="record", on=ends, then="records"),
@@ -121,6 +127,73 @@ def json_calls(
         mark=mark,
         **metadata,
     )
+
+
+def with_spellings(row: ToolFormat, spellings: Mapping[str, tuple[str, ...]]) -> ToolFormat:
+    """Add other spellings of tags to a format. ``spellings``: the text of a tag → other texts that
+    models write in its place."""
+
+    def variants(literal: str) -> list[str]:
+        others = (
+            literal.replace(text, other)
+            for text, more in spellings.items()
+            if text in literal
+            for other in more
+        )
+        return [literal, *others]
+
+    def widen(on: Mapping[str, str]) -> dict[str, str]:
+        added = {other: to for literal, to in on.items() for other in variants(literal)}
+        return {**added, **on}
+
+    def sequences(each: Sequences) -> Sequences:
+        return tuple(
+            dict.fromkeys(choice for parts in each for choice in product(*map(variants, parts)))
+        )
+
+    states = {
+        name: replace(
+            state,
+            on=widen(state.on),
+            ends={
+                other: sequences(each)
+                for literal, each in state.ends.items()
+                for other in variants(literal)
+            },
+        )
+        for name, state in row.states.items()
+    }
+    inner = frozenset(other for literal in row.inner for other in variants(literal))
+    return replace(row, states=states, opens=widen(row.opens), inner=inner)
+
+
+def with_function_tags(row: ToolFormat) -> ToolFormat:
+    """Add calls such as ``<function=NAME><parameter=KEY>value`` to a format whose calls are JSON
+    objects, because models of one family write both syntaxes."""
+    closing, value_end = "</function>", "</parameter>"
+    names = {"<function=": "tag name", '<function name="': "tag name"}
+    keys = {"<parameter=": "tag key", '<parameter name="': "tag key"}
+    calls = row.states["records"]
+    ends = {**calls.on, **names, closing: "records"}
+    after = tuple((text,) for text in (*calls.on, *names, END))
+    call_ends: Sequences = ((END,), *((closing, *each) for each in after))
+    parameter: Sequences = ((PARAMETER, ">"), (PARAMETER, '"'))
+    value_ends = {
+        value_end: (*((key,) for key in keys), *call_ends),
+        closing: after,
+        **dict.fromkeys(keys, parameter),
+        **{f"\n{key}": parameter for key in keys},
+    }
+    value_on = {value_end: "tag parameters", closing: "records", **keys}
+    value_on |= {f"\n{key}": "tag key" for key in keys}
+    states = {
+        "records": replace(calls, on=ends),
+        "tag name": State(reads="name", on={**ends, ">": "tag parameters", '">': "tag parameters"}),
+        "tag parameters": State(reads="gap", on={**ends, **keys}),
+        "tag key": State(reads="key", on={**ends, ">": "tag value", '">': "tag value"}),
+        "tag value": State(reads="value", on=value_on, ends=value_ends),
+    }
+    return replace(row, states={**row.states, **states}, trims=True)
 
 
 def keyed_json_calls(
@@ -558,7 +631,8 @@ def braced_calls(
         name=name,
         opens={opening: "call"},
         states={
-            "call": State(reads="between", on=ends | {"call:": "name"}),
+            # Some models leave out the word "call".
+            "call": State(reads="between", on=ends | {"call:": "name", ":": "name"}, then="name"),
             "name": State(reads="name", on=ends | {"{": "arguments"}),
             "arguments": State(
                 reads="pairs", on=ends, ends={closing: ((END,), (opening,))}, then="call"
@@ -635,7 +709,9 @@ def _tagged_calls(
         inner=frozenset({opening}),
         states=({"type": State(reads="gap", on=ends | {"function": "type"})} if before else {})
         | {
-            "calls": State(reads="between", on=ends),
+            # Some models write JSON here nevertheless.
+            "calls": State(reads="between", on=ends, peek={"{": "record"}),
+            "record": State(reads="record", on=ends, then="calls"),
             "name": State(reads="name", on=ends | {after_name: "parameters"}),
             "parameters": State(reads="gap", on=ends | {key: "key"}),
             "key": State(reads="key", on={**ends, **values}),
@@ -720,6 +796,10 @@ def function_tags(
     return replace(row, ends_reasoning=True)
 
 
+#: The names of sections of calls in the versions of DeepSeek's format.
+_SECTIONS = ("function_calls", "tool_calls", "calls")
+
+
 def invoke_tags(
     name: str,
     section: str,
@@ -738,7 +818,7 @@ def invoke_tags(
     first, last = f"<{section}>", f"</{section}>"
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
     string, literal = '" string="true">', '" string="false">'
-    return _tagged_calls(
+    row = _tagged_calls(
         name,
         (first, last),
         (f'<{tag}invoke name="', '">', f"</{tag}invoke>"),
@@ -761,6 +841,15 @@ def invoke_tags(
         ),
         mark=mark,
         **metadata,
+    )
+    # Models also write the sections of other versions, and leave out the prefix of the tag.
+    others = {*(f"{tag}{word}" for word in _SECTIONS), *_SECTIONS} - {section} if tag else set()
+    return with_spellings(
+        row,
+        {
+            f"<{section}>": tuple(f"<{other}>" for other in sorted(others)),
+            f"</{section}>": tuple(f"</{other}>" for other in sorted(others)),
+        },
     )
 
 
@@ -846,7 +935,7 @@ def cdata_tags(
     parameters = replace(row.states["parameters"], on=ends | {key: "key"})
     on_value, value_ends = _value_ends(end, (key, ('"',)), "", closing, again=(opening,))
     raw_ends = ("]]>" + end, f"]]>\n{end}")
-    return replace(
+    row = replace(
         row,
         opens={opening: "name"},
         inner=frozenset(),
@@ -864,6 +953,9 @@ def cdata_tags(
             ),
         },
     )
+    # Some quantized models leave out the space, or write the vocabulary's sign for it.
+    tags = ("<function", "<param")
+    return with_spellings(row, {f'{tag} name="': (f'{tag}name="', f'{tag}Ġname="') for tag in tags})
 
 
 def element_tags(

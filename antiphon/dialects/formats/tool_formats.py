@@ -38,6 +38,7 @@ from .builders import (
     solar_calls,
     step_tags,
     typed_tags,
+    with_function_tags,
 )
 from .types import START, CallSyntax, State, ToolFormat
 
@@ -52,7 +53,12 @@ _TEMPLATE = "its template"
 _PYTHONIC_4 = r"(?s)\[func_name1\(.*<\|header_start\|>"
 _DSML, _GCML = "｜DSML｜", "｜GCML｜"
 _LABEL, _LABELLED = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
-_KIMI_ENDS = {_LABEL: "label", "<|tool_call_end|>": "calls", "<|tool_calls_section_end|>": START}
+_KIMI_ENDS = {
+    _LABEL: "label",
+    "<|tool_call_end|>": "calls",
+    "<|tool_calls_section_end|>": START,
+    "<|tool_call_section_end|>": START,
+}
 _LONGCAT = key_value_tags(
     "longcat_2",
     ("<longcat_tool_call>", "</longcat_tool_call>"),
@@ -155,7 +161,12 @@ TOOLS: Mapping[str, ToolFormat] = {
         ),
         ToolFormat(
             name="kimi_k2",
-            opens={"<|tool_calls_section_begin|>": "calls", _LABEL: "label"},
+            # Some models write the tags of the section in the singular.
+            opens={
+                "<|tool_calls_section_begin|>": "calls",
+                "<|tool_call_section_begin|>": "calls",
+                _LABEL: "label",
+            },
             states={
                 "calls": State(reads="between", on=_KIMI_ENDS),
                 "label": State(
@@ -186,7 +197,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             "muse",
             "atem:",
             models="Muse Glimmer",
-            aliases=("muse_glimmer",),
+            aliases=("muse_glimmer", "musespark1x"),
             source=_TEMPLATE,
             from_template=True,
         ),
@@ -388,7 +399,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             "<function=",
             models="Qwen3 Coder, Qwen3.5, Step 3.5, Nemotron 3, Granite 4.2, iQuest Coder,"
             " MiniCPM-V, Nanbeige",
-            aliases=("qwen3_xml", "step3p5", "nemotron_v3", "iquest_coder", "nanbeige"),
+            aliases=("qwen3_xml", "step3p5", "step5", "nemotron_v3", "iquest_coder", "nanbeige"),
             source="the template of Step 3.7",
             from_template=True,
         ),
@@ -593,30 +604,32 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="RWKV 7",
             source=_PLUGIN,
         ),
-        json_calls(
-            "hermes",
-            ("<tool_call>",),
-            json_call_syntax(before="<tool_call>{line}", after="{line}</tool_call>"),
-            closes=("</tool_call>",),
-            mark="<tool_call>",
-            models="Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5, EXAONE 4,"
-            " and models whose template has no tools",
-            aliases=(
-                "qwen",
-                "qwen25",
-                "qwen3",
-                "qwen3_json",
-                "granite4",
-                "ernie45",
-                "trinity",
-                "hermes_2_pro",
-                "generic",
-                "xiaomi_mimo",
-                "exaone4",
-                "exaone_moe",
-            ),
-            source="the template of Qwen 3",
-            from_template=True,
+        with_function_tags(
+            json_calls(
+                "hermes",
+                ("<tool_call>",),
+                json_call_syntax(before="<tool_call>{line}", after="{line}</tool_call>"),
+                closes=("</tool_call>",),
+                mark="<tool_call>",
+                models="Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5, EXAONE 4,"
+                " and models whose template has no tools",
+                aliases=(
+                    "qwen",
+                    "qwen25",
+                    "qwen3",
+                    "qwen3_json",
+                    "granite4",
+                    "ernie45",
+                    "trinity",
+                    "hermes_2_pro",
+                    "generic",
+                    "xiaomi_mimo",
+                    "exaone4",
+                    "exaone_moe",
+                ),
+                source="the template of Qwen 3",
+                from_template=True,
+            )
         ),
         json_calls(
             "nemotron_json",
@@ -649,8 +662,10 @@ TOOLS: Mapping[str, ToolFormat] = {
         ),
         json_calls(
             "xlam",
-            (),
+            ("<tool_call>", "[TOOL_CALLS]", "```json\n"),
             json_call_syntax(", ", first="[", last="]", ids=True),
+            closes=("</tool_call>", "```"),
+            inner=True,
             bare="[",
             mark="calls in a single JSON array|xLAM|deep thinking subroutine",
             models="xLAM, Cogito of Llama",

@@ -56,6 +56,8 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     - ``answer``: the texts that may stand before and after an answer.
     - ``header``: for models whose reply is several messages, the text before each message except
       the first.
+    - ``bare_open``: texts that open the reasoning at the start of the reply, if the model leaves
+      out the opening tag.
     - ``leads``: further texts that may stand before the answer's first word.
     - ``frames``: further texts that have no meaning and are dropped wherever they stand.
     - ``keeps_reasoning``: whether the reasoning stays in the answer, with its tags. In format
@@ -70,6 +72,7 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     close: tuple[str, ...] = ()
     answer: tuple[str, str] = ("", "")
     header: str = ""
+    bare_open: tuple[str, ...] = ()
     leads: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
     keeps_reasoning: bool = field(default=False, name="kept")

@@ -125,7 +125,10 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     bare = text.strip()
     if not bare and types and (empty := _empty_value(types)) is not None:
         return empty
-    for candidate in (bare, _literal_to_json(bare)):
+    candidates = [bare, _literal_to_json(bare)]
+    if QUOTE in bare:  # a model that drifts between quotes leaves out some of them
+        candidates.append(_literal_to_json(bare.replace(QUOTE, "")))
+    for candidate in candidates:
         try:
             value = load(candidate)
             found = candidate if candidate == bare else dump(value)
@@ -211,7 +214,7 @@ _WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"} |
 _BRACKETS: Mapping[str, str] = {"(": "[", ")": "]"}
 _LITERAL = re.compile(
     rf"""(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|{QUOTE}[^{QUOTE}]*{QUOTE})
-    |(?P<word>[^\W\d][\w.\-]*)|(?P<number>[+-]?[\d.][\w.+-]*)|(?P<space>\s+)
+    |(?P<word>(?:[^\W\d]|[/~@])[\w.\-/~@]*)|(?P<number>[+-]?[\d.][\w.+-]*)|(?P<space>\s+)
     |(?P<sign>["'{QUOTE}].*|.)""",  # an opening quote without a closing one matches up to the end
     re.DOTALL | re.VERBOSE,
 )
@@ -229,6 +232,7 @@ def _literal_to_json(text: str) -> str:
     """Convert a Python literal, or a literal of the form ``{key:value}``, to JSON. If the literal
     is not valid, the result is not valid JSON."""
     tokens: list[str] = []
+    was_word = False
     for found in _LITERAL.finditer(text):
         kind, token = found.lastgroup, found.group()
         if kind == "string":
@@ -242,8 +246,11 @@ def _literal_to_json(text: str) -> str:
                 tokens[-1] = dump(tokens[-1])  # keys are strings
             elif token in "]}" and tokens and tokens[-1] == ",":
                 tokens.pop()
-        if kind != "space":
+        if kind == "word" and was_word:  # a string of several words without quotes
+            tokens[-1] = dump(load(tokens[-1]) + " " + found.group())
+        elif kind != "space":
             tokens.append(token)
+            was_word = kind == "word" and found.group() not in _WORDS
     return "".join(tokens)
 
 
@@ -280,6 +287,11 @@ class JsonObjectWriter:
         """Write a complete value. ``text``: the value as the model wrote it. It is converted to
         JSON according to the schema."""
         return to_json_text(text, self._types)
+
+    def write_quoted(self, text: str) -> str:
+        """Write a complete string where the schema allows no string. It is converted to the type
+        that the schema allows, if possible."""
+        return convert_string(text, self._types)
 
     @staticmethod
     def write_string(text: str) -> str:

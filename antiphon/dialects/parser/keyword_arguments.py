@@ -18,6 +18,10 @@ _KEY = re.compile(r"[\w.\-$]*")
 _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
 _TURN = re.compile(rf"""["'()\[\]{{}},\\{QUOTE}]""")
+#: Brackets and white space that may follow a string, and how many of them are held back.
+_BRACKETS, _MAX_HELD = "}]) \t\r\n", 64
+#: The characters that follow a string.
+_AFTER_STRING = ",:)]}"
 _QUOTES = ('"', "'", QUOTE)
 #: Prefixes of a Python string literal.
 _PREFIXES = frozenset({"b", "f", "r", "u", "br", "rb", "fr", "rf"})
@@ -45,11 +49,23 @@ class KeywordTarget(Protocol):
 
 class KeywordArgumentReader:
     """Reads arguments of the form ``key=value, …)`` or ``key:value, …}`` incrementally, up to the
-    closing bracket ``close``. ``form``: how the tool format writes one argument."""
+    closing bracket ``close``. ``form``: how the tool format writes one argument. ``quote``: the
+    text of the format's quote, or ``""``.
 
-    def __init__(self, target: KeywordTarget, form: ParameterSyntax, close: str) -> None:
+    Models drift between the format's quote and other quotes. So a quote of the format ends a string
+    only if a comma or a bracket follows it, and a quote that opens nothing is dropped. If a string
+    has no end, the brackets at its end belong to the call.
+    """
+
+    def __init__(
+        self, target: KeywordTarget, form: ParameterSyntax, close: str, quote: str = ""
+    ) -> None:
         self._target = target
-        self._key_end = form.json
+        self._key_ends = ":=" if form.json == ":" else form.json
+        self._quote_text = quote
+        self._held = ""  # brackets and white space at the end of the string so far
+        self._blank: list[str] = []  # white space after a quote of the format
+        self._last = ""  # the last character of a literal that is not white space
         self._close = close
         self._step = self._read_key
         self._part: list[str] = []
@@ -80,7 +96,7 @@ class KeywordArgumentReader:
     def finish(self) -> None:
         """End the arguments, even if the closing bracket is missing."""
         if self._string is not None:
-            if self._step == self._read_string:
+            if self._step == self._read_string and self._delimiter != QUOTE:
                 self._target.add_string(
                     self._delimiter[: self._closing_quotes] + self._string.finish()
                 )
@@ -102,14 +118,14 @@ class KeywordArgumentReader:
         if at == len(text):
             return at
         char = text[at]
-        if char == self._key_end:
+        if char in self._key_ends:
             self._target.start_parameter("".join(self._part))
             self._part, self._step = [], self._read_value_start
             return at + 1
         if char == self._close and not self._part:
             self.complete = True
             return at + 1
-        if char == QUOTE:
+        if char == QUOTE or (char in "\"'" and ":" in self._key_ends):
             return at + 1  # some models quote their keys
         self._target.start_parameter("")
         self._step = self._read_literal if self._part else self._read_value_start
@@ -137,9 +153,16 @@ class KeywordArgumentReader:
             # One or two quote characters do not end a string with three.
             self._target.add_string(self._delimiter[: self._closing_quotes])
             self._closing_quotes = 0
-        decoded, at = self._string.read(text, at)
+        if self._delimiter == QUOTE:
+            return self._read_quoted(self._string, text, at)
+        mark = text.find(QUOTE, at)
+        decoded, at = self._string.read(text[: mark if mark >= 0 else len(text)], at)
         self._is_empty &= not decoded
         self._target.add_string(decoded)
+        if at == mark and not self._string.complete:  # a string that the format's quote ends
+            self._target.add_string(self._string.finish())
+            self._step = self._read_string_end
+            return at + 1
         if self._string.complete:
             self._target.add_string(self._string.finish())
             self._closing_quotes += 1
@@ -147,6 +170,33 @@ class KeywordArgumentReader:
                 self._step = self._read_string_end
             else:
                 self._string = string_decoder(self._delimiter[0], raw=self._is_raw)
+        return at
+
+    def _read_quoted(self, string: StringDecoder, text: str, at: int) -> int:
+        """Read a string between quotes of the format. Brackets at its end are held back."""
+        decoded, at = string.read(text, at)
+        whole = self._held + decoded
+        end = max(len(whole.rstrip(_BRACKETS)), len(whole) - _MAX_HELD)
+        if string.complete:
+            end = len(whole)
+            self._step = self._read_quote_end
+        self._held = whole[end:]
+        self._target.add_string(whole[:end])
+        return at
+
+    def _read_quote_end(self, text: str, at: int) -> int:
+        """Read the character after a quote of the format. It decides whether the quote ends the
+        string or is part of it."""
+        char = text[at]
+        if char.isspace():
+            self._blank.append(char)
+            return at + 1
+        blank, self._blank = "".join(self._blank), []
+        if char in _AFTER_STRING:
+            self._is_empty, self._step = False, self._read_string_end
+            return at
+        self._target.add_string(self._quote_text + blank)
+        self._string, self._step = string_decoder(QUOTE), self._read_string
         return at
 
     def _read_string_end(self, text: str, at: int) -> int:
@@ -181,10 +231,12 @@ class KeywordArgumentReader:
             return at + 1
         found = _TURN.search(text, at)
         if found is None:
-            self._part.append(text[at:])
+            self._add_literal(text[at:])
             return len(text)
-        self._part.append(text[at : found.start()])
+        self._add_literal(text[at : found.start()])
         char = found.group()
+        if char == QUOTE and not self._quote and self._last not in "[{(,:":
+            return found.end()  # it closes a string that no quote has opened
         if char in "\"'" and (prefix := "".join(self._part).lower()) in _PREFIXES:
             self._part = []
             self._start_string(char, raw="r" in prefix)
@@ -193,8 +245,12 @@ class KeywordArgumentReader:
             self._end_literal()
             return found.start()
         self._track_nesting(char)
-        self._part.append(char)
+        self._add_literal(char)
         return found.end()
+
+    def _add_literal(self, text: str) -> None:
+        self._part.append(text)
+        self._last = text.rstrip()[-1:] or self._last
 
     def _track_nesting(self, char: str) -> None:
         """Record whether ``char``, a character of a literal, opens or closes a bracket or a
@@ -212,13 +268,14 @@ class KeywordArgumentReader:
     def _end_literal(self) -> None:
         self._target.add_value("".join(self._part).strip())
         self._part, self._quote, self._depth, self._step = [], "", 0, self._read_separator
+        self._last = ""
 
     def _read_separator(self, text: str, at: int) -> int:
         char = text[at]
         self.complete = char == self._close
         if char == ",":
             self._step = self._read_key
-        elif not self.complete:
+        elif not self.complete and char != QUOTE:
             self._target.stray_text.append(char)
         return at + 1
 

@@ -356,6 +356,8 @@ def _transitions(
         ),
         THINKING: _transitions_to(outer | begin | dict.fromkeys(end, START)),
     }
+    if reasoning is not None:
+        transitions[START] |= _transitions_to(dict.fromkeys(reasoning.bare_open, THINKING))
     if has_messages and reasoning is not None and reasoning.answer[0]:
         # A message to the user is text, whatever it begins with.
         transitions[START] |= _transitions_to({reasoning.answer[0]: TEXT})

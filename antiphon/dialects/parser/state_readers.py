@@ -283,7 +283,7 @@ def _reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
         case "pairs":
             parameter = form.written.parameter
             assert parameter is not None
-            return KeywordArgumentReader(call, parameter, form.written.after[0])
+            return KeywordArgumentReader(call, parameter, form.written.after[0], form.quote)
         case "elements":
             return XmlArgumentReader(call, form.quote)
     return _READERS[state.reads](call)

@@ -95,6 +95,8 @@ class CallBuilder:
         self._next_properties: Iterator[str] | None = None
         self._in_string = self._lacks_value = False
         self._has_wrappers = False
+        #: A string that is passed on once it is complete, because the schema allows no string.
+        self._string: list[str] = []
         #: The key and the value of a parameter that may wrap all arguments.
         self._wrapper: tuple[str, str] | None = None
         self._has_output = False
@@ -354,6 +356,9 @@ class CallBuilder:
             self._wrapper = (self._wrapper[0], self._wrapper[1] + text)
         elif self._object is None:
             self.stray_text.append(text)
+        elif self._object.expects_other_type:
+            self._in_string, self._lacks_value = True, False
+            self._string.append(text)
         else:
             quote = "" if self._in_string else '"'
             self._in_string, self._lacks_value = True, False
@@ -361,7 +366,12 @@ class CallBuilder:
 
     def end_string(self) -> None:
         """End the string value that ``add_string`` has written."""
-        if self._object is not None:
+        if self._object is None or self._wrapper is not None:
+            return
+        if self._object.expects_other_type:
+            self._write(self._object.write_quoted("".join(self._string)))
+            self._string = []
+        else:
             self._write('"')
 
 

@@ -30,7 +30,7 @@ SHAPES = {
 VALUES = ("a {} b", "{} b", "a\n{}\nb", "a {0}{0} b")
 #: Format → the tags that end a value where nothing in the format tells them from text: the whole
 #: value is one of them, or it is followed by what may follow them.
-AMBIGUOUS: dict[str, set[str]] = {"functiongemma": {"<escape>"}, "gemma4": {'<|"|>'}}
+AMBIGUOUS: dict[str, set[str]] = {}
 
 
 def tags(form: ToolFormat) -> Iterator[str]:
