@@ -707,6 +707,7 @@ NOT_SCANNERS = {
     "runs/tool_loop/toolsets.py": "a free name",
     "inference/tokens.py": "a binary search",
     "upstream/http.py": _CACHE,
+    "wire/request_shapes.py": _CACHE,
     "upstream/routers.py": _CACHE,
     "support/fair_limiter.py": "the queue of a tenant",
     "support/loop_watchdog.py": "watches until it is stopped",
