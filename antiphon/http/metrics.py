@@ -13,7 +13,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from msgspec import Struct
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import choose_encoder
 
 from antiphon.limits.admission import Admission
@@ -23,6 +23,7 @@ from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response, Usage
 
 from .metric_sums import PROMPT_CACHE, MetricSnapshot, SummedMetrics, take_snapshot
+from .plain_metrics import PlainCounter, PlainHistogram
 
 __all__ = ["Metrics", "RunTiming"]
 
@@ -66,28 +67,26 @@ class RunTiming:
 
 
 class _Series(Struct, frozen=True):
-    """The metrics that have a model label.
+    """The metrics that have a model label."""
 
-    One instance holds the metrics themselves. Each other instance holds the children of these
-    metrics for one model. A child is a metric with label values. Instances keep their children,
-    because looking up a child for each update is slow.
-    """
+    to_first: PlainHistogram
+    per_token: PlainHistogram
+    end_to_end: PlainHistogram
+    input_tokens: PlainCounter
+    cached_tokens: PlainCounter
+    output_tokens: PlainCounter
+    events: PlainCounter
 
-    to_first: Histogram
-    per_token: Histogram
-    end_to_end: Histogram
-    input_tokens: Counter
-    cached_tokens: Counter
-    output_tokens: Counter
-    events: Counter
-
-    def for_model(self, model: str) -> _Series:
-        return _Series(*(getattr(self, field).labels(model) for field in self.__struct_fields__))
+    def count_tokens(self, model: str, usage: Usage) -> None:
+        """Count the tokens of an ended response."""
+        self.input_tokens.labels(model).inc(usage.input_tokens)
+        self.cached_tokens.labels(model).inc(usage.input_tokens_details.cached_tokens)
+        self.output_tokens.labels(model).inc(usage.output_tokens)
 
 
 def _series(registry: CollectorRegistry) -> _Series:
-    counter = partial(Counter, labelnames=("model",), registry=registry)
-    histogram = partial(Histogram, labelnames=("model",), registry=registry)
+    counter = partial(PlainCounter, labelnames=("model",), registry=registry)
+    histogram = partial(PlainHistogram, labelnames=("model",), registry=registry)
     return _Series(
         to_first=histogram(
             "antiphon_time_to_first_token_seconds",
@@ -144,7 +143,7 @@ class _QueueSeries:
             "Requests to models that wait in the queue.",
             registry=registry,
         )
-        self.wait = Histogram(
+        self.wait = PlainHistogram(
             "antiphon_queue_wait_seconds",
             "Time in seconds that a request waited in the queue; 0 if it did not have to wait.",
             registry=registry,
@@ -176,13 +175,13 @@ class _TenantSeries:
             ("tenant",),
             registry=registry,
         )
-        self.requests = Counter(
+        self.requests = PlainCounter(
             "antiphon_tenant_requests",
             "Requests to models that have ended, including background responses, by tenant.",
             ("tenant", "status"),
             registry=registry,
         )
-        self.tokens = Counter(
+        self.tokens = PlainCounter(
             "antiphon_tenant_tokens",
             "Tokens by tenant and type: input, output, and cached (the part of input that an engine"
             " read from its prefix cache).",
@@ -195,25 +194,25 @@ class _StoreSeries:
     """Metrics of the store and of the event logs in it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.seconds = Histogram(
+        self.seconds = PlainHistogram(
             "antiphon_store_operation_seconds",
             "Duration of an operation of the store in seconds.",
             ("operation",),
             registry=registry,
             buckets=_STORE,
         )
-        self.errors = Counter(
+        self.errors = PlainCounter(
             "antiphon_store_errors",
             "Operations of the store that failed.",
             ("operation",),
             registry=registry,
         )
-        self.batches = Counter(
+        self.batches = PlainCounter(
             "antiphon_event_log_batches",
             "Batches of events that were appended to the event logs of background runs.",
             registry=registry,
         )
-        self.events = Counter(
+        self.events = PlainCounter(
             "antiphon_event_log_events",
             "Events that were appended to the event logs of background runs.",
             registry=registry,
@@ -234,13 +233,13 @@ class _ToolSeries:
     """Metrics of server-side tool calls."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.calls = Counter(
+        self.calls = PlainCounter(
             "antiphon_tool_calls",
             "Calls of server-side tools that have ended.",
             ("tool", "status"),
             registry=registry,
         )
-        self.seconds = Histogram(
+        self.seconds = PlainHistogram(
             "antiphon_tool_call_seconds",
             "Duration of a call of a server-side tool in seconds.",
             ("tool",),
@@ -269,13 +268,13 @@ class Metrics:
         self._tenant_names = frozenset(tenants)
         self._exporter = exporter or MetricsExporter()
         self._queue = _QueueSeries(registry)
-        self._http = Counter(
+        self._http = PlainCounter(
             "antiphon_http_requests",
             "HTTP requests that have ended.",
             ("method", "route", "status"),
             registry=registry,
         )
-        self._runs = Counter(
+        self._runs = PlainCounter(
             "antiphon_requests",
             "Responses and embeddings requests that have ended. A background response is counted by"
             " the server that ends it.",
@@ -287,7 +286,7 @@ class Metrics:
             "How often the event loop was blocked for longer than stall_log_ms.",
             registry=registry,
         )
-        self._parents = _series(registry)
+        self._of_models = _series(registry)
         self._tenants = _TenantSeries(registry)
         self._tools = _ToolSeries(registry)
         self._store = _StoreSeries(registry)
@@ -297,9 +296,6 @@ class Metrics:
             ("model",),
             registry=registry,
         )
-        self._children: dict[str, _Series] = {}
-        self._counters: dict[tuple[object, ...], Counter] = {}
-        self._store_children: dict[str, Histogram] = {}
         self._followers: WeakSet[_Follower] = WeakSet()
         self._store.followers.set_function(lambda: len(self._followers))
         self._store.lag.set_function(self._follower_lag)
@@ -346,7 +342,7 @@ class Metrics:
 
     def count_request(self, method: str, route: str, status: int) -> None:
         """Count one HTTP request. ``route`` is a route template, or ``unknown``."""
-        self._count(self._http, method, route, status)
+        self._http.labels(method, route, str(status)).inc()
 
     def record_outcome(
         self, timing: RunTiming, response: Response, events: int, now: float
@@ -361,52 +357,49 @@ class Metrics:
     def record_background(self, response: Response) -> None:
         """Count a background response that ended in this process, and count its tokens. Latencies
         are not recorded, because no client waits for the response."""
-        self._count(self._runs, response.model, response.status)
+        self._runs.labels(response.model, response.status).inc()
         if response.usage is not None:
-            _count_tokens(self._series_of(response.model), response.usage)
+            self._of_models.count_tokens(response.model, response.usage)
 
     def record_response(
         self, timing: RunTiming, response: Response, events: int, now: float
     ) -> None:
         """Record a response that reached its end. ``events``: number of its events. ``now``: the
         current time on the clock of ``timing``."""
-        of = self._series_of(response.model)
-        self._count(self._runs, response.model, response.status)
-        of.end_to_end.observe(now - timing.started_at)
-        if timing.is_streamed:
-            of.events.inc(events)
+        series, model = self._of_models, response.model
+        self._runs.labels(response.model, response.status).inc()
+        series.end_to_end.labels(model).observe(now - timing.started_at)
+        # A series without observations is exported, too.
+        to_first, per_token = series.to_first.labels(model), series.per_token.labels(model)
+        series.events.labels(model).inc(events if timing.is_streamed else 0)
         if timing.first_token_at is not None:
-            of.to_first.observe(timing.first_token_at - timing.started_at)
-            self._exporter.record_first_token(
-                response.model, timing.first_token_at - timing.started_at
-            )
+            seconds = timing.first_token_at - timing.started_at
+            to_first.observe(seconds)
+            self._exporter.record_first_token(model, seconds)
         usage = response.usage
         if usage is None:
             return
-        _count_tokens(of, usage)
+        series.count_tokens(model, usage)
         if timing.first_token_at is not None and usage.output_tokens > 1:
-            per_token = (now - timing.first_token_at) / (usage.output_tokens - 1)
-            of.per_token.observe(per_token)
-            self._exporter.record_output_token(response.model, per_token)
+            seconds = (now - timing.first_token_at) / (usage.output_tokens - 1)
+            per_token.observe(seconds)
+            self._exporter.record_output_token(model, seconds)
 
     def count_abandoned(self, model: str) -> None:
         """Count a response whose client disconnected."""
-        self._count(self._runs, model, "cancelled")
+        self._runs.labels(model, "cancelled").inc()
 
     def record_embeddings(self, model: str, tokens: int) -> None:
         """Count a request for embeddings and its input tokens."""
-        self._count(self._runs, model, "completed")
-        self._series_of(model).input_tokens.inc(tokens)
+        self._runs.labels(model, "completed").inc()
+        self._of_models.input_tokens.labels(model).inc(tokens)
 
     # --- the store -------------------------------------------------------------------------------
 
     def on_operation(self, operation: str, seconds: float, *, failed: bool) -> None:
         """Record one operation of the store: its duration in ``seconds``, and whether it
         ``failed``."""
-        child = self._store_children.get(operation)
-        if child is None:
-            child = self._store_children[operation] = self._store.seconds.labels(operation)
-        child.observe(seconds)
+        self._store.seconds.labels(operation).observe(seconds)
         if failed:
             self._store.errors.labels(operation).inc()
 
@@ -465,28 +458,6 @@ class Metrics:
         own = self.snapshot()
         shown = own if self._collect is None else await self._collect(own)
         return encode(SummedMetrics(shown)), media_type
-
-    def _count(self, counter: Counter, *labels: str | int) -> None:
-        """Add one to the child of ``counter`` with these label values. Children are cached, because
-        looking them up in the counter is slow."""
-        key = (counter, *labels)
-        child = self._counters.get(key)
-        if child is None:
-            child = self._counters[key] = counter.labels(*labels)
-        child.inc()
-
-    def _series_of(self, model: str) -> _Series:
-        found = self._children.get(model)
-        if found is None:
-            found = self._children[model] = self._parents.for_model(model)
-        return found
-
-
-def _count_tokens(of: _Series, usage: Usage) -> None:
-    of.input_tokens.inc(usage.input_tokens)
-    if cached := usage.input_tokens_details.cached_tokens:
-        of.cached_tokens.inc(cached)
-    of.output_tokens.inc(usage.output_tokens)
 
 
 def _status(record: UsageRecord) -> str:
