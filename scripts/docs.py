@@ -24,6 +24,7 @@ from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.stream.event_grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
 from scripts.client_pages import client_pages
 from scripts.page_kinds import kinds_module
+from scripts.public_api_page import public_api_page
 from scripts.reference import api_page, errors_page, metrics_page
 from scripts.store_page import store_page
 from tests.conformance import manifest
@@ -255,6 +256,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/events.md": events_page,
     "docs/metrics.md": metrics_page,
     "docs/models.md": models_page,
+    "docs/public-api.md": public_api_page,
     "docs/settings.md": settings_page,
     "docs/store-plugin.md": store_page,
     **client_pages(),

@@ -13,6 +13,7 @@ ROOTS = {"errors", "support", "inference", "tracing"}
 #: Package or top-level module → packages and modules of ours that it may import.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "errors": set(),
+    "public_api": set(),
     "support": {"errors"},
     "inference": {"wire"},
     "ipc": {"errors", "support"},

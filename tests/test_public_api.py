@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -25,6 +26,8 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.config.tables import FileSearchSettings, SandboxSettings
 from antiphon.errors import SetupError
+from antiphon.public_api import PUBLIC
+from scripts.public_api_page import public_modules
 from tests.harness import asgi_client
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "embedding" / "mounted_app.py"
@@ -74,6 +77,44 @@ def test_unknown_name_is_an_attribute_error() -> None:
 def test_public_names_are_those_of_their_modules() -> None:
     assert antiphon.Settings is Settings
     assert antiphon.SetupError is SetupError
+
+
+# --- public modules ------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+_IMPORT = re.compile(r"^ *from (antiphon[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+
+
+def test_table_lists_each_module_once_and_all_of_them_exist() -> None:
+    listed = [module for group in PUBLIC for module in group.modules]
+    assert len(listed) == len(set(listed))
+    modules = public_modules()
+    assert set(antiphon.__all__) == set(modules["antiphon"])
+    assert all(modules.values())
+
+
+def test_contracts_among_the_public_names_are_in_public_modules() -> None:
+    """Who implements a contract also needs the types beside it."""
+    modules = public_modules()
+    bases = {name for name in antiphon._MODULES if name.endswith(".base")}
+    assert {f"antiphon.{name}" for name in bases} <= set(modules)
+
+
+def test_documentation_and_examples_import_only_public_names() -> None:
+    modules = public_modules()
+    pages = [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.py"),
+        *ROOT.glob("*.md"),
+    ]
+    internal = {
+        f"{path.relative_to(ROOT)}: {module}.{name}"
+        for path in pages
+        for module, names in _IMPORT.findall(path.read_text(encoding="utf-8"))
+        for name in re.findall(r"\w+", names)
+        if name not in modules.get(module, ())
+    }
+    assert internal == set()
 
 
 # --- open_app ------------------------------------------------------------------------------------

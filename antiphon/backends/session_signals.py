@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from antiphon.inference.sampling import SessionSignal
+from antiphon.support.tasks import BackgroundTasks
 
 from .catalog import CatalogModel
 
@@ -30,18 +31,15 @@ class SessionSignals:
     ) -> None:
         self._models = models
         self._erase = erase
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("session signal")
 
     def send(self, signal: SessionSignal) -> None:
         """Send a signal. Returns immediately."""
-        task = asyncio.create_task(self._send(signal), name="session signal")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._send(signal))
 
     async def drain(self) -> None:
         """Wait until all signals are sent, or their time is over."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.wait()
 
     async def _send(self, signal: SessionSignal) -> None:
         backends = {id(model.backend): model.backend for model in self._models()}
