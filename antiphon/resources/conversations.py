@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, StoreError
-from antiphon.resources.input_items import resolve_items
+from antiphon.resources.input_items import check_call_outputs, resolve_items
 from antiphon.store.base import Store
 from antiphon.store.records import ConversationLock, ItemQuery
+from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import Ids
 from antiphon.support.tasks import BackgroundTasks, repeat_until_done
 from antiphon.wire.cursors import (
@@ -87,11 +88,13 @@ class Conversations:
         self._unlocks = BackgroundTasks("unlocking of a conversation")
 
     async def create(self, tenant: str, request: CreateConversation) -> ConversationResource:
-        """Create a conversation with its first items."""
+        """Create a conversation with its first items. Raises ``InvalidRequest`` for an output
+        without its call, with which no response could use the conversation."""
         conversation = ConversationResource(
             id=self._ids("conv"), created_at=int(self._clock()), metadata=request.metadata or {}
         )
         items = await resolve_items(request.items, self._store, tenant, self._ids, param="items")
+        check_call_outputs(items, waiting=True, own=items, param="items")
         await self._store.save_conversation(tenant, conversation, items)
         return conversation
 
@@ -124,10 +127,13 @@ class Conversations:
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
     ) -> Page[Item]:
         """Append items to a conversation. Raises ``InvalidRequest`` if the conversation already
-        contains one of the items."""
+        contains one of the items, or lacks the call of an output."""
         await self.retrieve(tenant, conversation_id)
         past = await self._items_for(tenant, conversation_id, items)
         resolved = await resolve_items(items, self._store, tenant, self._ids, past, param="items")
+        if any(KINDS[type(item)].answers is not None for item in resolved):
+            past = await self._store.load_conversation_items(tenant, conversation_id)
+        check_call_outputs((*past, *resolved), waiting=True, own=resolved, param="items")
         existing = await self._store.find_conversation_items(
             tenant, conversation_id, [item.id for item in resolved]
         )

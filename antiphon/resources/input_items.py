@@ -113,7 +113,11 @@ def _with_call_id(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Id
 
 
 def check_call_outputs(
-    items: Iterable[it.Item], *, waiting: bool = False, own: Sequence[it.Item] = ()
+    items: Iterable[it.Item],
+    *,
+    waiting: bool = False,
+    own: Sequence[it.Item] = (),
+    param: str = "input",
 ) -> None:
     """Check that each output has a call and that each call has exactly one output. An output may
     come before its call.
@@ -125,7 +129,8 @@ def check_call_outputs(
       number their calls from 0 in each turn.
 
     ``own``: the items of the request, without earlier items of the conversation. If one of them is
-    a surplus output, the error names its position. The error messages are OpenAI's, because clients
+    a surplus output, the error names its position. ``param``: the path of the items in the request,
+    for the error. The error messages are OpenAI's, because clients
     match on them. Raises ``InvalidRequest``.
     """
     items = tuple(items)
@@ -148,16 +153,16 @@ def check_call_outputs(
     for call_id, name in outputs.items():
         if call_id not in calls:
             raise InvalidRequest(
-                f"No tool call found for {name} output with call_id {call_id}.", param="input"
+                f"No tool call found for {name} output with call_id {call_id}.", param=param
             )
-    _check_single_outputs(items, outputs, own)
+    _check_single_outputs(items, outputs, own, param)
     for call_id, name in calls.items():
         if call_id not in outputs and call_id not in finished and not waiting:
-            raise InvalidRequest(f"No tool output found for {name} {call_id}.", param="input")
+            raise InvalidRequest(f"No tool output found for {name} {call_id}.", param=param)
 
 
 def _check_single_outputs(
-    items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item]
+    items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item], param: str
 ) -> None:
     """Check that no call has several outputs. Raises ``InvalidRequest``.
 
@@ -182,5 +187,5 @@ def _check_single_outputs(
             raise InvalidRequest(
                 f"Duplicate output for {names[call_id]} with call_id {call_id}. Each call must have"
                 " exactly one output.",
-                param=f"input[{indexes[-1]}].call_id" if indexes else "input",
+                param=f"{param}[{indexes[-1]}].call_id" if indexes else param,
             )

@@ -87,6 +87,8 @@ __all__ = [
 ]
 
 _ACTIVE = ("queued", "in_progress")
+#: The event with which a run begins, in the event log, and how many events are enough to find it.
+_STARTED, _FIRST_EVENTS = b'"response.in_progress"', 4
 
 
 class CompactionRun(Struct, frozen=True):
@@ -530,10 +532,36 @@ class Service:
     async def list_responses(self, tenant: str, query: ResponseQuery) -> Page[ResponseSummary]:
         """Return a page of stored responses, without their contents. Raises ``InvalidRequest`` if
         the cursor is not the id of a response."""
-        found = await self._store.list_responses(tenant, replace(query, limit=query.limit + 1))
-        if found is None:
-            raise InvalidRequest(f"Response with id '{query.after}' not found.", param="after")
+        found = await self._listed(tenant, query)
         return page_of(found[: query.limit], has_more=len(found) > query.limit)
+
+    async def _listed(self, tenant: str, query: ResponseQuery) -> tuple[ResponseSummary, ...]:
+        """Return up to one response more than ``query`` asks for.
+
+        In the store, a background response is ``queued`` until it ends. Its events say whether it
+        runs by now.
+        """
+        status, found = query.status, []
+        stored = replace(query, limit=query.limit + 1)
+        if status in _ACTIVE:
+            stored = replace(stored, status="queued")
+        while True:
+            page = await self._store.list_responses(tenant, stored)
+            if page is None:
+                raise InvalidRequest(f"Response with id '{stored.after}' not found.", param="after")
+            now = await asyncio.gather(*(self._with_status(tenant, each) for each in page))
+            found += [each for each in now if status not in _ACTIVE or each.status == status]
+            if len(page) < stored.limit or len(found) > query.limit or status not in _ACTIVE:
+                return tuple(found)
+            stored = replace(stored, after=page[-1].id)
+
+    async def _with_status(self, tenant: str, summary: ResponseSummary) -> ResponseSummary:
+        """Return the entry of a response with its present status."""
+        if summary.status != "queued":
+            return summary
+        page = await self._store.runs.events(tenant, summary.id, -1, limit=_FIRST_EVENTS)
+        runs = page is not None and any(_STARTED in batch.lines for batch in page.batches)
+        return replace(summary, status="in_progress") if runs else summary
 
     async def transcript(self, tenant: str, response_id: str) -> Transcript:
         """Return the text of all tokens that the model read and wrote, from the start of the

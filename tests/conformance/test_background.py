@@ -197,6 +197,31 @@ async def test_status_goes_from_queued_to_in_progress_to_terminal(
 
 
 @pytest.mark.requirement("D-37")
+async def test_list_has_the_status_that_a_response_has_now(serve: Serve, store: Store) -> None:
+    gate = asyncio.Event()
+    steps = [ANSWER, Text("one "), gate, Text("two"), Close(), finish()]
+    server = serve(SteppedBackend(steps), on=store)
+
+    async def listed(**filters: str) -> list[tuple[str, str]]:
+        page = (await server.get("responses", **filters)).json()
+        return [(each["id"], each["status"]) for each in page["data"]]
+
+    async with official_client(server.app) as asking, asyncio.timeout(60):
+        found = await asking.responses.create(model="tiny", input="hi", background=True)
+        while found.output_text != "one ":
+            found = await asking.responses.retrieve(found.id)
+            await asyncio.sleep(0)
+        running = [(found.id, "in_progress")]
+        assert await listed() == await listed(status="in_progress") == running
+        assert await listed(status="queued") == await listed(status="completed") == []
+        gate.set()
+        while found.status == "in_progress":
+            found = await asking.responses.retrieve(found.id)
+            await asyncio.sleep(0)
+        assert await listed() == await listed(status="completed") == [(found.id, "completed")]
+
+
+@pytest.mark.requirement("D-37")
 async def test_failed_run_keeps_its_output(serve: Serve, store: Store) -> None:
     server = serve(SteppedBackend([ANSWER, Text("one "), KeyError("broken")]), on=store)
     async with official_client(server.app) as asking, asyncio.timeout(60):

@@ -98,3 +98,23 @@ async def test_unknown_item_reference_returns_404(serve: Serve, store: Store) ->
     for path in ("/v1/conversations", f"/v1/conversations/{conversation}/items"):
         rejection = await server.client.post(path, json=body)
         assert (rejection.status_code, oracle.error(rejection)["param"]) == (404, "items")
+
+
+@pytest.mark.requirement("API-CONVERSATION")
+async def test_output_without_its_call_is_refused_before_a_response_needs_it(
+    serve: Serve, ask: Ask, store: Store
+) -> None:
+    server = serve(ScriptedBackend(["one"]), on=store)
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "1"}
+    refused = await server.client.post("/v1/conversations", json={"items": [output]})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "items"
+    conversation = await create_conversation(server, "a")
+    path = f"/v1/conversations/{conversation}/items"
+    assert (await server.client.post(path, json={"items": [output]})).status_code == 400
+    for item in (call, output):  # the call may wait for its output
+        assert (await server.client.post(path, json={"items": [item]})).status_code == 200
+    refused = await server.client.post(path, json={"items": [{**output, "id": "fco_2"}]})
+    assert refused.json()["error"]["param"] == "items[0].call_id"
+    await ask(server, input="b", conversation=conversation)
