@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store import open_store
-from antiphon.store.vectors import IndexedChunk
+from antiphon.store.vectors import IndexedChunk, WordQuery
 from antiphon.testing.vector_check import make_indexed_file, make_vector_store
 
 from .table import Line, median
@@ -55,7 +55,7 @@ async def _measure(url: str) -> tuple[float, float, float]:
 
     async def by_words() -> None:
         some = [vocabulary[int(len(vocabulary) * chance.random() ** 2)] for _ in range(6)]
-        assert await vectors.search_words("t", "vs_a", some, ids, 100)
+        assert await vectors.search_words("t", "vs_a", WordQuery(words=some, files=ids, limit=100))
 
     async def by_meaning() -> None:
         assert len(await nearest.search("t", "vs_a", "m", request, None, 100)) == 100

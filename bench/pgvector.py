@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.store import open_store
+from antiphon.store.vectors import VectorQuery
 from antiphon.testing.postgres import postgres
 from antiphon.testing.vector_check import make_indexed_file, make_vector_store
 
@@ -114,7 +115,8 @@ async def _measure_search(
         best = set((rows[numpy.argpartition(-(part @ query), 10)[:10]] + 1).tolist())
         vector = array("f", query.tolist()).tobytes()
         began = time.monotonic()
-        hits = await store.vectors.search_vectors("t", f"vs_{name}", "m", vector, ids, _LIMIT)
+        asked = VectorQuery(model="m", vector=vector, files=ids, limit=_LIMIT)
+        hits = await store.vectors.search_vectors("t", f"vs_{name}", asked)
         times.append(1e3 * (time.monotonic() - began))
         found += len(best & {hit.chunk for hit in hits[:10]})
     text, load = f"{what}: {len(rows)} chunks", f"load {os.getloadavg()[0]:.1f}"

@@ -14,7 +14,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
 from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store.search_terms import query_terms
-from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex
+from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex, WordQuery
 from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest
 from antiphon.wire.resources.filters import matches
@@ -164,9 +164,8 @@ class Searcher:
         by_words, by_meaning = [], []
         for scope in scopes:
             files = scope.files.keys()
-            hits = await self._vectors.search_words(
-                tenant, scope.store_id, words, files, _RANKING_SIZE
-            )
+            by_word = WordQuery(words=words, files=files, limit=_RANKING_SIZE)
+            hits = await self._vectors.search_words(tenant, scope.store_id, by_word)
             by_words += [(scope.store_id, hit) for hit in hits]
             if vector is not None and self._model is not None:
                 near = await self._vector_search.search(

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from antiphon.embeddings.base import Vector
 from antiphon.errors import SetupError
-from antiphon.store.vectors import ChunkHit, ChunkVectors, VectorIndex, VectorsVersion
+from antiphon.store.vectors import ChunkHit, ChunkVectors, VectorIndex, VectorQuery, VectorsVersion
 from antiphon.support.installation import needs_extra
 
 __all__ = ["VectorSearch", "require_numpy"]
@@ -73,9 +73,8 @@ class VectorSearch:
         ``model``: the embedding model that computed the vectors. ``files``: ids of the files to
         search; None means all files.
         """
-        hits = await self._vectors.search_vectors(
-            tenant, store_id, model, vector.tobytes(), files, limit
-        )
+        query = VectorQuery(model=model, vector=vector.tobytes(), files=files, limit=limit)
+        hits = await self._vectors.search_vectors(tenant, store_id, query)
         if hits is not None:
             return hits
         key = (tenant, store_id, model)

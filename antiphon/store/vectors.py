@@ -31,7 +31,9 @@ __all__ = [
     "IndexingTask",
     "VectorFileQuery",
     "VectorIndex",
+    "VectorQuery",
     "VectorsVersion",
+    "WordQuery",
 ]
 
 
@@ -60,6 +62,30 @@ class VectorFileQuery(Struct, frozen=True, kw_only=True):
     until: str | None = None
     status: str | None = None
     batch: str | None = None
+
+
+class WordQuery(Struct, frozen=True, kw_only=True):
+    """A search by words. ``files``: the ids of the files to search. ``limit``: the maximum number
+    of hits."""
+
+    words: Sequence[str]
+    files: Collection[str]
+    limit: int
+
+
+class VectorQuery(Struct, frozen=True, kw_only=True):
+    """A search by vectors.
+
+    - ``model``: the model that computed the vectors.
+    - ``vector``: the vector whose neighbours are wanted, packed 32-bit floats.
+    - ``files``: the ids of the files to search. None: all files.
+    - ``limit``: the maximum number of hits.
+    """
+
+    model: str
+    vector: bytes
+    files: Collection[str] | None = None
+    limit: int
 
 
 class IndexedChunk(Struct, frozen=True, kw_only=True):
@@ -238,9 +264,9 @@ class VectorIndex(Protocol):
 
     @abstractmethod
     async def search_words(
-        self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
+        self, tenant: str, store_id: str, query: WordQuery
     ) -> tuple[ChunkHit, ...]:
-        """Return the chunks of these files that contain at least one of the words, best first."""
+        """Return the chunks that contain at least one of the words, best first."""
 
     async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
         """Return the version of the vectors that this model computed for a vector store. The
@@ -253,17 +279,10 @@ class VectorIndex(Protocol):
         """Return all vectors that this model computed for a vector store."""
 
     async def search_vectors(
-        self,
-        tenant: str,
-        store_id: str,
-        model: str,
-        vector: bytes,
-        files: Collection[str] | None,
-        limit: int,
+        self, tenant: str, store_id: str, query: VectorQuery
     ) -> tuple[ChunkHit, ...] | None:
-        """Return the chunks of these files whose vectors are nearest to ``vector``, nearest first.
-        Scores are cosines. If ``files`` is None, search all files. ``model``: the model that
-        computed the vectors.
+        """Return the chunks whose vectors are nearest to ``query.vector``, nearest first. Scores
+        are cosines.
 
         Returns None if this index cannot search by vectors. The caller then loads the vectors and
         compares them.

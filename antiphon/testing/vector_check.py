@@ -16,6 +16,7 @@ from antiphon.store.vectors import (
     VectorFileQuery,
     VectorIndex,
     VectorsVersion,
+    WordQuery,
 )
 from antiphon.wire.resources.vector_stores import (
     FileBatch,
@@ -72,7 +73,7 @@ async def _search_texts(
     """Search for words in these files. ``files``: names of the files, separated by spaces. Returns
     the found texts with the names of their files, best first."""
     ids = [f"file-{name}" for name in files.split()]
-    hits = await vectors.search_words("t", "vs_a", words, ids, limit)
+    hits = await vectors.search_words("t", "vs_a", WordQuery(words=words, files=ids, limit=limit))
     texts = await vectors.chunk_texts("t", "vs_a", {hit.chunk for hit in hits})
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     return " | ".join(f"{hit.file_id[5:]}: {texts[hit.chunk]}" for hit in hits)
@@ -118,7 +119,9 @@ async def isolates_search_results(store: Store) -> None:
     assert await vectors.vectors_version("t", "vs_a", "m") == VectorsVersion(0, 0)
     assert (await vectors.load_vectors("t", "vs_a", "m")).chunks == ()
     assert await vectors.list_chunks("t", "vs_a", "file-a") == ()
-    (hit,) = await vectors.search_words("u", "vs_a", ["fox"], ["file-a"], 9)
+    (hit,) = await vectors.search_words(
+        "u", "vs_a", WordQuery(words=["fox"], files=["file-a"], limit=9)
+    )
     assert await vectors.chunk_texts("t", "vs_a", {hit.chunk}) == {}
     assert await vectors.chunk_texts("u", "vs_a", {hit.chunk}) == {hit.chunk: "fox"}
 

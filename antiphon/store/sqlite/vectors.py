@@ -25,6 +25,7 @@ from antiphon.store.vectors import (
     VectorFileQuery,
     VectorIndex,
     VectorsVersion,
+    WordQuery,
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
@@ -159,16 +160,16 @@ class SqliteVectorIndex(VectorIndex):
         return dict(await self._database.rows("chunk_texts", key, lambda row: (row[0], row[1])))
 
     async def search_words(
-        self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
+        self, tenant: str, store_id: str, query: WordQuery
     ) -> tuple[ChunkHit, ...]:
-        quoted = " OR ".join('"{}"'.format(word.replace('"', '""')) for word in words)
+        quoted = " OR ".join('"{}"'.format(word.replace('"', '""')) for word in query.words)
 
         def work(connection: sqlite3.Connection) -> tuple[ChunkHit, ...]:
             row = self._store_row(connection, tenant, store_id)
-            if row is None or not words:
+            if row is None or not query.words:
                 return ()
             expression = f'store : "{row}" AND text : ({quoted})'
-            arguments = (expression, encode(sorted(files)).decode(), limit)
+            arguments = (expression, encode(sorted(query.files)).decode(), query.limit)
             rows = connection.execute(self._queries["search_chunks"], arguments)
             return tuple(
                 ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows
@@ -188,17 +189,6 @@ class SqliteVectorIndex(VectorIndex):
             return ChunkVectors.from_rows(rows)
 
         return await self._database.read(work)
-
-    async def search_vectors(
-        self,
-        tenant: str,
-        store_id: str,
-        model: str,
-        vector: bytes,
-        files: Collection[str] | None,
-        limit: int,
-    ) -> tuple[ChunkHit, ...] | None:
-        return None
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         rows = await self._database.rows("unfinished_vector_files", (), tuple)

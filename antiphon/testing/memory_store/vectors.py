@@ -18,6 +18,7 @@ from antiphon.store.vectors import (
     IndexedFile,
     IndexingTask,
     VectorIndex,
+    WordQuery,
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
@@ -148,7 +149,7 @@ class MemoryVectorIndex(VectorIndex):
         }
 
     async def search_words(
-        self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
+        self, tenant: str, store_id: str, query: WordQuery
     ) -> tuple[ChunkHit, ...]:
         store_row = self._store(tenant, store_id)
         rows = (
@@ -157,13 +158,13 @@ class MemoryVectorIndex(VectorIndex):
             else []
         )
         counts = [Counter(_index_words(chunk_row.chunk.text)) for _, chunk_row in rows]
-        scores = _bm25(counts, {word.lower() for word in words})
+        scores = _bm25(counts, {word.lower() for word in query.words})
         hits = [
             ChunkHit(chunk=chunk_row.number, file_id=id, score=score)
             for (id, chunk_row), score in zip(rows, scores, strict=True)
-            if score and id in files
+            if score and id in query.files
         ]
-        return tuple(sorted(hits, key=lambda hit: (-hit.score, hit.chunk))[:limit])
+        return tuple(sorted(hits, key=lambda hit: (-hit.score, hit.chunk))[: query.limit])
 
     async def load_vectors(self, tenant: str, store_id: str, model: str) -> ChunkVectors:
         store_row = self._store(tenant, store_id)

@@ -26,7 +26,9 @@ from antiphon.store.vectors import (
     IndexUsage,
     VectorFileQuery,
     VectorIndex,
+    VectorQuery,
     VectorsVersion,
+    WordQuery,
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
@@ -164,11 +166,12 @@ class PostgresVectorIndex(VectorIndex):
         return {row[0]: row[1] for row in rows}
 
     async def search_words(
-        self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
+        self, tenant: str, store_id: str, query: WordQuery
     ) -> tuple[ChunkHit, ...]:
-        expression = " | ".join(_quote(word) for word in words)
+        expression = " | ".join(_quote(word) for word in query.words)
         key = (tenant, index_key(store_id))
-        rows = await self._pool.rows("search_chunks", *key, expression, sorted(files), limit)
+        files = sorted(query.files)
+        rows = await self._pool.rows("search_chunks", *key, expression, files, query.limit)
         return tuple(ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows)
 
     async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
@@ -180,17 +183,11 @@ class PostgresVectorIndex(VectorIndex):
         return ChunkVectors.from_rows(rows)
 
     async def search_vectors(
-        self,
-        tenant: str,
-        store_id: str,
-        model: str,
-        vector: bytes,
-        files: Collection[str] | None,
-        limit: int,
+        self, tenant: str, store_id: str, query: VectorQuery
     ) -> tuple[ChunkHit, ...] | None:
         if self._pgvector is None:
             return None
-        return await self._pgvector.search(tenant, index_key(store_id), model, vector, files, limit)
+        return await self._pgvector.search(tenant, index_key(store_id), query)
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         rows = await self._pool.rows("unfinished_vector_files")

@@ -25,7 +25,7 @@ from msgspec import Struct
 from antiphon.errors import SetupError
 from antiphon.store.common.row_mapping import Columns, Row
 from antiphon.store.postgres.pool import ConnectionPool, Transaction
-from antiphon.store.vectors import ChunkHit
+from antiphon.store.vectors import ChunkHit, VectorQuery
 
 __all__ = ["Pgvector", "VectorRow"]
 
@@ -199,29 +199,21 @@ class Pgvector:
             if found:
                 await self._separate(transaction, found[0][0], model)
 
-    async def search(
-        self,
-        tenant: str,
-        store_id: str,
-        model: str,
-        vector: bytes,
-        files: Collection[str] | None,
-        limit: int,
-    ) -> tuple[ChunkHit, ...]:
-        """Return the chunks with the nearest vectors, nearest first. The parameters are those of
-        ``VectorIndex.search_vectors``."""
+    async def search(self, tenant: str, store_id: str, query: VectorQuery) -> tuple[ChunkHit, ...]:
+        """Return the chunks with the nearest vectors, nearest first."""
+        files, limit = query.files, query.limit
         async with self._pool.transaction() as transaction:
             await transaction.execute(_SEARCHES)
             await transaction.use_schema()
             found = await transaction.rows("vector_store_row", tenant, store_id)
             if not found:
                 return ()
-            store, floats = found[0][0], _floats(vector)
-            id = await self._large_id(transaction, store, model)
+            store, floats = found[0][0], _floats(query.vector)
+            id = await self._large_id(transaction, store, query.model)
             if id is None:
                 listed = None if files is None else sorted(files)
                 rows = await transaction.fetch(
-                    self._sql(_SEARCH_SMALL), store, model, floats, listed, limit
+                    self._sql(_SEARCH_SMALL), store, query.model, floats, listed, limit
                 )
             else:
                 rows = await self._search_large(transaction, store, id, floats, files, limit)

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store.base import Store
-from antiphon.store.vectors import IndexedChunk
+from antiphon.store.vectors import IndexedChunk, VectorQuery
 from antiphon.testing.vector_check import make_indexed_file
 
 __all__ = ["add_file", "compare", "unit_vector"]
@@ -41,7 +41,8 @@ async def add_file(
 async def compare(store: Store, files: list[str] | None, limit: int = 10) -> int:
     """Compare a search with the exact one. Return the number of results."""
     query = unit_vector(random.Random(99))
-    hits = await store.vectors.search_vectors("t", "vs_a", "m", query.tobytes(), files, limit)
+    asked = VectorQuery(model="m", vector=query.tobytes(), files=files, limit=limit)
+    hits = await store.vectors.search_vectors("t", "vs_a", asked)
     assert hits is not None
     exact = VectorSearch(_WithoutIndex(store.vectors))  # type: ignore[arg-type]
     expected = await exact.search("t", "vs_a", "m", query, files, limit)

@@ -13,6 +13,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.postgres.vectors import pgvector
 from antiphon.store.postgres.vectors.pgvector import Pgvector
+from antiphon.store.vectors import VectorQuery
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.vector_check import CHECKS, make_vector_store
 
@@ -57,8 +58,18 @@ async def test_nearest_chunks_are_found_while_a_vector_store_grows(store: Store)
     assert await compare(store, ["file-3"], limit=30) == 20, "exact"
     assert await compare(store, [f"file-{n}" for n in range(9)]) == 10, "by the index"
     assert await compare(store, ["file-unknown"]) == 0
-    assert await store.vectors.search_vectors("u", "vs_a", "m", bytes(64), None, 9) == ()
-    assert await store.vectors.search_vectors("t", "vs_a", "other", bytes(64), None, 9) == ()
+    assert (
+        await store.vectors.search_vectors(
+            "u", "vs_a", VectorQuery(model="m", vector=bytes(64), limit=9)
+        )
+        == ()
+    )
+    assert (
+        await store.vectors.search_vectors(
+            "t", "vs_a", VectorQuery(model="other", vector=bytes(64), limit=9)
+        )
+        == ()
+    )
 
 
 async def test_index_is_searched_only_for_large_parts(
@@ -148,7 +159,12 @@ async def test_vectors_stored_without_pgvector_are_copied(url: str) -> None:
         await plain.vectors.put("t", make_vector_store(name))
     for n in range(FILES):
         await add_file(plain, str(n), chance)
-    assert await plain.vectors.search_vectors("t", "vs_a", "m", bytes(64), None, 1) is None
+    assert (
+        await plain.vectors.search_vectors(
+            "t", "vs_a", VectorQuery(model="m", vector=bytes(64), limit=1)
+        )
+        is None
+    )
     await plain.close()
     first = await open_store(url, vectors="pgvector")
     assert await compare(first, None) == 10
