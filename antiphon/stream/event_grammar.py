@@ -1,12 +1,17 @@
 """The legal order of events, as tables, and a checker that compares a stream with the tables.
 
-There is one state machine for the response and one for each open item. The item's type selects its
-machine. An edge of a machine states that an event is legal in a state. The edge also names the next
-state, and the source, such as a specification, that allows the event. An event without an edge is a
-bug in Antiphon and raises ``GrammarError``.
+Theory. A stream of events is a path through state machines. There is one machine for the response,
+and one for each open item, which the item's type selects. An edge says that an event is legal in a
+state, and names the next state and the source, such as a specification or a recorded stream, that
+allows the event. Events of different items may be interleaved in any way, because each of them
+moves only its own machine. ``ANYWHERE`` contains the events that move none.
 
-The tables are written independently of ``KINDS`` and of the writer. A test compares the three, so a
-mistake in one of them is found.
+Beside the order, the checker verifies what the machines cannot express: sequence numbers without
+gaps, indexes in order, unique item ids, and fields that must not change during an item.
+
+The tables are written independently of ``KINDS`` and of the writer, from the sources alone. A test
+compares the three, so a mistake in one of them is found. An event without an edge is a bug in
+Antiphon, and raises ``GrammarError``. The page ``docs/events.md`` is generated from the tables.
 
 Event names are written without the prefix ``response.``. Names of part events end in the type of
 the part: ``content_part.added/refusal``.

@@ -1,8 +1,24 @@
 """Write the numbered events of a run. All events of a run are created in this module.
 
-The writer assigns item ids, indexes and sequence numbers, so its callers do not deal with them. New
-ids and times come from functions that the caller passes in. With the same ids and times, the same
-calls create the same events.
+Theory. A response is the fold of its events: ``fold.py`` can rebuild it from the events alone, and
+the writer holds the same drafts (``draft.py``) as the fold, so that both have the same output at
+each moment. Whatever is not in an event is not in the response. The writer therefore takes the
+calls of the recorder ("open an item", "add text", "close it") and makes events of them, and it is
+the only code that knows indexes, item ids and sequence numbers.
+
+There are two levels. A ``ResponseWriter`` goes through the states of a response: ``create``,
+``start``, any number of items, ``finalize``, and ``emit_terminal``. An ``ItemWriter`` goes through
+those of one item: open, text in at most one part at a time, sealed (the model has finished it),
+progress of its tool, closed. Which text an item may have, and which events say so, is a row of
+``KINDS``; no branch here names a kind. ``finalize`` closes what is still open, so that every run
+ends in a valid stream, and the terminal event is separate from it, because the response is stored
+between the two.
+
+The writer does no I/O and reads neither clock nor randomness: ids and times come from functions
+that its caller passes in. With the same functions, the same calls create the same events, so a run
+that another server takes over can be restored from its log (``restore``) and continued. If nobody
+reads the events (``has_reader``), they are counted but not created, which gives a response without
+a stream the same sequence numbers and costs less.
 """
 
 from __future__ import annotations

@@ -1,11 +1,19 @@
-"""Writes the events of all background runs of this process to the store.
+"""Writes the event logs of all background runs of this process to the store.
 
-An append is a transaction that adds new events to the store. One append is in progress at a time.
-Events that are emitted during an append wait for the next append. If the store is slow, appends
-follow at longer intervals and are larger. This saves work, because a transaction for many runs
-costs little more than a transaction for a single run. If the store does not answer, the append is
-retried. If another server has taken over a run, the event sink of the run raises ``ReaderGone``.
-This exception ends the run on this server.
+Theory. The event log of a run is the run: its events, with the token ids that they came from, are
+all that another server needs to continue it, and readers never see an event that is not stored.
+Each server that executes a run has a claim on it, with an epoch that grows with each new claim. The
+store appends events only for the newest epoch. So if two servers believe that they execute the same
+run, the events of exactly one of them are in the log, and the other one learns it from its next
+append: the event sink of its run raises ``ReaderGone``, which ends the run there and nowhere else.
+
+An event passes three places. ``LogSink.write`` puts it into the queue of its run, and lets the run
+wait if the queue is long. ``EventLogWriter`` appends the events of all runs together. After that,
+the store notifies the readers. One append is in progress at a time, and events that are emitted
+meanwhile wait for the next one. If the store is slow, appends follow at longer intervals and are
+larger, which saves work, because a transaction for many runs costs little more than one for a
+single run. If the store does not answer, the append is repeated without an end: the heartbeats keep
+the claim, or another server takes the run over.
 """
 
 from __future__ import annotations

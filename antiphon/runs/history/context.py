@@ -1,8 +1,20 @@
 """Builds the conversation that the model will see, from a request and the store.
 
-A request can continue an earlier response, which may itself continue another response. From this
-chain of responses, the conversation gets the inputs and outputs, oldest first. It does not get
-instructions, tools or settings from the chain, because these belong to one request.
+Theory. A request can continue an earlier response, which may itself continue another response. Such
+a chain is a linked list: each response stores only what it added, i.e. its input, its output and
+its sampled token ids, and the id of the response before it. Responses never change, so several
+requests can continue the same one, and the parts that they share are stored once. A deleted
+response is still part of the chains that continue it.
+
+From the chain, the conversation gets inputs and outputs, oldest first. It does not get
+instructions, tools or settings, because these belong to one request. The stored token ids go along
+with the items: if the prompt is rendered to the same ids up to a point, the engine can reuse its
+cache up to there, which is why sampled ids are stored and not encoded again from the text. The ids
+are dropped where the conversation no longer matches them, for example after a compaction.
+
+A conversation object (``/v1/conversations``) is a list of items instead of a chain, of which only
+the end is read (``recent_items.py``). In both cases, ``visible_history.py`` then decides which
+items the model sees.
 """
 
 from __future__ import annotations

@@ -1,9 +1,23 @@
 """The tool loop: it calls the model, runs the server-side tools that the model calls, and calls the
 model again with their results.
 
-A turn is one model call together with the tool calls that it makes. The tool calls of a turn run
-concurrently, and the next turn sees their results. The loop ends when a turn makes no server-side
-call or when a limit is reached. For the run, the whole loop is one reply.
+Theory. For the run, the whole loop is one reply: a stream of deltas with one ``Finish`` at its end.
+Inside, it is a sequence of turns, each of which is one model call together with the tool calls that
+it makes. The deltas of a turn go out unchanged, except for its ``Finish``, which the loop keeps.
+
+1. The tools are opened, and with them the functions that the prompt offers.
+2. A turn begins. ``Turn`` reads its deltas, and notes which calls are for tools of this server.
+3. When the model has finished, the noted calls run concurrently (``executor.py``). The call itself
+   is stored before its tool starts, and its result before the next turn, so an interrupted run
+   knows which calls may have had an effect. Such calls are never run a second time silently.
+4. The items of the turn are added to the conversation, the next reply is prepared, and the loop
+   continues with 2.
+
+The loop ends when a turn makes no call that runs here, or a call that waits for the client, or when
+a limit is reached: of turns, calls, time or context. At a limit, the model gets a last turn without
+tools to answer, or the response ends as incomplete, as the settings say. Results that are too long
+for the next prompt are shortened, so that a tool cannot end a conversation. If another server
+continues the run, ``resume`` puts the loop back to the turn in which it was interrupted.
 """
 
 from __future__ import annotations
