@@ -63,6 +63,7 @@ __all__ = [
     "UnreadableImage",
     "context_length_exceeded",
     "first_line",
+    "may_retry",
     "model_not_found",
     "retryable",
 ]
@@ -362,9 +363,12 @@ def retryable(message: str) -> str:
     """Return the message of a transient failure, followed by ``You can retry your request.``,
     because some clients retry only if the message contains such words. A message that already
     contains this sentence or ``try again in`` is returned unchanged."""
-    if _RETRY_SENTENCE in message or "try again in" in message:
-        return message
-    return f"{message} {_RETRY_SENTENCE}"
+    return message if may_retry(message) else f"{message} {_RETRY_SENTENCE}"
+
+
+def may_retry(message: str) -> bool:
+    """Return whether the message of a failure says that the failure is transient."""
+    return _RETRY_SENTENCE in message or "try again in" in message
 
 
 def first_line(error: BaseException) -> str:

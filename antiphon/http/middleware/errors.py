@@ -23,9 +23,11 @@ from antiphon.errors import (
     RunError,
     StoreError,
     Unavailable,
+    may_retry,
 )
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.limits.refusals import refusal_headers
+from antiphon.stream.kinds import KINDS
 from antiphon.support.log import Log
 from antiphon.wire.error_codes import ERROR_CODES
 from antiphon.wire.error_reply import ErrorDetails, ErrorReply
@@ -101,14 +103,18 @@ def failed_response_reply(response: Response) -> Reply:
     OpenAI's API.
 
     Clients that only read the output would not notice a 200 with ``status: "failed"``. All clients
-    raise on an HTTP error, and many retry. If the model has produced output, a retry would generate
-    it again and could run tools twice, so ``x-should-retry: false`` forbids the retry.
+    raise on an HTTP error, and many retry. If tools have run here, a retry could run them twice, so
+    ``x-should-retry: false`` forbids it. If a transient failure has only cost output, a retry is
+    asked for.
     """
     error = response.error
     assert error is not None
     headers: dict[str, str] = {}
-    if response.output or status_of(error) == 400 or error.code == "insufficient_quota":
+    tools_ran = any(KINDS[type(item)].runs_here for item in response.output)
+    if tools_ran or status_of(error) == 400 or error.code == "insufficient_quota":
         headers["x-should-retry"] = "false"
+    elif response.output:
+        headers["x-should-retry"] = "true" if may_retry(error.message) else "false"
     elif status_of(error) in (429, 503):
         headers["retry-after"] = "1"
     return _failed(error, error.message, headers)

@@ -11,8 +11,10 @@ import httpx
 import pytest
 
 from antiphon.errors import InvalidRequest, Overloaded
+from antiphon.http.middleware.errors import failed_response_reply
 from antiphon.wire.cursors import PageParams
-from antiphon.wire.response import ResponseError
+from antiphon.wire.items import CodeInterpreterCall, Item, Message
+from antiphon.wire.response import Response, ResponseError
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 ASK = {"model": "tiny", "input": "hi"}
@@ -235,6 +237,19 @@ async def test_reraise_lets_unexpected_errors_through(make_app: Any, service: An
     service.script = {"breaks": True}
     with pytest.raises(RuntimeError):
         await make_app(reraise=True).client.post("/v1/responses", json=ASK)
+
+
+@pytest.mark.parametrize(
+    ("item", "retry"),
+    [
+        (Message(role="assistant", content=()), "true"),
+        (CodeInterpreterCall(container_id="cntr_1"), "false"),
+    ],
+)
+def test_client_may_retry_a_transient_failure_unless_tools_ran(item: Item, retry: str) -> None:
+    error = ResponseError(code="server_error", message="It broke off. You can retry your request.")
+    response = Response(id="resp_1", created_at=1, model="m", output=(item,), error=error)
+    assert failed_response_reply(response).headers["x-should-retry"] == retry
 
 
 @pytest.mark.requirement("CL-RETRY-AFTER")
