@@ -77,7 +77,7 @@ def droppable_groups(items: Sequence[it.Item]) -> list[list[int]]:
 
 
 def _is_user(item: it.Item) -> bool:
-    return isinstance(item, it.Message) and item.role == "user"
+    return item.role == "user"
 
 
 def _is_required(item: it.Item) -> bool:

@@ -26,6 +26,7 @@ __all__ = [
     "TextChannel",
     "error_fields",
     "kinds_for",
+    "parts_of",
 ]
 
 
@@ -494,6 +495,17 @@ def kinds_for(reasoning_events: str) -> Mapping[type[it.ItemBase], ItemKind]:
     """Return the table of item kinds for a value of the setting ``reasoning_events``: ``openai`` or
     ``open_responses``."""
     return OPEN_RESPONSES_KINDS if reasoning_events == "open_responses" else KINDS
+
+
+def parts_of(item: it.Item) -> tuple[it.Part, ...]:
+    """Return the parts of an item, such as texts and images: the parts of a message, or of the
+    output of a call. Return an empty tuple if the item contains no parts, or a text instead."""
+    if not (field := KINDS[type(item)].parts_field):
+        return ()
+    value = getattr(item, field)
+    if isinstance(value, tuple):
+        return value
+    return () if isinstance(value, str) else (value,)
 
 
 def error_fields(item: it.Item, message: str) -> Mapping[str, Any]:

@@ -130,7 +130,7 @@ Caller = DirectCaller | ProgramCaller
 class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
     """The base class of all items. ``id`` is empty only until the server assigns an id.
 
-    ``call_id``, ``status``, ``caller`` and ``namespace`` can be read of any item. Only the classes
+    The properties, such as ``call_id`` and ``status``, can be read of any item. Only the classes
     that declare them as fields send and accept them. For items of the other classes, they have the
     values that are defined here.
     """
@@ -167,6 +167,11 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
     def namespace(self) -> str | UnsetType | None:
         """The namespace of the function that the item calls."""
         return None
+
+    @property
+    def role(self) -> str:
+        """The role of the author of a message, such as ``user``. "": the item has no role."""
+        return ""
 
 
 class Message(ItemBase, frozen=True, kw_only=True, tag="message"):

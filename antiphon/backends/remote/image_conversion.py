@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 from msgspec.structs import replace
 
 from antiphon.engines.common.pillow_images import as_png
 from antiphon.inference.conversation import Conversation
-from antiphon.stream.kinds import KINDS
-from antiphon.wire import items as it
+from antiphon.stream.kinds import KINDS, parts_of
 
 __all__ = ["convert_images"]
 
@@ -27,7 +26,7 @@ async def convert_images(
     """
     heads = tuple(f"data:{mime};" for mime in unreadable_formats)
     if not heads or not any(
-        _is_unread(part, heads) for item in conversation.items for part in _parts(item)
+        _is_unread(part, heads) for item in conversation.items for part in parts_of(item)
     ):
         return conversation
     return await asyncio.to_thread(_rewritten, conversation, heads)
@@ -36,18 +35,11 @@ async def convert_images(
 def _rewritten(conversation: Conversation, heads: tuple[str, ...]) -> Conversation:
     items = list(conversation.items)
     for index, item in enumerate(items):
-        if parts := [_readable(part, heads) for part in _parts(item)]:
+        if parts := [_readable(part, heads) for part in parts_of(item)]:
             field = KINDS[type(item)].parts_field
             is_one = not isinstance(getattr(item, field), tuple)
             items[index] = replace(item, **{field: parts[0] if is_one else tuple(parts)})
     return replace(conversation, items=tuple(items))
-
-
-def _parts(item: it.Item) -> Iterator[Any]:
-    """Yield the parts of an item. A part may be an image, a text or another kind of content."""
-    if field := KINDS[type(item)].parts_field:
-        held = getattr(item, field)
-        yield from held if isinstance(held, tuple) else (held,)
 
 
 def _is_unread(part: object, heads: tuple[str, ...]) -> bool:

@@ -363,9 +363,7 @@ def is_user_message(item: it.Item) -> TypeGuard[it.Message]:
 def is_persistent(item: it.Item) -> bool:
     """Whether the item applies to the whole conversation, like a system message. Such an item is
     never summarized."""
-    return KINDS[type(item)].persistent or (
-        isinstance(item, it.Message) and item.role in ("system", "developer")
-    )
+    return KINDS[type(item)].persistent or item.role in ("system", "developer")
 
 
 def _message_key(item: it.Item) -> bytes | None:

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.store.records import StoredResponse
-from antiphon.wire.items import Item, Message
+from antiphon.wire.items import Item
 from antiphon.wire.request import CreateResponse
 
 __all__ = ["conversation_identity", "session_identity", "stored_session_identity"]
@@ -58,7 +58,7 @@ def session_identity(
 def _first_user_message(input: Iterable[Item]) -> str | None:
     """Return the first user message as JSON, without its id."""
     for item in input:
-        if isinstance(item, Message) and item.role == "user":
+        if item.role == "user":
             return _encode(replace(item, id="")).decode()
     return None
 

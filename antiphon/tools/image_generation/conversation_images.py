@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct
 from antiphon.attachments.data_urls import InvalidEncoding, decode_inline
 from antiphon.attachments.fetch import Fetcher, FetchError
 from antiphon.errors import RequestError, ToolError
+from antiphon.stream.kinds import parts_of
 from antiphon.tools.containers.container import Uploads
 from antiphon.wire import items as it
 
@@ -122,11 +123,9 @@ def _image_groups(items: Iterable[it.Item]) -> list[_ImageGroup]:
                 groups.pop(key, None)
                 groups[key] = _ImageGroup(({"image_url": item.result},), key)
             continue
-        content = getattr(item, "content", getattr(item, "output", ()))
-        parts = content if isinstance(content, tuple) else ()
         images = tuple(
             {"file_id": part.file_id, "image_url": part.image_url}
-            for part in parts
+            for part in parts_of(item)
             if isinstance(part, it.InputImage)
         )
         if images:
