@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     empty_value,
     invalid_type,
@@ -16,7 +17,7 @@ from antiphon.wire.parsing.errors import (
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
+from antiphon.wire.parsing.fields import read_array, read_object, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 
 from .error_paths import ErrorPaths
@@ -26,7 +27,9 @@ __all__ = ["INPUT_PARTS", "OUTPUT_PARTS", "ROLES", "read_messages"]
 _CALL_TYPES = ("function", "custom")
 
 
-def read_messages(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> list[Json]:
+def read_messages(
+    raw: object, path: str, paths: ErrorPaths, limits: BodyLimits
+) -> list[JsonObject]:
     """Translate ``messages`` to input items, in the JSON form of the Responses API. ``path``: the
     field's name in error messages. ``paths`` records from which field of ``messages`` each item was
     read. Raises ``InvalidRequest``.
@@ -46,7 +49,7 @@ class _MessageReader:
     client's field."""
 
     def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:
-        self.items: list[Json] = []
+        self.items: list[JsonObject] = []
         self._paths = paths
         self._limits = limits
         #: Id of a call as the client wrote it → id of the call in the items, and whether the call
@@ -69,7 +72,7 @@ class _MessageReader:
             raise invalid_value(f"{path}.role", role, ROLES)
         read(self, fields, path)
 
-    def _add(self, item: Json, path: str, **renamed: str) -> None:
+    def _add(self, item: JsonObject, path: str, **renamed: str) -> None:
         item_path = f"input[{len(self.items)}]"
         self._paths.add(item_path, path)
         for field, client_field in renamed.items():
@@ -78,14 +81,14 @@ class _MessageReader:
 
     # --- roles -----------------------------------------------------------------------------------
 
-    def _input_message(self, fields: Json, path: str) -> None:
+    def _input_message(self, fields: JsonObject, path: str) -> None:
         """Translate a message of the user, the developer or the system."""
         if "content" not in fields:
             raise missing_parameter(f"{path}.content")
         content = _content(fields["content"], f"{path}.content", INPUT_PARTS, self._limits)
         self._add({"type": "message", "role": fields["role"], "content": content}, path)
 
-    def _assistant_message(self, fields: Json, path: str) -> None:
+    def _assistant_message(self, fields: JsonObject, path: str) -> None:
         """Translate a message with the role ``assistant``. Raises ``InvalidRequest`` if the message
         lacks the field ``content`` and has neither reasoning nor a refusal nor a call."""
         count_before = len(self.items)
@@ -111,7 +114,7 @@ class _MessageReader:
         if len(self.items) == count_before and "content" not in fields:
             raise missing_parameter(f"{path}.content")
 
-    def _tool_message(self, fields: Json, path: str) -> None:
+    def _tool_message(self, fields: JsonObject, path: str) -> None:
         """Translate the result of a tool call."""
         for name in ("tool_call_id", "content"):
             if name not in fields:
@@ -122,7 +125,7 @@ class _MessageReader:
         item_call_id, is_custom = self._calls.get(call_id, (call_id, False))
         self._add_output(item_call_id, "custom" if is_custom else "function", fields, path)
 
-    def _function_message(self, fields: Json, path: str) -> None:
+    def _function_message(self, fields: JsonObject, path: str) -> None:
         """Translate the result of a deprecated ``function_call``."""
         for name in ("name", "content"):
             if name not in fields:
@@ -136,7 +139,7 @@ class _MessageReader:
         self._add_output(self._function_call_id, "function", fields, path)
         self._function_call_id = ""
 
-    def _add_output(self, call_id: str, kind: str, fields: Json, path: str) -> None:
+    def _add_output(self, call_id: str, kind: str, fields: JsonObject, path: str) -> None:
         output = _content(fields["content"], f"{path}.content", INPUT_PARTS, self._limits)
         tag = "custom_tool_call_output" if kind == "custom" else "function_call_output"
         item = {"type": tag, "call_id": call_id, "output": output}
@@ -181,13 +184,13 @@ class _MessageReader:
         return call_id
 
 
-def _arguments(call: Json) -> Json:
+def _arguments(call: JsonObject) -> JsonObject:
     """Return the field ``arguments`` of a call. For a call without arguments, clients send null or
     "". The result is then an empty JSON object."""
     return {"arguments": call.get("arguments") or "{}"}
 
 
-ROLES: Mapping[str, Callable[[_MessageReader, Json, str], None]] = {
+ROLES: Mapping[str, Callable[[_MessageReader, JsonObject, str], None]] = {
     "system": _MessageReader._input_message,
     "developer": _MessageReader._input_message,
     "user": _MessageReader._input_message,
@@ -201,20 +204,25 @@ ROLES: Mapping[str, Callable[[_MessageReader, Json, str], None]] = {
 
 
 def _content(
-    raw: object, path: str, kinds: Mapping[str, Callable[[Json, str], Json]], limits: BodyLimits
-) -> str | list[Json]:
+    raw: object,
+    path: str,
+    kinds: Mapping[str, Callable[[JsonObject, str], JsonObject]],
+    limits: BodyLimits,
+) -> str | list[JsonObject]:
     if isinstance(raw, str):
         return raw
     parts = read_array(raw, path, limits.parts, "a string or an array")
     return [_part(part, f"{path}[{index}]", kinds) for index, part in enumerate(parts)]
 
 
-def _part(raw: object, path: str, kinds: Mapping[str, Callable[[Json, str], Json]]) -> Json:
+def _part(
+    raw: object, path: str, kinds: Mapping[str, Callable[[JsonObject, str], JsonObject]]
+) -> JsonObject:
     fields = read_object(raw, path)
     return kinds[read_tag(fields, path, kinds)](fields, path)
 
 
-def _inner(fields: Json, name: str, path: str) -> Json:
+def _inner(fields: JsonObject, name: str, path: str) -> JsonObject:
     """Return the object in the field ``name`` of the content part ``fields``. This field contains
     the content of the part. Its name is the type of the part, such as ``file``."""
     if name not in fields:
@@ -222,7 +230,7 @@ def _inner(fields: Json, name: str, path: str) -> Json:
     return read_object(fields[name], f"{path}.{name}")
 
 
-def _image(fields: Json, path: str) -> Json:
+def _image(fields: JsonObject, path: str) -> JsonObject:
     if isinstance(fields.get("image_url"), str):  # many clients send a plain URL
         return {"type": "input_image", "image_url": fields["image_url"]}
     image = _inner(fields, "image_url", path)
@@ -232,25 +240,25 @@ def _image(fields: Json, path: str) -> Json:
     return {"type": "input_image", "image_url": image["url"], **detail}
 
 
-def _file(fields: Json, path: str) -> Json:
+def _file(fields: JsonObject, path: str) -> JsonObject:
     return {**_inner(fields, "file", path), "type": "input_file"}
 
 
-def _video(fields: Json, path: str) -> Json:
+def _video(fields: JsonObject, path: str) -> JsonObject:
     video = _inner(fields, "video_url", path)
     if "url" not in video:
         raise missing_parameter(f"{path}.video_url.url")
     return {"type": "input_video", "video_url": video["url"]}
 
 
-INPUT_PARTS: Mapping[str, Callable[[Json, str], Json]] = {
+INPUT_PARTS: Mapping[str, Callable[[JsonObject, str], JsonObject]] = {
     "text": lambda fields, path: {**fields, "type": "input_text"},
     "image_url": _image,
     "input_audio": lambda fields, path: fields,
     "file": _file,
     "video_url": _video,
 }
-OUTPUT_PARTS: Mapping[str, Callable[[Json, str], Json]] = {
+OUTPUT_PARTS: Mapping[str, Callable[[JsonObject, str], JsonObject]] = {
     "text": lambda fields, path: {**fields, "type": "output_text"},
     "refusal": lambda fields, path: fields,
 }

@@ -15,13 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_type,
     invalid_value,
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
+from antiphon.wire.parsing.fields import read_array, read_object, read_tag
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
@@ -77,7 +78,7 @@ def parse_chat_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Chat
     return read_chat_request(parse_json_object(body, limits), limits)
 
 
-def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatRequest:
+def read_chat_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> ChatRequest:
     """Translate a parsed Chat Completions request into Responses requests. Raises
     ``InvalidRequest`` with the path of the field as the client wrote it."""
     if "messages" not in raw:
@@ -89,7 +90,7 @@ def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatReq
         max_output_tokens=next((name for name in _TOKEN_LIMITS if name in raw), _TOKEN_LIMITS[0]),
     )
     choices = read_choice_count(raw.get("n", 1), "n", _MAX_CHOICES)
-    fields: Json = {"store": False}
+    fields: JsonObject = {"store": False}
     for name, value in raw.items():
         if (read := READERS.get(name)) is not None:
             _merge(fields, read(value, name, paths, limits))
@@ -117,7 +118,7 @@ def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatReq
     )
 
 
-def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
+def _apply_continue_final_message(raw: JsonObject, items: list[JsonObject]) -> None:
     """If the request sets vLLM's field ``continue_final_message``, mark the last message as
     incomplete. The model then continues this message.
 
@@ -150,7 +151,7 @@ def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
     last["status"] = "incomplete"
 
 
-def _merge(fields: Json, more: Json) -> None:
+def _merge(fields: JsonObject, more: JsonObject) -> None:
     """Add the translated fields ``more`` to the Responses request ``fields``. If both have an
     object under the same name, merge the two objects: several Chat fields can become parts of one
     Responses field, such as ``text``."""
@@ -186,7 +187,7 @@ _MAX_CHOICES = 32
 _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 
 
-def _refuse(raw: Json) -> None:
+def _refuse(raw: JsonObject) -> None:
     for name in _RESPONSES_API_ONLY:
         if name in raw:
             raise InvalidRequest(
@@ -215,20 +216,20 @@ def _refuse(raw: Json) -> None:
 # --- translated fields ---------------------------------------------------------------------------
 
 
-def _messages(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _messages(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     return {"input": read_messages(raw, path, paths, limits)}
 
 
-def _max_tokens(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _max_tokens(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     return {"max_output_tokens": raw}
 
 
-def _tools(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _tools(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     tools = read_array(raw, path, limits.tools)
     return {"tools": [_tool(tool, path, at, paths) for at, tool in enumerate(tools)]}
 
 
-def _tool(raw: object, path: str, at: int, paths: ErrorPaths) -> Json:
+def _tool(raw: object, path: str, at: int, paths: ErrorPaths) -> JsonObject:
     path = f"{path}[{at}]"
     fields = read_object(raw, path)
     kind = read_tag(fields, path, ("function", "custom"))
@@ -244,7 +245,7 @@ def _tool(raw: object, path: str, at: int, paths: ErrorPaths) -> Json:
     return {**declared, "type": kind}
 
 
-def _functions(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _functions(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     functions = read_array(raw, path, limits.tools)
     tools = []
     for at, function in enumerate(functions):
@@ -253,7 +254,7 @@ def _functions(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) ->
     return {"tools": tools}
 
 
-def _tool_choice(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _tool_choice(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     if not isinstance(raw, dict):
         return {"tool_choice": raw}
     fields = read_object(raw, path)
@@ -270,7 +271,7 @@ def _tool_choice(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) 
     return {"tool_choice": {**inner, "type": kind}}
 
 
-def _function_call(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _function_call(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     paths.add("tool_choice", path)
     if isinstance(raw, str):
         if raw not in ("none", "auto"):
@@ -279,7 +280,7 @@ def _function_call(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits
     return {"tool_choice": {**read_object(raw, path), "type": "function"}}
 
 
-def _response_format(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _response_format(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     fields = read_object(raw, path)
     paths.add("text.format", path)
     if fields.get("type") == "json_schema":
@@ -291,23 +292,23 @@ def _response_format(raw: object, path: str, paths: ErrorPaths, limits: BodyLimi
     return {"text": {"format": fields}}
 
 
-def _verbosity(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _verbosity(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     paths.add("text.verbosity", path)
     return {"text": {"verbosity": raw}}
 
 
-def _reasoning_effort(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _reasoning_effort(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     paths.add("reasoning.effort", path)
     return {"reasoning": {"effort": raw}}
 
 
-def _logprobs(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _logprobs(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     if not isinstance(raw, bool):
         raise invalid_type(path, "a boolean", json_type_name(raw))
     return {"include": ["message.output_text.logprobs"]} if raw else {}
 
 
-def _stream_options(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _stream_options(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     fields = read_object(raw, path)
     usage = fields.pop("include_usage", False)
     if not isinstance(usage, bool):
@@ -316,7 +317,7 @@ def _stream_options(raw: object, path: str, paths: ErrorPaths, limits: BodyLimit
     return {path: fields}
 
 
-READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], Json]] = {
+READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], JsonObject]] = {
     "messages": _messages,
     "max_completion_tokens": _max_tokens,
     "max_tokens": _max_tokens,

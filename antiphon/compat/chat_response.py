@@ -7,11 +7,12 @@ encoded as null. Fields with ``UNSET`` are omitted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response
 
 from .usage import CompletionUsage, total_usage
@@ -30,7 +31,6 @@ __all__ = [
     "finish_reason",
 ]
 
-Json = dict[str, Any]
 ChatFinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
 
@@ -143,7 +143,7 @@ def _message(output: tuple[it.Item, ...], *, legacy: bool) -> ChatMessage:
     reasoning_texts = [_reasoning_text(item) for item in output if isinstance(item, it.Reasoning)]
     calls = tuple(call for item in output for call in _call(item))
     reasoning = "\n".join(filter(None, reasoning_texts))
-    message: Json = {
+    message: JsonObject = {
         "content": "".join(texts) if texts or not (calls or refusals) else None,
         "refusal": "".join(refusals) if refusals else None,
         "reasoning_content": reasoning or UNSET,

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response
 
 from .chat_response import ChatFinishReason, ChatLogprobs, chat_completion_id, finish_reason
@@ -72,7 +73,7 @@ class ChatStream:
     def __init__(
         self, first: Response, index: int = 0, *, include_usage: bool, legacy: bool
     ) -> None:
-        self._head: dict[str, Any] = {
+        self._head: JsonObject = {
             "id": chat_completion_id(first.id),
             "created": first.created_at,
             "model": first.model,

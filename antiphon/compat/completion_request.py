@@ -15,8 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter
-from antiphon.wire.parsing.fields import Json, read_object
+from antiphon.wire.parsing.fields import read_object
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
@@ -90,7 +91,7 @@ def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
     n = read_choice_count(raw.get("n", 1), "n", _MAX_CONTINUATIONS)
     if n * len(prompts) > _MAX_CONTINUATIONS:
         raise _too_many(len(prompts) * n)
-    fields: Json = {"input": "", "store": False, "max_output_tokens": _DEFAULT_TOKENS}
+    fields: JsonObject = {"input": "", "store": False, "max_output_tokens": _DEFAULT_TOKENS}
     fields |= {name: raw[name] for name in SHARED_FIELDS if name in raw}
     for name, read in READERS.items():
         if name in raw:
@@ -163,7 +164,7 @@ _REFUSED = (
 )
 
 
-def _refuse(raw: Json) -> None:
+def _refuse(raw: JsonObject) -> None:
     refuse_unsupported_fields(raw, known=("echo", "logprobs", "n"))
     for name in _REFUSED:
         if raw.get(name, False) is not False and name not in SHARED_FIELDS and name not in READERS:
@@ -174,11 +175,11 @@ def _refuse(raw: Json) -> None:
             )
 
 
-def _logprobs(raw: object, path: str) -> Json:
+def _logprobs(raw: object, path: str) -> JsonObject:
     return {"include": ["message.output_text.logprobs"], "top_logprobs": raw}
 
 
-def _stream_options(raw: object, path: str) -> Json:
+def _stream_options(raw: object, path: str) -> JsonObject:
     fields = read_object(raw, path)
     usage = fields.pop("include_usage", False)
     if not isinstance(usage, bool):
@@ -187,7 +188,7 @@ def _stream_options(raw: object, path: str) -> Json:
     return {path: fields}
 
 
-READERS: Mapping[str, Callable[[Any, str], Json]] = {
+READERS: Mapping[str, Callable[[Any, str], JsonObject]] = {
     "max_tokens": lambda raw, path: {"max_output_tokens": raw},
     "logprobs": _logprobs,
     "stream_options": _stream_options,

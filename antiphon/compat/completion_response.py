@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response
 
 from .usage import CompletionUsage, total_usage
@@ -75,7 +76,7 @@ def make_completion(request: _Request, responses: Sequence[Response]) -> Complet
     )
 
 
-def _head(response: Response) -> dict[str, Any]:
+def _head(response: Response) -> JsonObject:
     return {
         "id": "cmpl-" + response.id.partition("_")[2],
         "created": response.created_at,

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import empty_value, missing_parameter
-from antiphon.wire.parsing.fields import Json, convert
+from antiphon.wire.parsing.fields import convert
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 
@@ -74,8 +75,8 @@ class EmbeddingList(Struct, frozen=True, kw_only=True):
     embedding}``."""
 
     model: str
-    data: tuple[Json, ...]
-    usage: Json
+    data: tuple[JsonObject, ...]
+    usage: JsonObject
     object: Literal["list"] = "list"
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CreateResponse
 
 from .text_inputs import TextInput
@@ -39,7 +40,6 @@ __all__ = [
     "completion_body",
 ]
 
-Json = dict[str, Any]
 #: One text, the token ids of one text, or a list in which each entry is a text or the token ids of
 #: a text.
 AnyTextInput = str | tuple[int | TextInput, ...]
@@ -58,10 +58,10 @@ class ChatPart(Struct, frozen=True, kw_only=True):
 
     type: Literal["text", "image_url", "input_audio", "file", "video_url", "refusal"]
     text: str | UnsetType = UNSET
-    image_url: str | Json | UnsetType = UNSET
-    input_audio: Json | UnsetType = UNSET
-    file: Json | UnsetType = UNSET
-    video_url: Json | UnsetType = UNSET
+    image_url: str | JsonObject | UnsetType = UNSET
+    input_audio: JsonObject | UnsetType = UNSET
+    file: JsonObject | UnsetType = UNSET
+    video_url: JsonObject | UnsetType = UNSET
     refusal: str | UnsetType = UNSET
 
 
@@ -109,7 +109,7 @@ class ChatFunction(Struct, frozen=True, kw_only=True):
 
     name: _Name
     description: str | UnsetType = UNSET
-    parameters: Json | UnsetType = UNSET
+    parameters: JsonObject | UnsetType = UNSET
     strict: bool | UnsetType = UNSET
 
 
@@ -118,7 +118,7 @@ class ChatCustomTool(Struct, frozen=True, kw_only=True):
 
     name: _Name
     description: str | UnsetType = UNSET
-    format: Json | UnsetType = UNSET
+    format: JsonObject | UnsetType = UNSET
 
 
 class ChatTool(Struct, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class ChatAllowedTools(Struct, frozen=True, kw_only=True):
     them."""
 
     mode: Literal["auto", "required"]
-    tools: tuple[Json, ...]
+    tools: tuple[JsonObject, ...]
 
 
 class ChatToolChoice(Struct, frozen=True, kw_only=True):
@@ -157,7 +157,7 @@ class ChatJsonSchema(Struct, frozen=True, kw_only=True):
     """A JSON schema that the answer must match."""
 
     name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
-    schema: Json
+    schema: JsonObject
     description: str | None = None
     strict: bool | None = None
 

@@ -4,23 +4,21 @@ answer comes from a response of its own, so the usage of these responses is adde
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response, Usage
 
 __all__ = ["CompletionUsage", "total_usage"]
-
-Json = dict[str, Any]
 
 
 class CompletionUsage(Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: Json
-    completion_tokens_details: Json
+    prompt_tokens_details: JsonObject
+    completion_tokens_details: JsonObject
 
 
 def total_usage(responses: Sequence[Response], n: int = 1) -> CompletionUsage:

@@ -14,7 +14,6 @@ import secrets
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +24,7 @@ from antiphon.resources.input_items import check_call_outputs
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 from antiphon.wire.cursors import page_of
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.request_checks import check_tools
@@ -39,7 +39,6 @@ from antiphon.wire.resources.prompts import (
 
 __all__ = ["Prompts", "ResolvedPrompt"]
 
-Json = dict[str, Any]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")
 _VERSION = re.compile(r"([1-9][0-9]{0,8})\.(toml|json)\Z")
@@ -177,7 +176,7 @@ class Prompts:
             if versions := self._versions(id):
                 yield PromptResource(id=id, version=versions[-1], versions=versions)
 
-    def _load(self, id: str, version: str | None) -> tuple[str, Json]:
+    def _load(self, id: str, version: str | None) -> tuple[str, JsonObject]:
         files = self._files(id)
         if not files:
             raise _not_found(id)
@@ -197,7 +196,7 @@ class Prompts:
                 f"The prompt '{id}', version {number}, cannot be read.", param="prompt.id"
             ) from None
 
-    def _write(self, id: str, raw: Json) -> str:
+    def _write(self, id: str, raw: JsonObject) -> str:
         """Write a new version of a prompt atomically and return the version's number. ``raw``: the
         content of the version. An existing version is never overwritten."""
         if self._folder is None:
@@ -252,15 +251,15 @@ def _check_file(file: Path) -> None:
         raise SetupError(f"{file}: {error.message}") from None
 
 
-def _parse(file: Path) -> Json:
+def _parse(file: Path) -> JsonObject:
     """Parse a TOML or JSON file. Raises ``OSError`` and ``ValueError``."""
     text = file.read_bytes()
     if file.suffix == ".toml":
         return tomllib.loads(text.decode())
-    return msgspec.json.decode(text, type=Json)
+    return msgspec.json.decode(text, type=JsonObject)
 
 
-def _read(raw: Json, name: str) -> CreateResponse:
+def _read(raw: JsonObject, name: str) -> CreateResponse:
     """Convert the content of a prompt file to a request. ``name``: the prompt's name for error
     messages. Raises ``InvalidRequest`` if the content is not valid."""
     try:

@@ -11,6 +11,8 @@ from typing import Any, Literal, Union
 
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.wire.json_types import JsonObject
+
 from .items import Annotation, Item, Logprob, Part, SummaryText
 from .response import Response
 from .tags import tag_of
@@ -446,14 +448,14 @@ class ShellCallOutputContentDelta(
     _ItemEvent, frozen=True, kw_only=True, tag="response.shell_call_output_content.delta"
 ):
     command_index: int
-    delta: dict[str, Any]
+    delta: JsonObject
 
 
 class ShellCallOutputContentDone(
     _ItemEvent, frozen=True, kw_only=True, tag="response.shell_call_output_content.done"
 ):
     command_index: int
-    output: tuple[dict[str, Any], ...]
+    output: tuple[JsonObject, ...]
 
 
 class AudioDelta(Event, frozen=True, kw_only=True, tag="response.audio.delta"):
@@ -476,16 +478,16 @@ class AudioTranscriptDone(Event, frozen=True, kw_only=True, tag="response.audio.
 
 
 class SteerAccepted(Event, frozen=True, kw_only=True, tag="response.steer.accepted"):
-    steer: dict[str, Any]
+    steer: JsonObject
 
 
 class SteerPending(Event, frozen=True, kw_only=True, tag="response.steer.pending"):
     reason: str
-    required_input: tuple[dict[str, Any], ...] = ()
+    required_input: tuple[JsonObject, ...] = ()
 
 
 class SteerFailed(Event, frozen=True, kw_only=True, tag="response.steer.failed"):
-    error: dict[str, Any]
+    error: JsonObject
 
 
 def _concrete_events(base: type[Event]) -> list[type[Event]]:

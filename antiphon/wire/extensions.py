@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, truncated
 from antiphon.wire.parsing.fields import convert, read_object
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, parse_json_object
 
 __all__ = ["Guide", "StructuredOutputs", "read_generation_config", "read_structured_outputs"]
 
-Json = dict[str, Any]
 #: A rule of EBNF or GBNF, at the beginning of a line. Lark writes ":" instead of "::=".
 _EBNF_RULE = re.compile(r"(?m)^[ \t]*[A-Za-z_][A-Za-z0-9_-]*[ \t]*::=")
 
@@ -46,12 +46,12 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
     xgrammar's format.
     """
 
-    json: Json | str | None = None
+    json: JsonObject | str | None = None
     regex: str | None = None
     choice: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1000)] | None = None
     grammar: str | None = None
     json_object: bool | None = None
-    structural_tag: Json | str | None = None
+    structural_tag: JsonObject | str | None = None
 
     @property
     def guide(self) -> Guide | None:
@@ -78,7 +78,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
         return None
 
     @property
-    def schema(self) -> Json | None:
+    def schema(self) -> JsonObject | None:
         """The JSON schema of the constraint that is set. None if this constraint is a grammar."""
         if self.json_object:
             return {"type": "object"}
@@ -158,7 +158,7 @@ _NEUTRAL_VALUES: Mapping[str, Any] = {
 }
 
 
-def read_generation_config(raw: object, path: str) -> Json:
+def read_generation_config(raw: object, path: str) -> JsonObject:
     """Translate ``generation_config`` of ``transformers serve`` into request fields. ``raw`` is an
     object, or the JSON text of an object.
 
@@ -187,7 +187,7 @@ def _is_neutral(name: str, value: object) -> bool:
     return name in _NEUTRAL_VALUES and _NEUTRAL_VALUES[name] == value
 
 
-def _refuse_unknown(fields: Json, names: Collection[str], path: str) -> None:
+def _refuse_unknown(fields: JsonObject, names: Collection[str], path: str) -> None:
     for name in fields:
         if name not in names:
             where = f"{path}.{truncated(name)}"
@@ -198,7 +198,7 @@ def _refuse_unknown(fields: Json, names: Collection[str], path: str) -> None:
             )
 
 
-def _parse_object(text: str, path: str) -> Json:
+def _parse_object(text: str, path: str) -> JsonObject:
     try:
         return parse_json_object(text.encode(), DEFAULT_LIMITS, nulls=True)
     except InvalidRequest:

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antiphon.wire.json_types import JsonObject
+
 from .parts import (
     Annotation,
     ComputerScreenshot,
@@ -101,7 +103,6 @@ __all__ = [
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
-Json = dict[str, Any]
 
 # OpenAI's limits for fields that clients send. Its limit for `call_id` is 64; models that write
 # their own ids (Kimi K2) need more, and clients must be able to send back what the server emits.
@@ -250,8 +251,8 @@ class FileSearchCall(ItemBase, frozen=True, kw_only=True, tag="file_search_call"
 
     queries: tuple[str, ...]
     status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] = "completed"
-    results: tuple[Json, ...] | None = None
-    passage_files: tuple[Json, ...] | UnsetType = UNSET
+    results: tuple[JsonObject, ...] | None = None
+    passage_files: tuple[JsonObject, ...] | UnsetType = UNSET
 
 
 class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
@@ -259,8 +260,8 @@ class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
     ``find_in_page``."""
 
     status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] = "completed"
-    action: Json | UnsetType = UNSET
-    results: tuple[Json, ...] | UnsetType = UNSET
+    action: JsonObject | UnsetType = UNSET
+    results: tuple[JsonObject, ...] | UnsetType = UNSET
 
 
 class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpreter_call"):
@@ -272,7 +273,7 @@ class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpr
 
     container_id: str
     code: str | None = None
-    outputs: tuple[Json, ...] | None = None
+    outputs: tuple[JsonObject, ...] | None = None
     status: Literal["in_progress", "interpreting", "completed", "incomplete", "failed"] = (
         "completed"
     )
@@ -291,28 +292,28 @@ class ImageGenerationCall(ItemBase, frozen=True, kw_only=True, tag="image_genera
     quality: str | UnsetType = UNSET
     revised_prompt: str | UnsetType = UNSET
     size: str | UnsetType = UNSET
-    svg_usage: Json | UnsetType = UNSET
+    svg_usage: JsonObject | UnsetType = UNSET
 
 
 class ComputerCall(ItemBase, frozen=True, kw_only=True, tag="computer_call"):
     call_id: _CallId
-    pending_safety_checks: tuple[Json, ...] = ()
+    pending_safety_checks: tuple[JsonObject, ...] = ()
     status: ItemStatus = "completed"
-    action: Json | UnsetType = UNSET
-    actions: tuple[Json, ...] | UnsetType = UNSET
+    action: JsonObject | UnsetType = UNSET
+    actions: tuple[JsonObject, ...] | UnsetType = UNSET
 
 
 class ComputerCallOutput(ItemBase, frozen=True, kw_only=True, tag="computer_call_output"):
     call_id: _CallId
     output: ComputerScreenshot
     status: Literal["in_progress", "completed", "incomplete", "failed"] = "completed"
-    acknowledged_safety_checks: tuple[Json, ...] | UnsetType = UNSET
+    acknowledged_safety_checks: tuple[JsonObject, ...] | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
 
 
 class LocalShellCall(ItemBase, frozen=True, kw_only=True, tag="local_shell_call"):
     call_id: _CallId
-    action: Json
+    action: JsonObject
     status: ItemStatus = "completed"
 
 
@@ -324,16 +325,16 @@ class LocalShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="local_shell
 
 class ShellCall(ItemBase, frozen=True, kw_only=True, tag="shell_call"):
     call_id: _CallId
-    action: Json
+    action: JsonObject
     status: ItemStatus = "completed"
-    environment: Json | UnsetType = UNSET
+    environment: JsonObject | UnsetType = UNSET
     caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
 
 
 class ShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="shell_call_output"):
     call_id: _CallId
-    output: tuple[Json, ...]
+    output: tuple[JsonObject, ...]
     status: ItemStatus = "completed"
     max_output_length: int | None = None
     caller: Caller | UnsetType = UNSET
@@ -342,7 +343,7 @@ class ShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="shell_call_outpu
 
 class ApplyPatchCall(ItemBase, frozen=True, kw_only=True, tag="apply_patch_call"):
     call_id: _CallId
-    operation: Json
+    operation: JsonObject
     status: Literal["in_progress", "completed"] = "completed"
     caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
@@ -361,7 +362,7 @@ class McpListTools(ItemBase, frozen=True, kw_only=True, tag="mcp_list_tools"):
     its entry in ``tools`` omits the field. The field is never null."""
 
     server_label: str
-    tools: tuple[Json, ...]
+    tools: tuple[JsonObject, ...]
     error: Any | UnsetType = UNSET
 
 
@@ -435,8 +436,8 @@ class CompactionTrigger(ItemBase, frozen=True, kw_only=True, tag="compaction_tri
 class ConfigurationUpdate(ItemBase, frozen=True, kw_only=True, tag="configuration_update"):
     """Settings for reasoning and text that apply from this point of the conversation on."""
 
-    reasoning: Json | UnsetType = UNSET
-    text: Json | UnsetType = UNSET
+    reasoning: JsonObject | UnsetType = UNSET
+    text: JsonObject | UnsetType = UNSET
 
 
 class ItemReference(ItemBase, frozen=True, kw_only=True, tag="item_reference"):

@@ -6,9 +6,11 @@ SDK, version 3.52.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.wire.json_types import JsonObject
 
 __all__ = [
     "Annotation",
@@ -33,7 +35,6 @@ __all__ = [
     "UrlCitation",
 ]
 
-Json = dict[str, Any]
 
 # OpenAI's limits for fields that clients send, in characters.
 _Text = Annotated[str, Meta(max_length=10_485_760)]
@@ -92,14 +93,14 @@ Annotation = FileCitation | UrlCitation | ContainerFileCitation | FilePath
 
 class InputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
     text: _Text
-    prompt_cache_breakpoint: Json | UnsetType = UNSET
+    prompt_cache_breakpoint: JsonObject | UnsetType = UNSET
 
 
 class InputImage(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_image"):
     detail: Literal["low", "high", "auto", "original"] = "auto"
     image_url: _ImageUrl | UnsetType = UNSET
     file_id: str | UnsetType = UNSET
-    prompt_cache_breakpoint: Json | UnsetType = UNSET
+    prompt_cache_breakpoint: JsonObject | UnsetType = UNSET
 
 
 class InputFile(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_file"):
@@ -108,11 +109,11 @@ class InputFile(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_
     file_url: str | UnsetType = UNSET
     filename: str | UnsetType = UNSET
     detail: Literal["auto", "low", "high"] | UnsetType = UNSET
-    prompt_cache_breakpoint: Json | UnsetType = UNSET
+    prompt_cache_breakpoint: JsonObject | UnsetType = UNSET
 
 
 class InputAudio(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_audio"):
-    input_audio: Json
+    input_audio: JsonObject
 
 
 class InputVideo(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_video"):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import UNSET, Meta, Struct
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 
 from .extensions import StructuredOutputs
 from .items import CompactionTrigger, Item
@@ -37,7 +38,6 @@ __all__ = [
     "refuse_unsupported",
 ]
 
-Json = dict[str, Any]
 
 #: How the server treats a field. ``honoured``: it changes the answer. ``echoed``: it is returned in
 #: the response. ``hint``: it may change the speed, never the answer. ``refused``: the request
@@ -112,22 +112,22 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     background: bool | None = None
-    background_options: Json | None = None
+    background_options: JsonObject | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: tuple[ContextManagement, ...] | None = None
     metadata: dict[str, str] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
-    prompt_cache_options: Json | None = None
+    prompt_cache_options: JsonObject | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     service_tier: (
         Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
     ) = None
-    moderation: Json | None = None
-    image: Json | None = None
-    access_programs: Json | None = None
+    moderation: JsonObject | None = None
+    image: JsonObject | None = None
+    access_programs: JsonObject | None = None
     user: str | None = None
-    multi_agent: Json | None = None
+    multi_agent: JsonObject | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
@@ -141,7 +141,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
         | None
     ) = None
     logit_bias: dict[int, float] | None = None
-    chat_template_kwargs: Json | None = None
+    chat_template_kwargs: JsonObject | None = None
     client_metadata: Any = None
     thinking_token_budget: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -151,9 +151,9 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    vllm_xargs: Json | None = None
-    mm_processor_kwargs: Json | None = None
-    generation_config: Json | None = None
+    vllm_xargs: JsonObject | None = None
+    mm_processor_kwargs: JsonObject | None = None
+    generation_config: JsonObject | None = None
     request_id: _Key | None = None
     enable_response_messages: bool | None = None
     return_metrics: bool | None = None
@@ -208,10 +208,10 @@ class CompactRequest(Struct, frozen=True, kw_only=True):
     instructions: str | None = None
     previous_response_id: _Key | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
-    prompt_cache_options: Json | None = None
+    prompt_cache_options: JsonObject | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     service_tier: Literal["auto", "default", "fast", "flex", "priority"] | None = None
-    image: Json | None = None
+    image: JsonObject | None = None
 
     def as_create(self) -> CreateResponse:
         """Return a request for a response that compacts the same conversation. This response is not

@@ -6,9 +6,11 @@ fields even if they are null, and forbids null in the other fields.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.wire.json_types import JsonObject
 
 from .items import InputFile, InputImage, InputText, Item
 from .tools import Tool, ToolChoiceParam
@@ -37,7 +39,6 @@ __all__ = [
     "Usage",
 ]
 
-Json = dict[str, Any]
 #: The type of ``input_messages`` and ``output_messages``, which are vLLM's.
 RAW_MESSAGE_TYPE = "raw_message_tokens"
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -99,7 +100,7 @@ class JsonSchemaFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag=
     """Output that is JSON and conforms to ``schema``."""
 
     name: str
-    schema: Json
+    schema: JsonObject
     description: str | None = None
     strict: bool = False
 
@@ -215,21 +216,21 @@ class Response(Struct, frozen=True, kw_only=True):
     conversation: ConversationRef | UnsetType = UNSET
     user: str | UnsetType = UNSET
     prompt: PromptRef | UnsetType = UNSET
-    prompt_cache_options: Json | UnsetType = UNSET
+    prompt_cache_options: JsonObject | UnsetType = UNSET
     prompt_cache_retention: str | UnsetType = UNSET
     context_management: tuple[ContextManagement, ...] | UnsetType = UNSET
-    image: Json | UnsetType = UNSET
-    access_programs: Json | UnsetType = UNSET
+    image: JsonObject | UnsetType = UNSET
+    access_programs: JsonObject | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
-    tool_usage: Json | UnsetType = UNSET
+    tool_usage: JsonObject | UnsetType = UNSET
     #: Extension: tools of the request that the server does not run.
     ignored_tools: tuple[IgnoredTool, ...] | UnsetType = UNSET
     #: Extension: the stop string of the request that ended the output.
     matched_stop: str | UnsetType = UNSET
     #: Extensions: the messages the model read and wrote, and timings.
-    input_messages: tuple[Json, ...] | UnsetType = UNSET
-    output_messages: tuple[Json, ...] | UnsetType = UNSET
-    metrics: Json | UnsetType = UNSET
+    input_messages: tuple[JsonObject, ...] | UnsetType = UNSET
+    output_messages: tuple[JsonObject, ...] | UnsetType = UNSET
+    metrics: JsonObject | UnsetType = UNSET
 
 
 class CompactedResponse(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antiphon.wire.json_types import JsonObject
+
 from .tags import tag_of
 
 __all__ = [
@@ -45,7 +47,6 @@ __all__ = [
     "WebSearchPreviewDated",
 ]
 
-Json = dict[str, Any]
 
 #: Who may call a tool: the model directly, or programs that it writes. Default: the model.
 Callers = Annotated[tuple[Literal["direct", "programmatic"], ...], Meta(min_length=1)]
@@ -65,9 +66,9 @@ class Function(ToolBase, frozen=True, kw_only=True, tag="function"):
 
     name: str
     description: str | None = None
-    parameters: Json | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
-    output_schema: Json | UnsetType = UNSET
+    output_schema: JsonObject | UnsetType = UNSET
     async_: bool | UnsetType = field(default=UNSET, name="async")
     defer_loading: bool | UnsetType = UNSET
     allowed_callers: Callers | UnsetType = UNSET
@@ -114,9 +115,9 @@ class ToolSearch(ToolBase, frozen=True, kw_only=True, tag="tool_search"):
 
 
 class _WebSearch(ToolBase, frozen=True, kw_only=True):
-    filters: Json | UnsetType = UNSET
+    filters: JsonObject | UnsetType = UNSET
     search_context_size: Literal["low", "medium", "high"] | UnsetType = UNSET
-    user_location: Json | UnsetType = UNSET
+    user_location: JsonObject | UnsetType = UNSET
     external_web_access: bool | UnsetType = UNSET
     search_content_types: tuple[str, ...] | UnsetType = UNSET
 
@@ -146,12 +147,12 @@ AnyWebSearch = WebSearch | WebSearchDated | WebSearchPreview | WebSearchPreviewD
 class FileSearch(ToolBase, frozen=True, kw_only=True, tag="file_search"):
     vector_store_ids: tuple[str, ...]
     max_num_results: Annotated[int, Meta(ge=1, le=50)] | UnsetType = UNSET
-    filters: Json | UnsetType = UNSET
-    ranking_options: Json | UnsetType = UNSET
+    filters: JsonObject | UnsetType = UNSET
+    ranking_options: JsonObject | UnsetType = UNSET
 
 
 class CodeInterpreter(ToolBase, frozen=True, kw_only=True, tag="code_interpreter"):
-    container: str | Json
+    container: str | JsonObject
     allowed_callers: Callers | UnsetType = UNSET
 
 
@@ -159,7 +160,7 @@ class ImageGeneration(ToolBase, frozen=True, kw_only=True, tag="image_generation
     action: str | UnsetType = UNSET
     background: str | UnsetType = UNSET
     input_fidelity: str | UnsetType = UNSET
-    input_image_mask: Json | UnsetType = UNSET
+    input_image_mask: JsonObject | UnsetType = UNSET
     model: str | UnsetType = UNSET
     moderation: str | UnsetType = UNSET
     output_compression: Annotated[int, Meta(ge=0, le=100)] | UnsetType = UNSET
@@ -183,8 +184,8 @@ class Mcp(ToolBase, frozen=True, kw_only=True, tag="mcp"):
     tunnel_id: Annotated[str, Meta(pattern="^tunnel_[a-z0-9]{32}$")] | UnsetType = UNSET
     authorization: str | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
-    allowed_tools: tuple[str, ...] | Json | UnsetType = UNSET
-    require_approval: str | Json | UnsetType = UNSET
+    allowed_tools: tuple[str, ...] | JsonObject | UnsetType = UNSET
+    require_approval: str | JsonObject | UnsetType = UNSET
     server_description: str | UnsetType = UNSET
     defer_loading: bool | UnsetType = UNSET
     allowed_callers: Callers | UnsetType = UNSET
@@ -205,7 +206,7 @@ class LocalShell(ToolBase, frozen=True, kw_only=True, tag="local_shell"):
 
 
 class Shell(ToolBase, frozen=True, kw_only=True, tag="shell"):
-    environment: Json | UnsetType = UNSET
+    environment: JsonObject | UnsetType = UNSET
     allowed_callers: Callers | UnsetType = UNSET
 
 

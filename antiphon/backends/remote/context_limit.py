@@ -16,6 +16,7 @@ import msgspec
 
 from antiphon.errors import BackendError
 from antiphon.upstream.client import Upstream
+from antiphon.wire.json_types import JsonObject
 
 __all__ = ["TokenEndpoint", "count_tokens", "may_exceed"]
 
@@ -80,7 +81,7 @@ async def _count_with_vllm(upstream: Upstream, request: Mapping[str, object]) ->
     return _whole_number(answer.get("count"))
 
 
-def _vllm_request(request: Mapping[str, object]) -> dict[str, Any]:
+def _vllm_request(request: Mapping[str, object]) -> JsonObject:
     if "messages" not in request:
         return {"model": request["model"], "prompt": _joined_text(request)}
     return {"model": request["model"], **_template_fields(request), "add_generation_prompt": True}
@@ -112,17 +113,17 @@ _COUNTERS: Mapping[
 }
 
 
-async def _ask(upstream: Upstream, path: str, body: dict[str, Any]) -> Mapping[str, Any]:
+async def _ask(upstream: Upstream, path: str, body: JsonObject) -> Mapping[str, Any]:
     answer = await upstream.request_json(f"{upstream.root}/{path}", body, wait_s=_COUNT_S)
     return answer if isinstance(answer, Mapping) else {}
 
 
-def _template_fields(request: Mapping[str, Any]) -> dict[str, Any]:
+def _template_fields(request: Mapping[str, Any]) -> JsonObject:
     fields = {name: request[name] for name in _TEMPLATE_FIELDS if name in request}
     return {**fields, "messages": [_text_parts(message) for message in request["messages"]]}
 
 
-def _text_parts(message: dict[str, Any]) -> dict[str, Any]:
+def _text_parts(message: JsonObject) -> JsonObject:
     """Return the message with its text parts only. The request that counts tokens needs no images,
     and sending the bytes of images takes long."""
     content = message.get("content")

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response, Usage
 
 from .types import (
@@ -39,8 +40,6 @@ __all__ = [
     "message_usage",
     "search_blocks",
 ]
-
-Json = dict[str, Any]
 
 
 class AnswerForm(Struct, frozen=True, kw_only=True):
@@ -161,7 +160,7 @@ def _tool_use(item: it.FunctionCall, form: AnswerForm) -> Iterable[AnswerBlock]:
     yield ToolUseBlock(id=item.call_id, name=item.name, input=_input(item.arguments))
 
 
-def _input(arguments: str) -> Json:
+def _input(arguments: str) -> JsonObject:
     """Return the arguments of a call as an object. The text may not be a JSON object, because the
     model wrote invalid JSON or because the text was truncated. In this case, return
     ``{"INVALID_JSON": text}``, as Anthropic's documentation recommends."""

@@ -6,9 +6,11 @@ that these types agree with the parsers.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.wire.json_types import JsonObject
 
 __all__ = [
     "CountTokensFields",
@@ -23,8 +25,6 @@ __all__ = [
     "MessageToolChoice",
     "MessagesFields",
 ]
-
-Json = dict[str, Any]
 
 
 class MessageBlock(Struct, frozen=True, kw_only=True):
@@ -46,20 +46,20 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
         "tool_removal",
     ]
     text: str | UnsetType = UNSET
-    source: str | Json | UnsetType = UNSET
+    source: str | JsonObject | UnsetType = UNSET
     title: str | None = None
     context: str | None = None
     id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
-    input: Json | UnsetType = UNSET
+    input: JsonObject | UnsetType = UNSET
     tool_use_id: str | UnsetType = UNSET
-    content: str | Json | tuple[Json, ...] | UnsetType = UNSET
+    content: str | JsonObject | tuple[JsonObject, ...] | UnsetType = UNSET
     is_error: bool | UnsetType = UNSET
     thinking: str | UnsetType = UNSET
     signature: str | UnsetType = UNSET
     data: str | UnsetType = UNSET
-    tool: Json | UnsetType = UNSET
-    cache_control: Json | None = None
+    tool: JsonObject | UnsetType = UNSET
+    cache_control: JsonObject | None = None
 
 
 class MessageInput(Struct, frozen=True, kw_only=True):
@@ -82,8 +82,8 @@ class MessageTool(Struct, frozen=True, kw_only=True):
         | None
     ) = None
     description: str | UnsetType = UNSET
-    input_schema: Json | UnsetType = UNSET
-    input_examples: tuple[Json, ...] | UnsetType = UNSET
+    input_schema: JsonObject | UnsetType = UNSET
+    input_examples: tuple[JsonObject, ...] | UnsetType = UNSET
     strict: bool | UnsetType = UNSET
     defer_loading: bool | UnsetType = UNSET
     eager_input_streaming: bool | None = None
@@ -91,8 +91,8 @@ class MessageTool(Struct, frozen=True, kw_only=True):
     allowed_domains: tuple[str, ...] | None = None
     blocked_domains: tuple[str, ...] | None = None
     max_uses: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    user_location: Json | None = None
-    cache_control: Json | None = None
+    user_location: JsonObject | None = None
+    cache_control: JsonObject | None = None
 
 
 class MessageToolChoice(Struct, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ class MessageOutputFormat(Struct, frozen=True, kw_only=True):
     """A JSON schema that the answer must match."""
 
     type: Literal["json_schema"]
-    schema: Json
+    schema: JsonObject
 
 
 class MessageOutputConfig(Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ class MessageContextManagement(Struct, frozen=True, kw_only=True):
     """Changes to the context before the model sees it. ``edits`` may contain only edits of the type
     ``clear_thinking_20251015``."""
 
-    edits: tuple[Json, ...] = ()
+    edits: tuple[JsonObject, ...] = ()
 
 
 class CountTokensFields(Struct, frozen=True, kw_only=True):
@@ -147,7 +147,7 @@ class CountTokensFields(Struct, frozen=True, kw_only=True):
     output_config: MessageOutputConfig | None = None
     output_format: MessageOutputFormat | None = None
     context_management: MessageContextManagement | None = None
-    cache_control: Json | None = None
+    cache_control: JsonObject | None = None
     speed: Literal["standard", "fast"] | None = None
 
 
@@ -168,4 +168,4 @@ class MessagesFields(CountTokensFields, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     metadata: MessageMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
-    diagnostics: Json | None = None
+    diagnostics: JsonObject | None = None

@@ -14,6 +14,7 @@ import msgspec
 
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     empty_value,
     invalid_type,
@@ -21,7 +22,7 @@ from antiphon.wire.parsing.errors import (
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import Json, read_array, read_choice, read_object, read_tag
+from antiphon.wire.parsing.fields import read_array, read_choice, read_object, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 
 from .tools import ToolCollector
@@ -53,7 +54,7 @@ def read_messages(
     limits: BodyLimits,
     *,
     thinking_turns: int | None = None,
-) -> list[Json]:
+) -> list[JsonObject]:
     """Translate ``messages`` to input items, in the JSON form of the Responses API.
 
     ``path``: the field's name in error messages. ``tools`` receives the tools that messages add.
@@ -86,7 +87,7 @@ class _MessageReader:
     client's field."""
 
     def __init__(self, tools: ToolCollector, paths: ErrorPaths, limits: BodyLimits) -> None:
-        self.items: list[Json] = []
+        self.items: list[JsonObject] = []
         #: Whether the thinking of the next message is shown to the model.
         self.shows_thinking = True
         self._tools = tools
@@ -94,11 +95,11 @@ class _MessageReader:
         self._limits = limits
         self._role = ""
         #: The open message item, to which further parts are added.
-        self._open: Json | None = None
+        self._open: JsonObject | None = None
         #: Id of a web search block → the input of the search.
-        self._searches: dict[str, Json] = {}
+        self._searches: dict[str, JsonObject] = {}
 
-    def read(self, fields: Json, path: str, *, has_reply: bool) -> None:
+    def read(self, fields: JsonObject, path: str, *, has_reply: bool) -> None:
         """Translate one message. ``has_reply``: whether a later message has the role ``user``. In
         this case, the text of a system message with ``clear_at: next_user_message`` is left out."""
         role = fields.get("role")
@@ -136,7 +137,7 @@ class _MessageReader:
         if self._open is not None:
             self._open["status"] = "incomplete"
 
-    def _add(self, item: Json, path: str, **renamed: str) -> None:
+    def _add(self, item: JsonObject, path: str, **renamed: str) -> None:
         self._open = None
         item_path = f"input[{len(self.items)}]"
         self._paths.add(item_path, path)
@@ -144,12 +145,12 @@ class _MessageReader:
             self._paths.add(f"{item_path}.{field}", f"{path}.{client_field}")
         self.items.append(item)
 
-    def _add_parts(self, parts: list[Json], path: str) -> None:
+    def _add_parts(self, parts: list[JsonObject], path: str) -> None:
         """Add parts to the open message item. If no message item is open, create a new one."""
         if not parts:
             return
         if self._open is None:
-            message: Json = {"type": "message", "role": self._role, "content": []}
+            message: JsonObject = {"type": "message", "role": self._role, "content": []}
             self._add(message, path.rpartition("[")[0].removesuffix(".content"))
             self._open = message
         content = self._open["content"]
@@ -164,14 +165,14 @@ class _MessageReader:
 
     # --- blocks of the user and the system -------------------------------------------------------
 
-    def _input_text(self, fields: Json, path: str) -> None:
+    def _input_text(self, fields: JsonObject, path: str) -> None:
         text = _text(fields, path)
         self._add_parts([{"type": "input_text", "text": text}] if text else [], path)
 
-    def _media(self, fields: Json, path: str) -> None:
+    def _media(self, fields: JsonObject, path: str) -> None:
         self._add_parts(_PARTS[fields["type"]](fields, path), path)
 
-    def _tool_result(self, fields: Json, path: str) -> None:
+    def _tool_result(self, fields: JsonObject, path: str) -> None:
         if "tool_use_id" not in fields:
             raise missing_parameter(f"{path}.tool_use_id")
         parts, part_paths = self._result_parts(fields.get("content", ""), f"{path}.content")
@@ -187,10 +188,10 @@ class _MessageReader:
         }
         self._add(item, path, call_id="tool_use_id", output="content")
 
-    def _result_parts(self, raw: object, path: str) -> tuple[list[Json], list[str]]:
+    def _result_parts(self, raw: object, path: str) -> tuple[list[JsonObject], list[str]]:
         if isinstance(raw, str):
             return ([_input_text(raw)] if raw else []), [path]
-        parts: list[Json] = []
+        parts: list[JsonObject] = []
         part_paths: list[str] = []
         blocks = read_array(raw, path, self._limits.parts, "a string or an array")
         for index, block in enumerate(blocks):
@@ -205,7 +206,7 @@ class _MessageReader:
             part_paths += [at] * len(new)
         return parts, part_paths
 
-    def _loaded_tool(self, fields: Json, path: str) -> Json:
+    def _loaded_tool(self, fields: JsonObject, path: str) -> JsonObject:
         """Let the model use a tool to which a tool result refers. Such results come from a tool
         search that the client runs itself. Returns a text part that tells the model about the
         tool."""
@@ -215,7 +216,7 @@ class _MessageReader:
         self._tools.add(name, f"{path}.tool_name")
         return _input_text(f"The tool {name} can be called now.")
 
-    def _tool_addition(self, fields: Json, path: str) -> None:
+    def _tool_addition(self, fields: JsonObject, path: str) -> None:
         tool = _required_object(fields, "tool", path)
         path = f"{path}.tool"
         if read_tag(tool, path, ("tool_reference", "tool_definition")) == "tool_reference":
@@ -223,36 +224,36 @@ class _MessageReader:
         else:
             self._tools.define(tool.get("definition"), f"{path}.definition")
 
-    def _tool_removal(self, fields: Json, path: str) -> None:
+    def _tool_removal(self, fields: JsonObject, path: str) -> None:
         tool = _required_object(fields, "tool", path)
         read_tag(tool, f"{path}.tool", ("tool_reference",))
         self._tools.remove(tool.get("name"), f"{path}.tool.name")
 
     # --- blocks of the assistant -----------------------------------------------------------------
 
-    def _output_text(self, fields: Json, path: str) -> None:
+    def _output_text(self, fields: JsonObject, path: str) -> None:
         text = _text(fields, path)
         self._add_parts([{"type": "output_text", "text": text}] if text else [], path)
 
-    def _thinking(self, fields: Json, path: str) -> None:
+    def _thinking(self, fields: JsonObject, path: str) -> None:
         """Translate a thinking block. Its signature contains the encrypted reasoning."""
         text, signature = (_string(fields, name, path) for name in ("thinking", "signature"))
         self._reasoning(text, signature, path, "signature")
 
-    def _redacted_thinking(self, fields: Json, path: str) -> None:
+    def _redacted_thinking(self, fields: JsonObject, path: str) -> None:
         self._reasoning("", _string(fields, "data", path), path, "data")
 
     def _reasoning(self, text: str, encrypted: str, path: str, field: str) -> None:
         if not self.shows_thinking or not (text or encrypted):
             return
-        item: Json = {"type": "reasoning"}
+        item: JsonObject = {"type": "reasoning"}
         if text:
             item["content"] = [{"type": "reasoning_text", "text": text}]
         if encrypted:
             item["encrypted_content"] = encrypted
         self._add(item, path, encrypted_content=field)
 
-    def _tool_use(self, fields: Json, path: str) -> None:
+    def _tool_use(self, fields: JsonObject, path: str) -> None:
         for name in ("id", "name", "input"):
             if name not in fields:
                 raise missing_parameter(f"{path}.{name}")
@@ -266,12 +267,12 @@ class _MessageReader:
         }
         self._add(item, path, call_id="id", arguments="input")
 
-    def _server_tool_use(self, fields: Json, path: str) -> None:
+    def _server_tool_use(self, fields: JsonObject, path: str) -> None:
         if fields.get("name") != "web_search":
             raise invalid_value(f"{path}.name", str(fields.get("name")), ("web_search",))
         self._searches[_string(fields, "id", path)] = _required_object(fields, "input", path)
 
-    def _web_search_result(self, fields: Json, path: str) -> None:
+    def _web_search_result(self, fields: JsonObject, path: str) -> None:
         """Translate a block with the results of a web search. The search itself is another block,
         which comes earlier in the messages. Both blocks become one item."""
         search = self._searches.get(_string(fields, "tool_use_id", path))
@@ -288,13 +289,13 @@ class _MessageReader:
         ]
         sources = [{"type": "url", "url": result["url"]} for result in results]
         action = {**search, "type": "search", "sources": sources}
-        item: Json = {"type": "web_search_call", "action": action}
+        item: JsonObject = {"type": "web_search_call", "action": action}
         item |= {"results": results} if isinstance(raw, list) else {"status": "failed"}
         self._add(item, path)
 
 
 #: Role → the types of blocks in messages of this role, with the methods that translate them.
-BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, Json, str], None]]] = {
+BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], None]]] = {
     "user": {
         "text": _MessageReader._input_text,
         "image": _MessageReader._media,
@@ -329,7 +330,7 @@ def _unsupported(path: str) -> InvalidRequest:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _input_text(text: str) -> Json:
+def _input_text(text: str) -> JsonObject:
     return {"type": "input_text", "text": text}
 
 
@@ -341,25 +342,25 @@ def _text(raw: object, path: str) -> str:
     return _string(fields, "text", path)
 
 
-def _string(fields: Json, name: str, path: str) -> str:
+def _string(fields: JsonObject, name: str, path: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
         raise invalid_type(f"{path}.{name}", "a string", json_type_name(value))
     return value
 
 
-def _required_object(fields: Json, name: str, path: str) -> Json:
+def _required_object(fields: JsonObject, name: str, path: str) -> JsonObject:
     if name not in fields:
         raise missing_parameter(f"{path}.{name}")
     return read_object(fields[name], f"{path}.{name}")
 
 
-def _text_part(fields: Json, path: str) -> list[Json]:
+def _text_part(fields: JsonObject, path: str) -> list[JsonObject]:
     text = _text(fields, path)
     return [_input_text(text)] if text else []
 
 
-def _image(fields: Json, path: str) -> list[Json]:
+def _image(fields: JsonObject, path: str) -> list[JsonObject]:
     source = _required_object(fields, "source", path)
     path = f"{path}.source"
     kind = read_tag(source, path, ("base64", "url", "file"))
@@ -372,13 +373,13 @@ def _image(fields: Json, path: str) -> list[Json]:
     return [{"type": "input_image", "file_id": _required_string(source, "file_id", path)}]
 
 
-def _required_string(fields: Json, name: str, path: str) -> str:
+def _required_string(fields: JsonObject, name: str, path: str) -> str:
     if name not in fields:
         raise missing_parameter(f"{path}.{name}")
     return _string(fields, name, path)
 
 
-def _document(fields: Json, path: str) -> list[Json]:
+def _document(fields: JsonObject, path: str) -> list[JsonObject]:
     citations = fields.get("citations")
     if isinstance(citations, dict) and citations.get("enabled"):
         raise _unsupported(f"{path}.citations")
@@ -389,7 +390,7 @@ def _document(fields: Json, path: str) -> list[Json]:
     return [*lead, *_DOCUMENTS[kind](source, f"{path}.source", _string(fields, "title", path))]
 
 
-def _base64_document(source: Json, path: str, title: str) -> list[Json]:
+def _base64_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
     media_type = source.get("media_type", "application/pdf")
     if media_type != "application/pdf":
         raise invalid_value(f"{path}.media_type", str(media_type), ("application/pdf",))
@@ -397,13 +398,13 @@ def _base64_document(source: Json, path: str, title: str) -> list[Json]:
     return [{"type": "input_file", "filename": title or "document.pdf", "file_data": data}]
 
 
-def _text_document(source: Json, path: str, title: str) -> list[Json]:
+def _text_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
     encoded = base64.b64encode(_required_string(source, "data", path).encode()).decode()
     data = f"data:text/plain;base64,{encoded}"
     return [{"type": "input_file", "filename": title or "document.txt", "file_data": data}]
 
 
-def _content_document(source: Json, path: str, title: str) -> list[Json]:
+def _content_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
     content = source.get("content", "")
     lead = [_input_text(title)] if title else []
     if isinstance(content, str):
@@ -419,16 +420,16 @@ def _content_document(source: Json, path: str, title: str) -> list[Json]:
     return lead
 
 
-def _linked_document(source: Json, path: str, title: str) -> list[Json]:
+def _linked_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
     name = {"filename": title} if title else {}
     return [{"type": "input_file", "file_url": _required_string(source, "url", path), **name}]
 
 
-def _uploaded_document(source: Json, path: str, title: str) -> list[Json]:
+def _uploaded_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
     return [{"type": "input_file", "file_id": _required_string(source, "file_id", path)}]
 
 
-_DOCUMENTS: Mapping[str, Callable[[Json, str, str], list[Json]]] = {
+_DOCUMENTS: Mapping[str, Callable[[JsonObject, str, str], list[JsonObject]]] = {
     "base64": _base64_document,
     "text": _text_document,
     "content": _content_document,
@@ -437,7 +438,7 @@ _DOCUMENTS: Mapping[str, Callable[[Json, str, str], list[Json]]] = {
 }
 
 
-def _search_result_part(fields: Json, path: str) -> list[Json]:
+def _search_result_part(fields: JsonObject, path: str) -> list[JsonObject]:
     title, source = (_string(fields, name, path) for name in ("title", "source"))
     content = fields.get("content", [])
     if not isinstance(content, list):
@@ -447,7 +448,7 @@ def _search_result_part(fields: Json, path: str) -> list[Json]:
 
 
 #: Type of a block in a message or a tool result → function that returns its input parts.
-_PARTS: Mapping[str, Callable[[Json, str], list[Json]]] = {
+_PARTS: Mapping[str, Callable[[JsonObject, str], list[JsonObject]]] = {
     "text": _text_part,
     "image": _image,
     "document": _document,
@@ -458,7 +459,7 @@ _PARTS: Mapping[str, Callable[[Json, str], list[Json]]] = {
 # --- search results ------------------------------------------------------------------------------
 
 
-def _search_result(raw: object, path: str) -> Json:
+def _search_result(raw: object, path: str) -> JsonObject:
     fields = read_object(raw, path)
     url, title, content = (
         _string(fields, name, path) for name in ("url", "title", "encrypted_content")

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_type,
     invalid_value,
@@ -23,7 +24,6 @@ from antiphon.wire.parsing.errors import (
     missing_parameter,
 )
 from antiphon.wire.parsing.fields import (
-    Json,
     drop_nulls,
     read_array,
     read_choice,
@@ -145,7 +145,7 @@ def parse_count_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Mes
     return read_messages_request(parse_json_object(body, limits), limits)
 
 
-def read_messages_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
+def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
     """Translate a request body that is already parsed. Raises ``InvalidRequest``."""
     raw = drop_nulls(raw)
     for name in ("model", "messages"):
@@ -161,7 +161,7 @@ def read_messages_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> Mes
         user="metadata.user_id",
         max_tool_calls="tools",
     )
-    fields: Json = {"store": False, **_conversation(raw, paths, limits)}
+    fields: JsonObject = {"store": False, **_conversation(raw, paths, limits)}
     for name, read in _READERS.items():
         if name in raw:
             _merge(fields, read(raw[name], name, paths))
@@ -184,7 +184,7 @@ def read_messages_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> Mes
     )
 
 
-def _refuse(raw: Json) -> None:
+def _refuse(raw: JsonObject) -> None:
     for name in _REFUSED:
         if name in raw and raw[name] != []:
             raise _unsupported(name)
@@ -198,7 +198,7 @@ def _unsupported(path: str) -> InvalidRequest:
     )
 
 
-def _merge(fields: Json, more: Json) -> None:
+def _merge(fields: JsonObject, more: JsonObject) -> None:
     """Add the translated fields ``more`` to the Responses request ``fields``. If both have an
     object under the same name, merge the two objects: several Messages fields can become parts of
     one Responses field, such as ``reasoning``."""
@@ -209,7 +209,7 @@ def _merge(fields: Json, more: Json) -> None:
         fields[name] = value
 
 
-def _conversation(raw: Json, paths: ErrorPaths, limits: BodyLimits) -> Json:
+def _conversation(raw: JsonObject, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     """Translate ``system``, ``messages``, ``tools`` and ``tool_choice`` to fields of the Responses
     request. They are translated together, because messages may add and remove tools."""
     tools = ToolCollector(paths, limits)
@@ -261,26 +261,26 @@ def _kept_turns(keep: object, path: str, index: int) -> int | None:
 # --- fields --------------------------------------------------------------------------------------
 
 
-def _renamed(name: str) -> Callable[[Any, str, ErrorPaths], Json]:
+def _renamed(name: str) -> Callable[[Any, str, ErrorPaths], JsonObject]:
     return lambda raw, path, paths: {name: raw}
 
 
-def _max_tokens(raw: object, path: str, paths: ErrorPaths) -> Json:
+def _max_tokens(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     if isinstance(raw, bool) or not isinstance(raw, int):
         raise invalid_type(path, "an integer", json_type_name(raw))
     return {"max_output_tokens": raw}
 
 
-def _metadata(raw: object, path: str, paths: ErrorPaths) -> Json:
+def _metadata(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     user = read_object(raw, path).get("user_id")
     return {} if user is None else {"user": user}
 
 
-def _service_tier(raw: object, path: str, paths: ErrorPaths) -> Json:
+def _service_tier(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     return {"service_tier": _TIERS[read_choice(raw, path, _TIERS)]}
 
 
-def _thinking(raw: object, path: str, paths: ErrorPaths) -> Json:
+def _thinking(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     """Translate ``thinking``. The type ``adaptive`` lets the model decide how much it thinks. This
     is the default for all models on this server, so the type changes nothing."""
     fields = read_object(raw, path)
@@ -299,11 +299,11 @@ def _omits_thinking(raw: object) -> bool:
     return isinstance(raw, dict) and raw.get("display") not in (None, _DISPLAYS[0])
 
 
-def _output_config(raw: object, path: str, paths: ErrorPaths) -> Json:
+def _output_config(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     fields = read_object(raw, path)
     if "task_budget" in fields:
         raise _unsupported(f"{path}.task_budget")
-    translated: Json = {}
+    translated: JsonObject = {}
     if (effort := fields.get("effort")) is not None:
         read_choice(effort, f"{path}.effort", _EFFORTS)
         paths.add("reasoning.effort", f"{path}.effort")
@@ -313,7 +313,7 @@ def _output_config(raw: object, path: str, paths: ErrorPaths) -> Json:
     return translated
 
 
-def _format(raw: object, path: str, paths: ErrorPaths) -> Json:
+def _format(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     fields = read_object(raw, path)
     read_tag(fields, path, ("json_schema",))
     if "schema" not in fields:
@@ -325,7 +325,7 @@ def _format(raw: object, path: str, paths: ErrorPaths) -> Json:
 
 #: Field → function that translates its value. ``thinking`` must come after ``output_config``,
 #: because disabled thinking overrides the effort.
-_READERS: Mapping[str, Callable[[Any, str, ErrorPaths], Json]] = {
+_READERS: Mapping[str, Callable[[Any, str, ErrorPaths], JsonObject]] = {
     "model": _renamed("model"),
     "max_tokens": _max_tokens,
     "stream": _renamed("stream"),

@@ -13,13 +13,14 @@ from typing import Any
 
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_type,
     invalid_value,
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
+from antiphon.wire.parsing.fields import read_array, read_object, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 
 __all__ = ["TOOL_TYPES", "ToolCollector", "read_tool_choice"]
@@ -45,7 +46,7 @@ class ToolCollector:
         self._paths = paths
         self._limits = limits
         #: Name of a tool → the tool in the form of the Responses API, and its path in the request.
-        self._declared: dict[str, tuple[Json, str]] = {}
+        self._declared: dict[str, tuple[JsonObject, str]] = {}
         self._offered: set[str] = set()
         #: Maximum number of web searches (``max_uses``). None means no maximum.
         self._max_uses: int | None = None
@@ -94,9 +95,9 @@ class ToolCollector:
             )
         return name
 
-    def fields(self) -> Json:
+    def fields(self) -> JsonObject:
         """Return the fields of the Responses request for the tools that the model may use."""
-        tools: list[Json] = []
+        tools: list[JsonObject] = []
         for name, (tool, path) in self._declared.items():
             if name in self._offered:
                 at = f"tools[{len(tools)}]"
@@ -106,7 +107,7 @@ class ToolCollector:
                 tools.append(tool)
         if not tools:
             return {}
-        fields: Json = {"tools": tools}
+        fields: JsonObject = {"tools": tools}
         if any(tool["type"] == "web_search" for tool in tools):
             fields["include"] = list(_SEARCH_INCLUDE)
             if self._max_uses is not None:
@@ -124,10 +125,14 @@ def _check_callers(raw: object, path: str) -> None:
             raise invalid_value(f"{path}[{index}]", str(caller), ("direct",))
 
 
-def _function(fields: Json, path: str) -> Json:
+def _function(fields: JsonObject, path: str) -> JsonObject:
     if "input_schema" not in fields:
         raise missing_parameter(f"{path}.input_schema")
-    tool: Json = {"type": "function", "name": fields["name"], "parameters": fields["input_schema"]}
+    tool: JsonObject = {
+        "type": "function",
+        "name": fields["name"],
+        "parameters": fields["input_schema"],
+    }
     tool |= {name: fields[name] for name in ("description", "strict") if name in fields}
     if "input_examples" in fields:
         examples = fields["input_examples"]
@@ -139,8 +144,8 @@ def _function(fields: Json, path: str) -> Json:
     return tool
 
 
-def _web_search(fields: Json, path: str) -> Json:
-    tool: Json = {"type": "web_search"}
+def _web_search(fields: JsonObject, path: str) -> JsonObject:
+    tool: JsonObject = {"type": "web_search"}
     domains = {
         name: fields[name] for name in ("allowed_domains", "blocked_domains") if fields.get(name)
     }
@@ -151,7 +156,7 @@ def _web_search(fields: Json, path: str) -> Json:
     return tool
 
 
-def read_tool_choice(raw: object, path: str, tools: ToolCollector) -> Json:
+def read_tool_choice(raw: object, path: str, tools: ToolCollector) -> JsonObject:
     """Translate ``tool_choice`` to fields of the Responses request. Raises ``InvalidRequest``."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, _CHOICES)

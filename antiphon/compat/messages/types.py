@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
+
+from antiphon.wire.json_types import JsonObject
 
 __all__ = [
     "AnswerBlock",
@@ -44,7 +46,6 @@ __all__ = [
     "WebSearchResultLocation",
 ]
 
-Json = dict[str, Any]
 StopReason = Literal[
     "end_turn",
     "max_tokens",
@@ -87,7 +88,7 @@ class ThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="th
 class ToolUseBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_use"):
     id: str
     name: str
-    input: Json
+    input: JsonObject
 
 
 class ServerToolUseBlock(
@@ -95,7 +96,7 @@ class ServerToolUseBlock(
 ):
     id: str
     name: str
-    input: Json
+    input: JsonObject
 
 
 class WebSearchResult(Struct, frozen=True, kw_only=True, tag_field="type", tag="web_search_result"):

@@ -17,6 +17,7 @@ import msgspec
 from starlette.types import Message, Scope, Send
 
 from antiphon.compat.messages.errors import message_error
+from antiphon.wire.json_types import JsonObject
 
 from .request_context import header, request_context, route_path
 
@@ -27,7 +28,7 @@ _STRICT_CLIENT = b"ai-sdk/open-responses"
 _MESSAGES_PATH = "/v1/messages/"
 
 #: Takes the HTTP status and the ``error`` object of a body, and returns the new body.
-_Rewrite = Callable[[int, dict[str, Any]], Any]
+_Rewrite = Callable[[int, JsonObject], Any]
 
 
 def is_messages_client(scope: Scope) -> bool:
@@ -92,11 +93,11 @@ def _rewritten(body: bytes, status: int, rewrite: _Rewrite) -> bytes:
     return msgspec.json.encode(rewrite(status, error)) if isinstance(error, dict) else body
 
 
-def _with_strings(status: int, error: dict[str, Any]) -> Any:
+def _with_strings(status: int, error: JsonObject) -> Any:
     return {"error": {name: "" if field is None else field for name, field in error.items()}}
 
 
-def _anthropic_error(request_id: str, status: int, error: dict[str, Any]) -> Any:
+def _anthropic_error(request_id: str, status: int, error: JsonObject) -> Any:
     message, param = str(error.get("message")), error.get("param")
     if param and f"'{param}" not in message:  # Anthropic's format has no field for ``param``
         message = f"{param}: {message}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
@@ -18,6 +17,7 @@ from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.writer import Ids
 from antiphon.support.log import Log
 from antiphon.tracing.base import Span, Tracer
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Usage
 
 __all__ = [
@@ -205,7 +205,7 @@ class RequestContextMiddleware:
         path = route_path(scope)
         is_quiet = path in _QUIET or path.startswith(_PAGE_FILES)
         log = self._log.debug if is_quiet else self._log.info
-        fields: dict[str, Any] = {
+        fields: JsonObject = {
             "method": method,
             "path": scope["path"],
             "status": status,

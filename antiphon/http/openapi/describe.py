@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.wire.json_types import JsonObject
+
 __all__ = ["FieldRow", "OperationView", "TextSpan", "operations", "rows", "type_spans"]
 
-Json = dict[str, Any]
 
 #: Keyword of a schema → how its bound is written.
 _BOUNDS: Mapping[str, str] = {
@@ -65,14 +66,14 @@ class OperationView(Struct, frozen=True, kw_only=True):
     errors: tuple[str, ...]
 
 
-def operations(document: Json) -> Iterator[OperationView]:
+def operations(document: JsonObject) -> Iterator[OperationView]:
     """Yield the operations of an OpenAPI document, in the order of the document."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield _view(method.upper(), path, operation, document["components"]["headers"])
 
 
-def _view(method: str, path: str, operation: Json, headers: Json) -> OperationView:
+def _view(method: str, path: str, operation: JsonObject, headers: JsonObject) -> OperationView:
     content = operation.get("requestBody", {}).get("content", {})
     form = content.get("multipart/form-data", {}).get("schema")
     answers, own_headers, errors = {}, {}, []
@@ -105,7 +106,7 @@ def _view(method: str, path: str, operation: Json, headers: Json) -> OperationVi
     )
 
 
-def _param(param: Json) -> FieldRow:
+def _param(param: JsonObject) -> FieldRow:
     return FieldRow(
         name=param["name"],
         spans=type_spans(param["schema"]),
@@ -116,7 +117,7 @@ def _param(param: Json) -> FieldRow:
     )
 
 
-def rows(schema: Json) -> tuple[FieldRow, ...]:
+def rows(schema: JsonObject) -> tuple[FieldRow, ...]:
     """Return one row for each field of an object. ``schema``: the schema of the object."""
     required = schema.get("required", ())
     return tuple(
@@ -131,7 +132,7 @@ def rows(schema: Json) -> tuple[FieldRow, ...]:
     )
 
 
-def type_spans(schema: Json, *, nullable: bool = True) -> tuple[TextSpan, ...]:
+def type_spans(schema: JsonObject, *, nullable: bool = True) -> tuple[TextSpan, ...]:
     """Describe the type of a schema in words. ``nullable``: whether the description mentions
     null."""
     if "$ref" in schema:

@@ -18,6 +18,7 @@ from antiphon.http.requests.query import QueryParam
 from antiphon.wire import items, parts, tools
 from antiphon.wire.error_reply import ErrorReply
 from antiphon.wire.events import EVENTS, StreamEvent
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.accepted_forms import ACCEPTED_FORMS, UNTAGGED
 from antiphon.wire.parsing.ids import ID_TYPES
 from antiphon.wire.request import FIELDS, CreateResponse
@@ -34,7 +35,6 @@ from .schemas import (
 
 __all__ = ["Endpoint", "endpoints", "make_document"]
 
-Json = dict[str, Any]
 
 _UNIONS: Mapping[str, Any] = {
     "StreamEvent": StreamEvent,
@@ -148,17 +148,17 @@ def _first_sentence(text: str) -> str:
     return line.partition(". ")[0].rstrip(".") + "."
 
 
-def make_document(routes: Iterable[object]) -> Json:
+def make_document(routes: Iterable[object]) -> JsonObject:
     """Build the OpenAPI document of the routes. This takes about a tenth of a second."""
     every = list(endpoints(routes))
     types = _Types(every)
-    paths: Json = {}
+    paths: JsonObject = {}
     for endpoint in every:
         described = _operation(endpoint, types)
         paths.setdefault(endpoint.document_path, {})[endpoint.method.lower()] = described
     tags = dict.fromkeys(endpoint.tag for endpoint in every)
     about = {tag: text for tag, text in _TAGS.values() if text}
-    document: Json = {
+    document: JsonObject = {
         "openapi": "3.1.0",
         "info": {
             "title": "Antiphon",
@@ -188,7 +188,7 @@ def make_document(routes: Iterable[object]) -> Json:
 
 # --- operations ----------------------------------------------------------------------------------
 
-_HEADERS: Json = {
+_HEADERS: JsonObject = {
     "x-request-id": {
         "description": "The id of the request in the server's log.",
         "schema": {"type": "string"},
@@ -219,9 +219,9 @@ _HEADERS: Json = {
 _HEADER_REF = "#/components/headers/"
 
 
-def _operation(endpoint: Endpoint, types: _Types) -> Json:
+def _operation(endpoint: Endpoint, types: _Types) -> JsonObject:
     operation = endpoint.operation
-    described: Json = {
+    described: JsonObject = {
         "operationId": operation.id,
         "tags": [endpoint.tag],
         "summary": endpoint.summary,
@@ -236,9 +236,9 @@ def _operation(endpoint: Endpoint, types: _Types) -> Json:
     return described
 
 
-def _parameters(endpoint: Endpoint, types: _Types) -> list[Json]:
+def _parameters(endpoint: Endpoint, types: _Types) -> list[JsonObject]:
     operation = endpoint.operation
-    path: list[Json] = [
+    path: list[JsonObject] = [
         {
             "name": name,
             "in": "path",
@@ -247,7 +247,7 @@ def _parameters(endpoint: Endpoint, types: _Types) -> list[Json]:
         }
         for name in endpoint.path_params
     ]
-    headers: list[Json] = [
+    headers: list[JsonObject] = [
         {
             "name": header.name,
             "in": "header",
@@ -259,7 +259,7 @@ def _parameters(endpoint: Endpoint, types: _Types) -> list[Json]:
     return [*path, *(_query_param(param, types) for param in operation.query), *headers]
 
 
-def _query_param(param: QueryParam, types: _Types) -> Json:
+def _query_param(param: QueryParam, types: _Types) -> JsonObject:
     schema = dict(types.request_schema(param.type))
     if param.default is not None:
         schema["default"] = param.default
@@ -272,8 +272,8 @@ def _query_param(param: QueryParam, types: _Types) -> Json:
     }
 
 
-def _request_content(operation: Operation, types: _Types) -> Json:
-    content: Json = {}
+def _request_content(operation: Operation, types: _Types) -> JsonObject:
+    content: JsonObject = {}
     if operation.body is not None:
         content["application/json"] = {"schema": types.request_schema(operation.body)}
     if operation.form is not None:
@@ -281,13 +281,13 @@ def _request_content(operation: Operation, types: _Types) -> Json:
     return content
 
 
-def _form(form: Form, types: _Types) -> Json:
+def _form(form: Form, types: _Types) -> JsonObject:
     """Return the schema of a form. The schema contains the form field for the file, and one form
     field for each field of the struct type ``form.fields``."""
-    file: Json = {"type": "string", "contentMediaType": "application/octet-stream"}
+    file: JsonObject = {"type": "string", "contentMediaType": "application/octet-stream"}
     if form.has_many_files:
         file = {"type": "array", "items": file, "minItems": 1}
-    own: Json = {"properties": {}, "required": []}
+    own: JsonObject = {"properties": {}, "required": []}
     if form.fields is not None:
         own = types.components[types.request_schema(form.fields)["$ref"].rpartition("/")[2]]
     return {
@@ -297,16 +297,16 @@ def _form(form: Form, types: _Types) -> Json:
     }
 
 
-def _responses(endpoint: Endpoint, types: _Types) -> Json:
+def _responses(endpoint: Endpoint, types: _Types) -> JsonObject:
     operation = endpoint.operation
-    success: Json = {
+    success: JsonObject = {
         "description": HTTPStatus(operation.status).phrase,
         "headers": {
             name: {"$ref": _HEADER_REF + name}
             for name in ("x-request-id", *operation.response_headers)
         },
     }
-    content: Json = {}
+    content: JsonObject = {}
     if operation.answer is not None:
         forms = [
             types.response_schema(each)
@@ -320,9 +320,9 @@ def _responses(endpoint: Endpoint, types: _Types) -> Json:
         content["text/event-stream"] = {"schema": types.response_schema(operation.events)}
     if content:
         success["content"] = content
-    responses: Json = {str(operation.status): success}
+    responses: JsonObject = {str(operation.status): success}
     for status, answer in operation.other_responses.items():
-        described: Json = {"description": HTTPStatus(status).phrase}
+        described: JsonObject = {"description": HTTPStatus(status).phrase}
         if answer is not None:
             described["content"] = {"application/json": {"schema": types.response_schema(answer)}}
         elif status < 300:
@@ -349,7 +349,7 @@ def _error_statuses(endpoint: Endpoint) -> list[int]:
     return sorted(found)
 
 
-def _error_components(every: Sequence[Endpoint], types: _Types) -> Json:
+def _error_components(every: Sequence[Endpoint], types: _Types) -> JsonObject:
     """Return the components of the OpenAPI document that describe error responses. Each
     error status has one component for each error format that the endpoints use. ``every``: all
     endpoints of the document."""
@@ -365,7 +365,7 @@ def _error_name(form: Any, status: int) -> str:
     return f"{'' if form is None else form.__name__}{status}"
 
 
-def _error(status: int, schema: Json) -> Json:
+def _error(status: int, schema: JsonObject) -> JsonObject:
     headers = {"x-request-id": {"$ref": _HEADER_REF + "x-request-id"}}
     if status in (429, 503):
         headers["retry-after"] = {"$ref": _HEADER_REF + "retry-after"}
@@ -411,14 +411,14 @@ class _Types:
         self._accepted = rename_components(self._accepted, names)
         self.components = _with_treatments(self._sent.components)
 
-    def response_schema(self, type: Any) -> Json:
+    def response_schema(self, type: Any) -> JsonObject:
         return self._sent.roots[self._sent_types.index(type)]
 
-    def request_schema(self, type: object) -> Json:
+    def request_schema(self, type: object) -> JsonObject:
         return self._accepted.roots[self._accepted_types.index(type)]
 
 
-def _with_treatments(components: Mapping[str, Json]) -> dict[str, Json]:
+def _with_treatments(components: Mapping[str, JsonObject]) -> dict[str, JsonObject]:
     """Add a description to each request field that does not have its full effect. There are three
     kinds of these fields: the server returns the field unchanged and does not use it, it uses the
     field as a hint, or it refuses the field."""

@@ -10,11 +10,12 @@ import base64
 import hashlib
 import re
 from importlib.resources import files
-from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
 from msgspec import Struct
+
+from antiphon.wire.json_types import JsonObject
 
 from .describe import operations, rows, type_spans
 
@@ -31,7 +32,7 @@ class ReferencePage(Struct, frozen=True):
     policy: str
 
 
-def make_page(document: dict[str, Any]) -> ReferencePage:
+def make_page(document: JsonObject) -> ReferencePage:
     """Render the API reference of an OpenAPI document."""
     style, script = _resource("reference.css"), _resource("reference.js")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)

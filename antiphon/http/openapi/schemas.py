@@ -17,6 +17,8 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import fields
 
+from antiphon.wire.json_types import JsonObject
+
 __all__ = [
     "AcceptedForms",
     "Schemas",
@@ -27,7 +29,6 @@ __all__ = [
     "used_components",
 ]
 
-Json = dict[str, Any]
 #: (class, field) → the type of the values that clients may send in this field.
 AcceptedForms = Mapping[tuple[type[Struct], str], Any]
 
@@ -43,8 +44,8 @@ class Schemas(Struct, frozen=True):
     """The schemas of several types. ``roots``: one schema for each type, in the order of the types.
     ``components``: name → schema. The roots refer to these schemas by name."""
 
-    roots: tuple[Json, ...]
-    components: Mapping[str, Json]
+    roots: tuple[JsonObject, ...]
+    components: Mapping[str, JsonObject]
 
 
 def sent_schemas(types: Sequence[object], unions: Mapping[str, object]) -> Schemas:
@@ -125,7 +126,7 @@ def rename_components(schemas: Schemas, names: Mapping[str, str]) -> Schemas:
     )
 
 
-def used_components(schema: object, components: Mapping[str, Json]) -> dict[str, Json]:
+def used_components(schema: object, components: Mapping[str, JsonObject]) -> dict[str, JsonObject]:
     """Return the components to which a schema refers, directly or through other components."""
     found: set[str] = set()
     names = _references(schema)
@@ -141,7 +142,7 @@ def used_components(schema: object, components: Mapping[str, Json]) -> dict[str,
 def _generate(
     types: Sequence[object],
     unions: Mapping[str, object],
-    describe: Callable[[type[Struct], Json], Json],
+    describe: Callable[[type[Struct], JsonObject], JsonObject],
 ) -> Schemas:
     every = [*types, *unions.values()]
     classes = {_generated_name(cls): cls for cls in _struct_classes(every)}
@@ -186,9 +187,9 @@ def _generic_name(cls: Any, unions: Mapping[str, object]) -> str:
     return "".join((*names, get_origin(cls).__name__))
 
 
-def _plain(schema: object) -> Json:
+def _plain(schema: object) -> JsonObject:
     """Return the schema in plain JSON types: tuples become lists."""
-    plain: Json = json.loads(json.dumps(schema))
+    plain: JsonObject = json.loads(json.dumps(schema))
     return plain
 
 
@@ -218,7 +219,7 @@ def _inner_types(info: object) -> list[Any]:
     return [each for each in inner if isinstance(each, msgspec.inspect.Type)]
 
 
-def _describe_sent(cls: type[Struct], schema: Json) -> Json:
+def _describe_sent(cls: type[Struct], schema: JsonObject) -> JsonObject:
     """Return the schema of a class as it appears in responses. Every field that is always present
     becomes required."""
     omits = cls.__struct_config__.omit_defaults
@@ -236,7 +237,7 @@ def _describe_sent(cls: type[Struct], schema: Json) -> Json:
     return {**described, "properties": properties, "required": required}
 
 
-def _describe_accepted(cls: type[Struct], schema: Json) -> Json:
+def _describe_accepted(cls: type[Struct], schema: JsonObject) -> JsonObject:
     """Return the schema of a class for the description of requests. In requests, an optional field
     may also be null, which means that the field is not given."""
     described = _describe(cls, schema)
@@ -248,20 +249,20 @@ def _describe_accepted(cls: type[Struct], schema: Json) -> Json:
     return {**described, "properties": properties}
 
 
-def _describe(cls: type[Struct], schema: Json) -> Json:
+def _describe(cls: type[Struct], schema: JsonObject) -> JsonObject:
     """Return the schema of a class without its title. The description is the docstring of the
     class, as Markdown."""
     text = " ".join((cls.__doc__ or "").split()).replace("``", "`")
-    head: Json = {"description": text} if text else {}
+    head: JsonObject = {"description": text} if text else {}
     rest = {key: value for key, value in schema.items() if key not in ("title", "description")}
     return {**head, **rest}
 
 
-def _accepts_null(schema: Json) -> bool:
+def _accepts_null(schema: JsonObject) -> bool:
     return {"type": "null"} in schema.get("anyOf", ()) or not schema.keys() - {"default"}
 
 
-def _without_null_default(schema: Json) -> Json:
+def _without_null_default(schema: JsonObject) -> JsonObject:
     """Return the schema without its default if the default is null or an empty string. Such a
     default only means that the field is not given."""
     if schema.get("default", ...) not in (None, ""):
@@ -269,7 +270,7 @@ def _without_null_default(schema: Json) -> Json:
     return {key: value for key, value in schema.items() if key != "default"}
 
 
-def _nullable(schema: Json) -> Json:
+def _nullable(schema: JsonObject) -> JsonObject:
     if _accepts_null(schema):
         return schema
     default = {"default": schema["default"]} if "default" in schema else {}
@@ -282,7 +283,7 @@ def _nullable(schema: Json) -> Json:
 # --- references ----------------------------------------------------------------------------------
 
 
-def _map(schema: object, change: Callable[[Json], Json]) -> Any:
+def _map(schema: object, change: Callable[[JsonObject], JsonObject]) -> Any:
     """Apply ``change`` to every object in a schema, innermost objects first. Returns the changed
     schema."""
     if isinstance(schema, dict):
@@ -290,12 +291,12 @@ def _map(schema: object, change: Callable[[Json], Json]) -> Any:
     return [_map(value, change) for value in schema] if isinstance(schema, list) else schema
 
 
-def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
+def _name_unions(schema: JsonObject, unions: Sequence[tuple[str, JsonObject]]) -> JsonObject:
     """Replace unions by references to their components. A union in ``schema`` is replaced if
     ``unions`` contains an equal union. ``unions``: the component name and the schema of each
     union."""
 
-    def change(found: Json) -> Json:
+    def change(found: JsonObject) -> JsonObject:
         arms = found.get("anyOf")
         if arms is None:
             return found
@@ -309,26 +310,26 @@ def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
                 return {"$ref": _REF + name, **rest}
         return found
 
-    changed: Json = _map(schema, change)
+    changed: JsonObject = _map(schema, change)
     return changed
 
 
-def _drop_discriminators(schema: Json, without: set[str]) -> Json:
+def _drop_discriminators(schema: JsonObject, without: set[str]) -> JsonObject:
     """Remove the discriminator of each union that contains a class whose field ``type`` may be
     missing. A discriminator would require this field. ``without``: references to these classes."""
 
-    def change(found: Json) -> Json:
+    def change(found: JsonObject) -> JsonObject:
         arms = {arm.get("$ref") for arm in found.get("anyOf", ())}
         if "discriminator" in found and arms & without:
             return {key: value for key, value in found.items() if key != "discriminator"}
         return found
 
-    changed: Json = _map(schema, change)
+    changed: JsonObject = _map(schema, change)
     return changed
 
 
-def _rename(schema: Json, names: Mapping[str, str]) -> Json:
-    def change(found: Json) -> Json:
+def _rename(schema: JsonObject, names: Mapping[str, str]) -> JsonObject:
+    def change(found: JsonObject) -> JsonObject:
         if "mapping" in found and "propertyName" in found:
             mapping = {tag: names.get(ref, ref) for tag, ref in found["mapping"].items()}
             return {**found, "mapping": mapping}
@@ -336,7 +337,7 @@ def _rename(schema: Json, names: Mapping[str, str]) -> Json:
             return {**found, "$ref": names.get(found["$ref"], found["$ref"])}
         return found
 
-    changed: Json = _map(schema, change)
+    changed: JsonObject = _map(schema, change)
     return changed
 
 
@@ -344,7 +345,7 @@ def _references(schema: object) -> set[str]:
     """Return the names of the components to which a schema refers."""
     found: set[str] = set()
 
-    def note(each: Json) -> Json:
+    def note(each: JsonObject) -> JsonObject:
         if isinstance(ref := each.get("$ref"), str) and ref.startswith(_REF):
             found.add(each["$ref"].removeprefix(_REF))
         return each

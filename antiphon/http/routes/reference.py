@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from starlette.requests import Request
 
@@ -12,6 +11,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.openapi.document import make_document
 from antiphon.http.openapi.operation import operation
 from antiphon.http.openapi.page import ReferencePage, make_page
+from antiphon.wire.json_types import JsonObject
 
 __all__ = ["ReferenceRoutes"]
 
@@ -24,10 +24,10 @@ class ReferenceRoutes:
     def __init__(self, routes: Sequence[object]) -> None:
         self._routes = routes
         self._lock = asyncio.Lock()
-        self._document: dict[str, Any] | None = None
+        self._document: JsonObject | None = None
         self._page: ReferencePage | None = None
 
-    @operation("getOpenapi", answer=dict[str, Any], security="open", errors=(400,))
+    @operation("getOpenapi", answer=JsonObject, security="open", errors=(400,))
     async def document(self, request: Request) -> Reply:
         """Return the OpenAPI document of this server."""
         document = await self._load()
@@ -49,7 +49,7 @@ class ReferenceRoutes:
         }
         return Reply(self._page.html, headers=headers, media_type="text/html")
 
-    async def _load(self) -> dict[str, Any]:
+    async def _load(self) -> JsonObject:
         async with self._lock:
             if self._document is None:
                 self._document = await asyncio.to_thread(make_document, self._routes)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
 from antiphon.wire import tools as tl
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import (
     ReasoningConfig,
@@ -91,7 +92,7 @@ def _public(tool: tl.Tool) -> tl.Tool:
     return tool
 
 
-def _without_secrets(container: tl.Json) -> tl.Json:
+def _without_secrets(container: JsonObject) -> JsonObject:
     """Return the settings of a container without the secrets for its allowed domains."""
     policy = container.get("network_policy")
     if not isinstance(policy, dict) or "domain_secrets" not in policy:

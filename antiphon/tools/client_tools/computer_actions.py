@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from antiphon.wire.json_types import JsonObject
+
 __all__ = ["ACTION", "computer_actions"]
 
-Json = dict[str, Any]
 
 _STRING = {"type": "string"}
 _INTEGER = {"type": "integer"}
 _BUTTONS = ("left", "right", "wheel", "back", "forward")
-_SCREENSHOT: Json = {"type": "screenshot"}
+_SCREENSHOT: JsonObject = {"type": "screenshot"}
 _MAX_COORDINATE = 2**31
 
 
-def computer_actions(arguments: Mapping[str, object]) -> list[Json]:
+def computer_actions(arguments: Mapping[str, object]) -> list[JsonObject]:
     """Return the actions of a computer call. The model writes them in the argument ``actions`` or
     ``action``. If both are missing, the arguments themselves are one action.
 
@@ -32,14 +33,14 @@ def computer_actions(arguments: Mapping[str, object]) -> list[Json]:
     return [_read_action(one) or dict(_SCREENSHOT) for one in each] or [dict(_SCREENSHOT)]
 
 
-def _read_action(action_arguments: object) -> Json | None:
+def _read_action(action_arguments: object) -> JsonObject | None:
     if not isinstance(action_arguments, dict):
         return None
     kind = action_arguments.get("type")
     fields = _ACTIONS.get(kind) if isinstance(kind, str) else None
     if fields is None:
         return None
-    action: Json = {"type": kind}
+    action: JsonObject = {"type": kind}
     for name, (read, default) in fields.items():
         value = read(action_arguments.get(name, default))
         if value is None:
@@ -70,9 +71,9 @@ def _read_button(value: object) -> str | None:
     return value if value in _BUTTONS else None
 
 
-def _read_path(value: object) -> list[Json] | None:
+def _read_path(value: object) -> list[JsonObject] | None:
     points = value if isinstance(value, list) else []
-    path: list[Json] = []
+    path: list[JsonObject] = []
     for point in points:
         if isinstance(point, dict):
             point = [point.get("x"), point.get("y")]
@@ -103,7 +104,7 @@ _WITHOUT_KEYS = frozenset({"keypress", "screenshot", "type", "wait"})
 
 _POINT = {"type": "object", "properties": {"x": _INTEGER, "y": _INTEGER}, "required": ["x", "y"]}
 #: JSON Schema of an action.
-ACTION: Json = {
+ACTION: JsonObject = {
     "type": "object",
     "properties": {
         "type": {"type": "string", "enum": list(_ACTIONS)},

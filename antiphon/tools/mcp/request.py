@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct
 from antiphon.dialects.grammar.json_schema import check_schema
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.tools import Function, Mcp
 
 __all__ = [
@@ -26,10 +27,9 @@ __all__ = [
     "to_function",
 ]
 
-Json = dict[str, Any]
 
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_NO_ARGUMENTS: Json = {"type": "object", "properties": {}}
+_NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
 
 class ListedTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -176,7 +176,7 @@ def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...]
     return tuple(_read_tools(lists[-1].tools)) if lists else None
 
 
-def _read_tools(tools: Iterable[Json]) -> Iterator[ListedTool]:
+def _read_tools(tools: Iterable[JsonObject]) -> Iterator[ListedTool]:
     """Yield the valid tools of a list. Skip the invalid tools: the list comes from the
     conversation, so the client may have changed or written it."""
     for tool in tools:

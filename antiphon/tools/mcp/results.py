@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from antiphon.support.text import truncate_middle
+from antiphon.wire.json_types import JsonObject
 
 from .endpoint import ADDRESS_REFUSED, RequestTrace
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FailureDetails", "McpFailure", "describe_failure", "result_text", "tool_error"]
 
-Json = dict[str, Any]
 
 _TIMED_OUT = -32001
 _CLOSED = -32000
@@ -37,7 +37,7 @@ class FailureDetails(Struct, frozen=True, kw_only=True):
       it.
     """
 
-    error: Json
+    error: JsonObject
     session_ended: bool = False
     can_retry: bool = False
 
@@ -110,7 +110,7 @@ def _first_error(error: BaseException) -> BaseException:
     return error
 
 
-def _http_error(status: int) -> Json:
+def _http_error(status: int) -> JsonObject:
     try:
         phrase = http.HTTPStatus(status).phrase
     except ValueError:
@@ -126,7 +126,7 @@ def _protocol_failure(code: int, message: str, **marks: bool) -> FailureDetails:
 # --- results -------------------------------------------------------------------------------------
 
 
-def tool_error(result: CallToolResult, max_bytes: int) -> Json:
+def tool_error(result: CallToolResult, max_bytes: int) -> JsonObject:
     """Return the error for the output item of a call that the tool reports as failed. ``result``:
     the tool's result, which contains the error texts. The texts are truncated to ``max_bytes`` in
     total."""

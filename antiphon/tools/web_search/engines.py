@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
 from antiphon.support.installation import needs_extra
+from antiphon.wire.json_types import JsonObject
 
 from .browser import SearchOptions
 from .page import SearchResult
@@ -18,7 +19,6 @@ __all__ = ["ENGINES", "EngineSpec", "HttpSearchEngine"]
 
 _log = structlog.get_logger(__name__)
 
-Json = dict[str, Any]
 _TIMEOUT_S = 15.0
 
 
@@ -35,15 +35,15 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
 
     url: str | None
     path: str
-    list_results: Callable[[Json], Sequence[Any]]
-    parse_result: Callable[[Json], SearchResult]
+    list_results: Callable[[JsonObject], Sequence[Any]]
+    parse_result: Callable[[JsonObject], SearchResult]
     key: tuple[str, str] | None = None
-    query: Callable[[str, SearchOptions], Json] | None = None
-    body: Callable[[str, SearchOptions], Json] | None = None
+    query: Callable[[str, SearchOptions], JsonObject] | None = None
+    body: Callable[[str, SearchOptions], JsonObject] | None = None
 
 
-def _domain_fields(allowed: str, blocked: str) -> Callable[[SearchOptions], Json]:
-    def fields(options: SearchOptions) -> Json:
+def _domain_fields(allowed: str, blocked: str) -> Callable[[SearchOptions], JsonObject]:
+    def fields(options: SearchOptions) -> JsonObject:
         values = {allowed: list(options.allowed_domains), blocked: list(options.blocked_domains)}
         return {name: value for name, value in values.items() if value}
 
@@ -166,7 +166,7 @@ class HttpSearchEngine:
         import aiohttp
 
         spec = self._spec
-        values: Json = {"params": spec.query(query, options)} if spec.query else {}
+        values: JsonObject = {"params": spec.query(query, options)} if spec.query else {}
         if spec.body is not None:
             values["json"] = spec.body(query, options)
         method = "POST" if spec.body is not None else "GET"

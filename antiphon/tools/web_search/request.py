@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import UNSET
 
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_type,
     invalid_value,
@@ -14,7 +15,7 @@ from antiphon.wire.parsing.errors import (
     pattern_mismatch,
     too_long_error,
 )
-from antiphon.wire.parsing.fields import Json, known_fields, read_array, read_object
+from antiphon.wire.parsing.fields import known_fields, read_array, read_object
 from antiphon.wire.tools import AnyWebSearch
 
 from .browser import SearchOptions
@@ -93,9 +94,9 @@ def describe_location(tool: AnyWebSearch) -> str:
     )
 
 
-def _filters(tool: AnyWebSearch) -> Json:
+def _filters(tool: AnyWebSearch) -> JsonObject:
     return read_object({} if tool.filters is UNSET else tool.filters, "filters")
 
 
-def _location(tool: AnyWebSearch) -> Json:
+def _location(tool: AnyWebSearch) -> JsonObject:
     return read_object({} if tool.user_location is UNSET else tool.user_location, "user_location")

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.tags import tag_of
 
 from .errors import (
@@ -24,7 +25,6 @@ from .errors import (
 )
 
 __all__ = [
-    "Json",
     "classes_by_tag",
     "convert",
     "drop_nulls",
@@ -35,7 +35,6 @@ __all__ = [
     "read_tag",
 ]
 
-Json = dict[str, Any]
 _S = TypeVar("_S", bound=msgspec.Struct)
 _FIELD_PATH = re.compile(r"`\$\.([A-Za-z_]+)(?:\[\d+\])?`$")
 
@@ -46,12 +45,12 @@ def classes_by_tag(classes: tuple[type[_S], ...]) -> Mapping[str, type[_S]]:
     return {tag_of(cls): cls for cls in classes}
 
 
-def drop_nulls(raw: Json) -> Json:
+def drop_nulls(raw: JsonObject) -> JsonObject:
     """Drop null fields: null means "not given"."""
     return {name: value for name, value in raw.items() if value is not None}
 
 
-def read_object(raw: object, path: str) -> Json:
+def read_object(raw: object, path: str) -> JsonObject:
     """Return the fields of a JSON object. Null fields are dropped. Raises ``InvalidRequest`` for a
     value that is not an object."""
     if not isinstance(raw, dict):
@@ -59,7 +58,7 @@ def read_object(raw: object, path: str) -> Json:
     return drop_nulls(raw)
 
 
-def known_fields(raw: Mapping[str, object], names: Collection[str], path: str) -> Json:
+def known_fields(raw: Mapping[str, object], names: Collection[str], path: str) -> JsonObject:
     """Return the fields of a JSON object. Null fields are dropped.
 
     Raises ``InvalidRequest`` for a field that is not in ``names``. Ignoring such a field could
@@ -93,7 +92,7 @@ def read_choice(raw: object, path: str, allowed: Collection[str]) -> str:
     return raw
 
 
-def read_tag(fields: Json, path: str, allowed: Collection[str]) -> str:
+def read_tag(fields: JsonObject, path: str, allowed: Collection[str]) -> str:
     """Return the ``type`` of an object. Raises ``InvalidRequest`` if the type is not in
     ``allowed``."""
     tag = fields.get("type")
@@ -106,7 +105,7 @@ def read_tag(fields: Json, path: str, allowed: Collection[str]) -> str:
     return tag
 
 
-def convert(fields: Json, cls: type[_S], path: str) -> _S:
+def convert(fields: JsonObject, cls: type[_S], path: str) -> _S:
     """Convert fields to an object of the class ``cls``. Raises ``InvalidRequest`` with the path of
     the faulty field."""
     try:

@@ -16,9 +16,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 
 from .errors import duplicate_item, invalid_type, invalid_value, json_type_name, missing_parameter
-from .fields import Json, classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
+from .fields import classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 from .json_body import DEFAULT_LIMITS, BodyLimits
 from .tools import read_tools
 
@@ -86,13 +87,13 @@ def _read_item(raw: object, path: str, limits: BodyLimits) -> it.Item:
     return item
 
 
-def _implied_type(fields: Json) -> str | None:
+def _implied_type(fields: JsonObject) -> str | None:
     """Return the type of an item that was sent without ``type``. Return None if its fields do not
     show the type."""
     return "message" if "role" in fields else "item_reference" if "id" in fields else None
 
 
-def _normalize_message(fields: Json, path: str, limits: BodyLimits) -> None:
+def _normalize_message(fields: JsonObject, path: str, limits: BodyLimits) -> None:
     role = fields.get("role")
     if role is None:
         raise missing_parameter(f"{path}.role")
@@ -142,13 +143,13 @@ def _read_part(raw: object, path: str, allowed: tuple[str, ...], named: tuple[st
     raise invalid_value(f"{path}.type", read_tag(fields, path, _PARTS), named)
 
 
-def _check_source(fields: Json, tag: str, path: str) -> None:
+def _check_source(fields: JsonObject, tag: str, path: str) -> None:
     sources = _SOURCES.get(tag, ())
     if sources and not any(source in fields for source in sources):
         raise missing_parameter(f"{path}.{sources[0]}")
 
 
-def _normalize_output_text(fields: Json, path: str) -> None:
+def _normalize_output_text(fields: JsonObject, path: str) -> None:
     """Drop annotations of unknown types, and nulls in logprobs.
 
     Some gateways send annotation types of their own. Such an annotation is dropped and not refused,
@@ -180,7 +181,7 @@ def _drop_logprob_nulls(raw: object) -> Any:
     return fields
 
 
-def _normalize_reasoning(fields: Json, path: str, limits: BodyLimits) -> None:
+def _normalize_reasoning(fields: JsonObject, path: str, limits: BodyLimits) -> None:
     """Parse ``content`` and ``summary`` of a reasoning item. Other servers use parts of the type
     ``text`` in these two fields. Such parts become parts of the types ``reasoning_text`` and
     ``summary_text``."""
@@ -197,7 +198,7 @@ def _normalize_reasoning(fields: Json, path: str, limits: BodyLimits) -> None:
         del fields["content"]
 
 
-def _normalize_tool_output(fields: Json, path: str, limits: BodyLimits) -> None:
+def _normalize_tool_output(fields: JsonObject, path: str, limits: BodyLimits) -> None:
     if isinstance(fields.get("output"), list):
         parts = read_array(fields["output"], f"{path}.output", limits.parts)
         fields["output"] = _read_parts(
@@ -205,18 +206,18 @@ def _normalize_tool_output(fields: Json, path: str, limits: BodyLimits) -> None:
         )
 
 
-def _normalize_screenshot(fields: Json, path: str, limits: BodyLimits) -> None:
+def _normalize_screenshot(fields: JsonObject, path: str, limits: BodyLimits) -> None:
     if isinstance(fields.get("output"), dict):
         fields["output"] = drop_nulls(fields["output"])
         read_tag(fields["output"], f"{path}.output", ("computer_screenshot",))
 
 
-def _normalize_tools(fields: Json, path: str, limits: BodyLimits) -> None:
+def _normalize_tools(fields: JsonObject, path: str, limits: BodyLimits) -> None:
     if "tools" in fields:
         fields["tools"] = read_tools(fields["tools"], f"{path}.tools", limits.tools)
 
 
-def _normalize_mcp_tools(fields: Json, path: str, limits: BodyLimits) -> None:
+def _normalize_mcp_tools(fields: JsonObject, path: str, limits: BodyLimits) -> None:
     """Drop the null fields of the tools in an ``mcp_list_tools`` item. Antiphon later returns this
     item to clients, which require that a field without a value is absent."""
     if isinstance(fields.get("tools"), list):
@@ -226,7 +227,7 @@ def _normalize_mcp_tools(fields: Json, path: str, limits: BodyLimits) -> None:
 
 
 #: Item class → function that normalizes its fields. For other classes, dropping nulls is enough.
-_NORMALIZERS: Mapping[type[it.Item], Callable[[Json, str, BodyLimits], None]] = {
+_NORMALIZERS: Mapping[type[it.Item], Callable[[JsonObject, str, BodyLimits], None]] = {
     it.Message: _normalize_message,
     it.Reasoning: _normalize_reasoning,
     it.FunctionCallOutput: _normalize_tool_output,

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
 from antiphon.support.text import replace_lone_surrogates
+from antiphon.wire.json_types import JsonObject
 
 from .errors import json_type_name
 
@@ -45,7 +46,7 @@ class BodyLimits(Struct, frozen=True, kw_only=True):
 DEFAULT_LIMITS = BodyLimits()
 
 
-def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -> dict[str, Any]:
+def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -> JsonObject:
     """Parse a body that must be a JSON object. Raises ``InvalidRequest``.
 
     Null fields at the top level mean "not given" and are dropped. If ``nulls`` is true, they are

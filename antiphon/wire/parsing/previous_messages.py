@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import PreviousMessages
 from antiphon.wire.response import RAW_MESSAGE_TYPE
 
@@ -26,7 +27,6 @@ from .json_body import BodyLimits
 
 __all__ = ["read_previous_messages"]
 
-Json = dict[str, Any]
 
 #: Roles whose messages are ignored: each request supplies its own instructions.
 _IGNORED_ROLES = frozenset({"system", "developer"})
@@ -108,7 +108,7 @@ class _PreviousMessageReader:
         self._open: list[str] = []
         self._count = 0
 
-    def items(self, message: Json, path: str) -> Iterator[it.Item]:
+    def items(self, message: JsonObject, path: str) -> Iterator[it.Item]:
         author = message.get("author")
         fields = {**message, **author} if isinstance(author, dict) else message
         role = fields.get("role")
@@ -130,7 +130,7 @@ class _PreviousMessageReader:
         else:
             yield from self._said(fields, text, path)
 
-    def _said(self, fields: Json, text: str, path: str) -> Iterator[it.Item]:
+    def _said(self, fields: JsonObject, text: str, path: str) -> Iterator[it.Item]:
         recipient = fields.get("recipient")
         if isinstance(recipient, str) and recipient.startswith(_FUNCTION_PREFIX):
             name = recipient.removeprefix(_FUNCTION_PREFIX)
@@ -168,7 +168,7 @@ class _PreviousMessageReader:
         self._open.append(id or f"call_{self._count}")
         return self._open[-1]
 
-    def _answered(self, fields: Json, path: str) -> str:
+    def _answered(self, fields: JsonObject, path: str) -> str:
         id = fields.get("tool_call_id")
         if isinstance(id, str) and id in self._open:
             self._open.remove(id)
@@ -196,7 +196,7 @@ def _read_text(raw: object, path: str) -> str:
     return "\n".join(texts)
 
 
-def _part_text(part: Json, path: str) -> str:
+def _part_text(part: JsonObject, path: str) -> str:
     """Return the text of a part. Raises ``InvalidRequest`` for a part without text."""
     kind = part.get("type")
     text = part.get("refusal" if kind == "refusal" else "text")
@@ -207,7 +207,7 @@ def _part_text(part: Json, path: str) -> str:
     return text
 
 
-def _user_parts(fields: Json, path: str) -> tuple[it.Part, ...]:
+def _user_parts(fields: JsonObject, path: str) -> tuple[it.Part, ...]:
     """Return the content of a user's message: one text, or texts and images."""
     raw = fields.get("content")
     if not isinstance(raw, list) or not any(map(_is_image, raw)):
@@ -224,7 +224,7 @@ def _is_image(part: object) -> bool:
     return isinstance(part, dict) and part.get("type") in ("image_url", "input_image")
 
 
-def _image(part: Json, path: str) -> it.InputImage:
+def _image(part: JsonObject, path: str) -> it.InputImage:
     """Parse an image part in the format of Chat Completions or of the Responses API."""
     source = part.get("image_url")
     fields = {**part, **source} if isinstance(source, dict) else {**part, "url": source}
@@ -234,7 +234,7 @@ def _image(part: Json, path: str) -> it.InputImage:
     return convert(image, it.InputImage, path)
 
 
-def _refuse_builtin_tools(fields: Json, path: str) -> None:
+def _refuse_builtin_tools(fields: JsonObject, path: str) -> None:
     """Refuse calls and results of gpt-oss's built-in tools. They cannot be translated to calls of
     the request's functions."""
     for field in ("recipient", "name"):

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.extensions import read_generation_config, read_structured_outputs
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CompactRequest, CreateResponse, InputTokensRequest, StreamOptions
 from antiphon.wire.request_shapes import RequestShapes
 from antiphon.wire.resources.conversations import MAX_NEW_ITEMS, CreateConversation
@@ -47,7 +48,7 @@ from .errors import (
     too_many_properties,
     truncated,
 )
-from .fields import Json, classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
+from .fields import classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 from .ids import check_conversation_id, check_response_id
 from .items import read_items, read_part
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
@@ -153,7 +154,7 @@ def _raw_fields(body: bytes) -> dict[str, bytes] | None:
         return None
 
 
-def read_create(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
+def read_create(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
     """Return the ``CreateResponse`` for the fields of a parsed request body. Raises
     ``InvalidRequest``."""
     request = _prepend_previous_messages(_read_request(raw, CreateResponse, limits))
@@ -216,7 +217,7 @@ def parse_create_prompt(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Cre
     return convert({**raw, "template": fields}, CreatePrompt, "")
 
 
-def read_template(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
+def read_template(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
     """Read the request fields that a stored prompt sets. Raises ``InvalidRequest``."""
     for name in raw:
         if name not in TEMPLATE_FIELDS:
@@ -267,7 +268,7 @@ def _item_limits(limits: BodyLimits) -> BodyLimits:
     return replace(limits, items=min(limits.items, MAX_NEW_ITEMS))
 
 
-def _read_request(raw: Json, cls: type[_R], limits: BodyLimits) -> _R:
+def _read_request(raw: JsonObject, cls: type[_R], limits: BodyLimits) -> _R:
     if not _MOVED_FIELDS.keys().isdisjoint(raw):
         raise _moved_field(raw)
     refuse_unsupported_fields(raw)
@@ -279,7 +280,7 @@ def _read_request(raw: Json, cls: type[_R], limits: BodyLimits) -> _R:
     return convert(raw, cls, "")
 
 
-def _moved_field(raw: Json) -> InvalidRequest:
+def _moved_field(raw: JsonObject) -> InvalidRequest:
     """Return the error for a request with fields that exist only in the Chat Completions API. The
     message names one of these fields, and the field that replaces it in the Responses API."""
     old = next(name for name in _MOVED_FIELDS if name in raw)

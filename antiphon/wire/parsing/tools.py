@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import tools as tl
+from antiphon.wire.json_types import JsonObject
 
 from .errors import (
     empty_value,
@@ -20,7 +21,7 @@ from .errors import (
     pattern_mismatch,
     too_long_error,
 )
-from .fields import Json, classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
+from .fields import classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 
 __all__ = [
     "TOOL_TYPE_SPELLINGS",
@@ -93,7 +94,7 @@ def _read_tool(raw: object, path: str, limit: int, allowed: Mapping[str, type[tl
     return tool
 
 
-def _resolve_alias(fields: Json) -> Json:
+def _resolve_alias(fields: JsonObject) -> JsonObject:
     """Replace an alias of a tool type by the type that Antiphon uses, for example
     ``browser_search`` by ``web_search``. Add the fields that the alias implies. Fields that the
     request sets are kept."""

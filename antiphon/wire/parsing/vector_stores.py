@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.resources.conversations import Metadata
 from antiphon.wire.resources.filters import Filter, read_filter
 from antiphon.wire.resources.vector_stores import StaticChunking, VectorStoreExpiresAfter
@@ -23,7 +24,7 @@ from .errors import (
     too_many,
     too_many_properties,
 )
-from .fields import Json, drop_nulls, known_fields, read_array, read_object, read_tag
+from .fields import drop_nulls, known_fields, read_array, read_object, read_tag
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from .requests import read_metadata
 
@@ -386,7 +387,7 @@ def read_ranking(raw: object, path: str) -> RankingOptions:
 # --- fields --------------------------------------------------------------------------------------
 
 
-def _read_file(raw: Json, path: str) -> AddFile:
+def _read_file(raw: JsonObject, path: str) -> AddFile:
     before = f"{path}." if path else ""
     fields, where = known_fields(raw, AddFileBody.__struct_fields__, path), f"{before}file_id"
     if "file_id" not in fields:
@@ -401,7 +402,7 @@ def _read_file(raw: Json, path: str) -> AddFile:
     )
 
 
-def _read_attributes(raw: Json, path: str = "") -> Attributes:
+def _read_attributes(raw: JsonObject, path: str = "") -> Attributes:
     where = f"{path}attributes"
     fields = raw.get("attributes", {})
     if not isinstance(fields, dict):
@@ -419,7 +420,7 @@ def _read_attributes(raw: Json, path: str = "") -> Attributes:
     return fields
 
 
-def _read_chunking(raw: Json, path: str = "") -> StaticChunking:
+def _read_chunking(raw: JsonObject, path: str = "") -> StaticChunking:
     """Parse a chunking strategy. As in OpenAI's API, ``auto`` means chunks of 800 tokens that
     overlap by 400 tokens."""
     where = f"{path}chunking_strategy"
@@ -489,7 +490,7 @@ def _read_ids(raw: object, path: str, most: int) -> dict[str, str]:
     return {one: f"{path}[{at}]" for at, one in enumerate(ids)}
 
 
-def _read_text(raw: Json, name: str) -> str | None:
+def _read_text(raw: JsonObject, name: str) -> str | None:
     value = raw.get(name)
     if value is None:
         return None

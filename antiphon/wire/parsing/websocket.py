@@ -6,11 +6,11 @@ A frame is a JSON object. Its ``type`` is ``response.create`` or ``response.stee
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CreateResponse
 
 from .errors import invalid_type, invalid_value, json_type_name, missing_parameter
@@ -33,7 +33,7 @@ class FrameEnvelope(Struct, frozen=True):
 
     type: str
     stream_id: str | None
-    fields: dict[str, Any]
+    fields: JsonObject
 
 
 class CreateFrame(Struct, frozen=True):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import PromptRef, PromptValue
 
 __all__ = ["TEMPLATE_FIELDS", "CreatePrompt", "PromptRef", "PromptResource", "PromptValue"]
 
-Json = dict[str, Any]
 
 #: The fields of a request that a stored prompt may set.
 TEMPLATE_FIELDS: tuple[str, ...] = (
@@ -49,7 +49,7 @@ class CreatePrompt(Struct, frozen=True, kw_only=True):
     validated.
     """
 
-    template: Json
+    template: JsonObject
     id: str | None = None
 
 
@@ -65,4 +65,4 @@ class PromptResource(Struct, frozen=True, kw_only=True):
     versions: tuple[str, ...]
     object: Literal["prompt"] = "prompt"
     variables: tuple[str, ...] | UnsetType = UNSET
-    template: Json | UnsetType = UNSET
+    template: JsonObject | UnsetType = UNSET

@@ -27,6 +27,7 @@ from antiphon.dialects.instructions import format_instructions, json_format_inst
 from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
 from antiphon.inference.conversation import Conversation, Options, ToolChoice
 from antiphon.upstream.client import Upstream
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .messages import build_chat_messages
@@ -96,7 +97,7 @@ class ChatCompletionsBackend(RemoteBackend):
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> bytes:
         flavour = self.flavour
-        body: dict[str, Any] = {
+        body: JsonObject = {
             "model": self._model,
             "messages": build_chat_messages(
                 with_instructions(conversation, _instructions(options, flavour)),
@@ -168,8 +169,8 @@ def _check(options: Options, flavour: ChatFlavour) -> None:
         raise unsupported_error("chat_template_kwargs")
 
 
-def _sampling(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
-    body: dict[str, Any] = {}
+def _sampling(options: Options, flavour: ChatFlavour) -> JsonObject:
+    body: JsonObject = {}
     for option, field in {**STANDARD, **flavour.option_fields}.items():
         value = getattr(options, option)
         if value is not None and value is not False:
@@ -191,7 +192,7 @@ def _sampling(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
     return body | _extra(options)
 
 
-def _extra(options: Options) -> dict[str, Any]:
+def _extra(options: Options) -> JsonObject:
     xargs = dict(options.extra)
     kwargs = xargs.pop("mm_processor_kwargs", None)
     body = {"mm_processor_kwargs": kwargs, "vllm_xargs": xargs}
@@ -200,13 +201,13 @@ def _extra(options: Options) -> dict[str, Any]:
 
 def _tools(
     prompt_tools: PromptTools, choice: ToolChoice, allows_parallel_calls: bool
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the request fields for tools, the tools as JSON. The field ``tools`` contains only the
     tools that the model may call, because this API has no other way to forbid a tool."""
     if not prompt_tools.callable:
         return {}
     tools = _encode([_tool(tool) for tool in prompt_tools.callable])
-    body: dict[str, Any] = {"tools": msgspec.Raw(tools)}
+    body: JsonObject = {"tools": msgspec.Raw(tools)}
     if prompt_tools.required:
         body["tool_choice"] = _tool_choice(choice, prompt_tools)
     if not allows_parallel_calls:
@@ -214,7 +215,7 @@ def _tools(
     return body
 
 
-def _tool(tool: PromptTool) -> dict[str, Any]:
+def _tool(tool: PromptTool) -> JsonObject:
     definition = tool.definition()
     if tool.strict:
         definition["function"]["strict"] = True
@@ -227,7 +228,7 @@ def _tool_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
     return "required"
 
 
-def _response_format(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
+def _response_format(options: Options, flavour: ChatFlavour) -> JsonObject:
     if (guide := options.guide) is not None and guide.syntax in flavour.grammar_fields:
         *outer, field = flavour.grammar_fields[guide.syntax]
         return {outer[0]: {field: guide.definition}} if outer else {field: guide.definition}
@@ -255,11 +256,11 @@ def _instructions(options: Options, flavour: ChatFlavour) -> list[str]:
     return form + format_instructions(options)
 
 
-def _reasoning_effort(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
+def _reasoning_effort(options: Options, flavour: ChatFlavour) -> JsonObject:
     """Return the request fields for the reasoning effort and the verbosity. If the upstream server
     accepts arguments for its chat template, the fields include the argument that switches reasoning
     on or off."""
-    body: dict[str, Any] = {}
+    body: JsonObject = {}
     if options.text.verbosity is not UNSET and flavour.has_developer_role:
         body["verbosity"] = options.text.verbosity
     effort = None if options.reasoning is None else options.reasoning.effort

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from antiphon.backends.base import upstream_usage
 from antiphon.wire.items import Logprob, TopLogprob
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Usage
 
 __all__ = [
@@ -39,7 +40,7 @@ class CalledFunction(Struct):
     """
 
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | JsonObject | None = None
 
 
 class Call(Struct):
@@ -58,8 +59,8 @@ class ChunkDelta(Struct):
     content: str | list[Any] | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
-    reasoning: str | dict[str, Any] | None = None
-    reasoning_details: list[dict[str, Any]] | None = None
+    reasoning: str | JsonObject | None = None
+    reasoning_details: list[JsonObject] | None = None
     tool_calls: list[Call] | None = None
     function_call: CalledFunction | None = None
 

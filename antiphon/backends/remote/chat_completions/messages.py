@@ -28,10 +28,11 @@ from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Conversation
 from antiphon.inference.encoded_items import EncodedItems
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 
 __all__ = ["build_chat_messages"]
 
-Message = dict[str, Any]
+Message = JsonObject
 
 _encode = msgspec.json.Encoder().encode
 

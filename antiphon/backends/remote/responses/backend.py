@@ -40,6 +40,7 @@ from antiphon.inference.encoded_items import EncodedItems
 from antiphon.stream.kinds import KINDS
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.tools import Custom, Function, Namespace, Tool
 
 from .servers import ResponsesFlavour
@@ -111,7 +112,7 @@ class ResponsesBackend(RemoteBackend):
     ) -> bytes:
         flavour, options = self.flavour, replace(options, cache_salt=options.prefix_salt)
         conversation = with_instructions(conversation, _instructions(options, flavour))
-        body: dict[str, Any] = {
+        body: JsonObject = {
             "model": self._model,
             "input": list(self._items(conversation, prompt_tools)),
             "stream": True,
@@ -151,9 +152,9 @@ class ResponsesBackend(RemoteBackend):
         prompt_tools: PromptTools,
         choice: ToolChoice,
         allows_parallel_calls: bool,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the request fields for tools, the tools as JSON."""
-        body: dict[str, Any] = {}
+        body: JsonObject = {}
         if self.flavour.native_tools:
             if tools:
                 body["tools"] = msgspec.Raw(_encode(tools))
@@ -174,7 +175,7 @@ class ResponsesBackend(RemoteBackend):
 
     def _items(
         self, conversation: Conversation, prompt_tools: PromptTools
-    ) -> Iterator[dict[str, Any] | msgspec.Raw]:
+    ) -> Iterator[JsonObject | msgspec.Raw]:
         items, hosted = conversation.items, self.capabilities.hosted_tools
         kept = conversation.encoded or EncodedItems()
         for item in items if _PROGRAMS in hosted else _without_programs(items):
@@ -232,11 +233,11 @@ def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
     return form + format_instructions(replace(options, text=replace(options.text, verbosity=UNSET)))
 
 
-def _set_fields(value: object) -> dict[str, Any]:
+def _set_fields(value: object) -> JsonObject:
     """Return the fields of ``value`` that are set and not null. ``value``: the option ``reasoning``
     or ``text``. Returns an empty dict if the only such field is ``format`` with its default value,
     ``{"type": "text"}``."""
-    fields: dict[str, Any] = msgspec.to_builtins(value)
+    fields: JsonObject = msgspec.to_builtins(value)
     values = {name: inner for name, inner in fields.items() if inner is not None}
     return {} if values == {"format": {"type": "text"}} else values
 
@@ -343,10 +344,10 @@ def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item
     )
 
 
-def _to_json(item: it.Item) -> dict[str, Any]:
+def _to_json(item: it.Item) -> JsonObject:
     """Return the item as a JSON object. Most ids are left out, because Antiphon created these ids
     and the upstream does not know them."""
-    fields: dict[str, Any] = msgspec.to_builtins(item)
+    fields: JsonObject = msgspec.to_builtins(item)
     if (
         not KINDS[type(item)].returned_with_id
         or not item.id
@@ -356,9 +357,7 @@ def _to_json(item: it.Item) -> dict[str, Any]:
     return fields
 
 
-def _reasoning(
-    item: it.Reasoning, flavour: ResponsesFlavour, origin: str
-) -> Sequence[dict[str, Any]]:
+def _reasoning(item: it.Reasoning, flavour: ResponsesFlavour, origin: str) -> Sequence[JsonObject]:
     """Return the JSON objects to send for a reasoning item: one object or an empty list.
 
     Reasoning that this upstream encrypted is sent back unchanged. Other reasoning is sent as text.

@@ -17,6 +17,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.stream.deltas import Channel
 from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.items import read_items
 from antiphon.wire.response import Usage
 from antiphon.wire.tags import tag_of
@@ -31,8 +32,6 @@ __all__ = [
     "usage_of",
     "whole_texts",
 ]
-
-Json = dict[str, Any]
 
 
 def usage_of(reported: object, input_tokens: int, output_tokens: int) -> Usage:
@@ -64,7 +63,7 @@ def _count(reported: object, name: str, default: int) -> int:
     return int(value) if isinstance(value, int) else default
 
 
-def caller_of(raw: Json) -> it.Caller | UnsetType:
+def caller_of(raw: JsonObject) -> it.Caller | UnsetType:
     """Return the caller of a tool call (the model or a program). Return UNSET if it is missing or
     of an unknown kind."""
     try:
@@ -73,7 +72,7 @@ def caller_of(raw: Json) -> it.Caller | UnsetType:
         return UNSET
 
 
-def read_item(raw: Json) -> it.Item | None:
+def read_item(raw: JsonObject) -> it.Item | None:
     """Parse an item. Return None if its type is unknown or its fields are invalid."""
     try:
         readable = raw if caller_of(raw) is not UNSET else {**raw, "caller": None}
@@ -94,7 +93,7 @@ def text_fields(item: it.Item) -> Iterable[str]:
     return (stem.field for stem in KINDS[type(item)].channels.values() if stem.part is None)
 
 
-def completed_tool_fields(raw: Json) -> Json:
+def completed_tool_fields(raw: JsonObject) -> JsonObject:
     """Return the fields of a completed item of a hosted tool, such as its results. Two kinds of
     fields are left out: the upstream's ids, because Antiphon assigns its own ids, and the fields
     that are streamed as text, because earlier deltas contain them."""
@@ -108,7 +107,7 @@ def completed_tool_fields(raw: Json) -> Json:
     return {field: value for field, value in values.items() if value is not UNSET}
 
 
-def whole_texts(raw: Json) -> Iterable[tuple[Channel, str]]:
+def whole_texts(raw: JsonObject) -> Iterable[tuple[Channel, str]]:
     """Yield the texts of a completed item, each with its channel (the kind of text).
 
     The parts of one channel are joined to one text. If a reasoning item has a text and a summary,
@@ -134,7 +133,7 @@ def _texts(values: Iterable[object]) -> list[str]:
     return [value for value in values if isinstance(value, str) and value]
 
 
-def parts_of(value: object) -> list[Json]:
+def parts_of(value: object) -> list[JsonObject]:
     """Return the elements of a list that are JSON objects. Return an empty list if ``value`` is not
     a list."""
     return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []

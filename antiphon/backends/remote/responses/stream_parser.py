@@ -27,6 +27,7 @@ from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.upstream.errors import parse_error, upstream_error
 from antiphon.upstream.surrogates import SurrogateJoiner, decode_leniently
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Usage
 from antiphon.wire.tags import tag_of
 
@@ -43,7 +44,6 @@ from .items import (
 
 __all__ = ["ResponsesStreamParser"]
 
-Json = dict[str, Any]
 #: Assumed number of characters per token, for estimates if the upstream reports no usage.
 _TOKEN_BYTES = 4
 _TEXT_ITEMS = ("message", "reasoning")
@@ -103,9 +103,9 @@ class _Event(Struct):
     summary_index: int | None = None
     delta: Any = None
     logprobs: list[Any] | None = None
-    item: Json | None = None
-    annotation: Json | None = None
-    response: Json | None = None
+    item: JsonObject | None = None
+    annotation: JsonObject | None = None
+    response: JsonObject | None = None
     error: Any = None
     code: str | None = None
     message: str | None = None
@@ -136,7 +136,7 @@ class _UpstreamItem:
 
     def __init__(self, tag: str) -> None:
         self.tag = tag
-        self.raw: Json = {}
+        self.raw: JsonObject = {}
         self.text_lengths: dict[Channel, int] = {}
         self.steps: set[str] = set()
         self.summary = 0
@@ -188,7 +188,7 @@ class ResponsesStreamParser:
         self._by_key: dict[int | str, _UpstreamItem] = {}
         self._current: _UpstreamItem | None = None
         self._text_bytes = 0
-        self._final_response: Json | None = None
+        self._final_response: JsonObject | None = None
         #: Joins the halves of characters, once an event has contained one.
         self._halves: SurrogateJoiner | None = None
 
@@ -222,7 +222,7 @@ class ResponsesStreamParser:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             event = self._decode_leniently(payload, _Event)
         if event.object == "response":
-            self._read_whole(self._decode_leniently(payload, dict[str, Any]))
+            self._read_whole(self._decode_leniently(payload, JsonObject))
         elif event.type == "error" or (event.error and not event.type):
             fields = event.error or {"message": event.message, "code": event.code}
             raise upstream_error(500, parse_error(fields))
@@ -428,7 +428,7 @@ class ResponsesStreamParser:
             item_state.text_lengths["summary"] = 1
             self._builder.out.append(Summary(text))
 
-    def _annotate(self, item_state: _UpstreamItem, raw: Json | None) -> None:
+    def _annotate(self, item_state: _UpstreamItem, raw: JsonObject | None) -> None:
         try:
             annotation = msgspec.convert(raw, it.Annotation)
         except msgspec.ValidationError:
@@ -484,7 +484,7 @@ class ResponsesStreamParser:
         if not is_legal or not isinstance(image, str) or not isinstance(index, int):
             return
         values = {name: getattr(event, name) for name in _PREVIEW_FIELDS}
-        fields: dict[str, Any] = {n: each for n, each in values.items() if isinstance(each, str)}
+        fields: JsonObject = {n: each for n, each in values.items() if isinstance(each, str)}
         fields |= {"partial_image_b64": image, "partial_image_index": index}
         self._builder.progress("partial_image", fields)
 
@@ -549,19 +549,19 @@ class ResponsesStreamParser:
         if not is_cut:
             self._builder.close()
 
-    def _read_whole(self, response: Json) -> None:
+    def _read_whole(self, response: JsonObject) -> None:
         self._final_response = response
         for item in parts_of(response.get("output")):
             self._read_whole_item(item)
 
-    def _read_whole_item(self, item: Json) -> None:
+    def _read_whole_item(self, item: JsonObject) -> None:
         item_state = _UpstreamItem(str(item.get("type") or ""))
         self._current = item_state
         self._process(item_state, _Event(type="response.output_item.done", item=item))
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _finish_reason(self, response: Json, usage: Usage) -> FinishReason:
+    def _finish_reason(self, response: JsonObject, usage: Usage) -> FinishReason:
         details = response.get("incomplete_details")
         cause = details.get("reason") if isinstance(details, Mapping) else None
         if isinstance(cause, str):

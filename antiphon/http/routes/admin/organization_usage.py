@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 from starlette.requests import Request
@@ -27,6 +27,7 @@ from antiphon.wire.admin.organization_usage import (
     EmbeddingsUsageBucket,
     EmbeddingsUsagePage,
 )
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import missing_parameter
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _page_start(page: str | None, first: int, end: int, width: _Width) -> int:
     return start
 
 
-def _more(listing: _Listing) -> dict[str, Any]:
+def _more(listing: _Listing) -> JsonObject:
     """Return the response fields about the next page: ``has_more``, and, if there is a next page,
     its cursor ``next_page``."""
     after = listing.query.end
