@@ -36,6 +36,7 @@ from .instructions import instructions
 from .kernel import kernel
 from .load import Plan, load
 from .parsers import parsers
+from .prefixes import prefixes
 from .process import CONTEXT, FEW, WORDS, running
 from .schemas import schemas
 from .sizing import sizing
@@ -354,6 +355,7 @@ async def _store(path: Path) -> list[Line]:
 BENCHES: dict[str, Bench] = {
     "heart": heart,
     "parsers": parsers,
+    "prefixes": prefixes,
     "constraints": constraints,
     "schemas": schemas,
     "store": store,
