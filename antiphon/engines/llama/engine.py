@@ -82,7 +82,8 @@ async def load(
     """Load the GGUF file at ``path``.
 
     ``options.threads``: number of CPU threads. The default is the number of cores minus one. ggml's
-    threads wait in a busy loop, so they become very slow when they share a core with other threads.
+    threads wait in a busy loop, so they become very slow when they share a core with other threads:
+    on two cores with many other processes, two threads took twenty times as long as one.
 
     ``options.context_size``: maximum tokens of each of the ``parallel`` generations. The default is
     8192; the limit is the size that the model was trained for. ``load`` allocates the memory for
