@@ -14,12 +14,11 @@ from rich.console import Console
 
 from antiphon.errors import SetupError
 
-from .client import RequestFailed, Server, remember_server
+from .client import Json, RequestFailed, Server, remember_server
 from .transcript import AnswerPrinter, printable
 
 __all__ = ["chat"]
 
-Json = Mapping[str, Any]
 
 _HELP = (
     "/new starts a new conversation · /help lists all commands · /quit or Ctrl-D quits"

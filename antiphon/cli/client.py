@@ -22,7 +22,10 @@ from antiphon.config.load import LoadedSettings
 from antiphon.errors import AntiphonError, SetupError
 from antiphon.support.installation import antiphon_command
 
-__all__ = ["RequestFailed", "Server", "find_server", "remember_server", "sse"]
+__all__ = ["Json", "RequestFailed", "Server", "find_server", "remember_server", "sse"]
+
+#: An object in an answer of the server.
+Json = Mapping[str, Any]
 
 _CONNECT_S = 10
 #: File with the address of the server used last.
@@ -64,7 +67,7 @@ class Server:
             return [each["slug"] for each in listed["models"]]
         return [each["id"] for each in listed["data"]]
 
-    def events(self, body: Mapping[str, object]) -> Generator[dict[str, Any], None, None]:
+    def events(self, body: Mapping[str, object]) -> Generator[Json, None, None]:
         """Create a response and yield its events. Raises ``RequestFailed``.
 
         If the caller closes the iterator, the connection is closed, and the server cancels the
@@ -103,7 +106,7 @@ class Server:
 
     def stream(
         self, path: str, body: Mapping[str, object] | None = None
-    ) -> Generator[dict[str, Any], None, None]:
+    ) -> Generator[Json, None, None]:
         """Send ``body`` and yield the events of the answer. Raises ``RequestFailed``."""
         with self._request("POST", path, body) as answer:
             yield from sse(answer)
@@ -154,7 +157,7 @@ def _reason(answer: http.client.HTTPResponse) -> str:
         return f"the server answered {answer.status} {answer.reason}"
 
 
-def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def sse(lines: Iterable[bytes]) -> Iterator[Json]:
     """Parse a stream of server-sent events, and yield each event's data. Ends at ``[DONE]``. Each
     event must have exactly one ``data`` line, as Antiphon's events have."""
     for line in lines:

@@ -27,7 +27,7 @@ from antiphon.wire.admin.api_keys import CreateApiKey
 from antiphon.wire.object_ids import new_id
 from antiphon.wire.parsing.fields import convert
 
-from .client import RequestFailed, Server, find_server
+from .client import Json, RequestFailed, Server, find_server
 
 __all__ = ["STORE_FLAG", "list_keys", "new_key", "revoke_key", "rotate_key"]
 
@@ -49,11 +49,11 @@ def new_key(loaded: LoadedSettings, fields: Mapping[str, object]) -> str:
     return str(_run(loaded, create)["value"])
 
 
-def list_keys(loaded: LoadedSettings) -> list[Mapping[str, Any]]:
+def list_keys(loaded: LoadedSettings) -> list[Json]:
     """Return all API keys with their names and limits, but without their secrets. Raises
     ``SetupError``."""
     action = _KeyAction("", "", lambda keys: keys.list())
-    found: list[Mapping[str, Any]] = _run(loaded, action)["data"]
+    found: list[Json] = _run(loaded, action)["data"]
     return found
 
 
@@ -70,10 +70,10 @@ def revoke_key(loaded: LoadedSettings, name: str) -> None:
 class _Keys(Protocol):
     """Access to the API keys, either in a store or through a running server."""
 
-    async def list(self) -> Any: ...
-    async def create(self, wanted: CreateApiKey) -> Any: ...
-    async def rotate(self, name: str) -> Any: ...
-    async def revoke(self, name: str) -> Any: ...
+    async def list(self) -> object: ...
+    async def create(self, wanted: CreateApiKey) -> object: ...
+    async def rotate(self, name: str) -> object: ...
+    async def revoke(self, name: str) -> object: ...
 
 
 class _KeyAction(NamedTuple):
@@ -83,7 +83,7 @@ class _KeyAction(NamedTuple):
 
     change: str
     name: str
-    run: Callable[[_Keys], Awaitable[Any]]
+    run: Callable[[_Keys], Awaitable[object]]
 
 
 class _ServerKeys:
@@ -92,17 +92,17 @@ class _ServerKeys:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    async def list(self) -> Any:
+    async def list(self) -> object:
         return self._server.get(_PATH)
 
-    async def create(self, wanted: CreateApiKey) -> Any:
+    async def create(self, wanted: CreateApiKey) -> object:
         given = {name: value for name, value in asdict(wanted).items() if value is not None}
         return self._server.post(_PATH, given)
 
-    async def rotate(self, name: str) -> Any:
+    async def rotate(self, name: str) -> object:
         return self._server.post(f"{_PATH}/{quote(name)}/rotate")
 
-    async def revoke(self, name: str) -> Any:
+    async def revoke(self, name: str) -> object:
         return self._server.delete(f"{_PATH}/{quote(name)}")
 
 
@@ -115,7 +115,7 @@ def _run(loaded: LoadedSettings, action: _KeyAction) -> Any:
         raise SetupError(str(error)) from None
 
 
-async def _act(loaded: LoadedSettings, action: _KeyAction) -> Any:
+async def _act(loaded: LoadedSettings, action: _KeyAction) -> object:
     settings = loaded.settings
     # A running server uses the store of the settings, not a store that the flag names.
     is_named = loaded.origins.get("store") == STORE_FLAG

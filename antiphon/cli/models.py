@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from antiphon.config.load import LoadedSettings
@@ -14,7 +13,7 @@ from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.models.download import progress_bar, pull, resolve
 
-from .client import RequestFailed, Server, find_server
+from .client import Json, RequestFailed, Server, find_server
 from .commands.base import print_line
 
 __all__ = ["ACTIONS", "pull_here", "run"]
@@ -84,7 +83,7 @@ def _pull(loaded: LoadedSettings, name: str) -> None:
     print_line(_describe(_pull_there(server, name)))
 
 
-def _pull_there(server: Server, name: str) -> Mapping[str, Any]:
+def _pull_there(server: Server, name: str) -> Json:
     with progress_bar() as progress, closing(server.stream(_path(name, "pull"))) as events:
         for event in events:
             if event["type"] == "antiphon.pull.progress":
@@ -92,7 +91,7 @@ def _pull_there(server: Server, name: str) -> Mapping[str, Any]:
             elif event["type"] == "antiphon.pull.failed":
                 raise RequestFailed(event["message"])
             elif event["type"] == "antiphon.pull.completed":
-                model: Mapping[str, Any] = event["model"]
+                model: Json = event["model"]
                 return model
     raise RequestFailed(f"{server.url}: the download was interrupted; run the command again")
 
@@ -110,7 +109,7 @@ def _path(name: str, action: str | None = None) -> str:
     return path if action is None else f"{path}/{action}"
 
 
-def _describe(model: Mapping[str, Any]) -> str:
+def _describe(model: Json) -> str:
     """Return one line about a model. It begins with the model's name and state. Then it states the
     memory that the model needs, if this is known; "not downloaded yet", if that is so; and the
     number of running requests, if there are any."""

@@ -57,7 +57,7 @@ def create_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
-    sections: dict[str, Any] = {}
+    sections: dict[str, argparse._ArgumentGroup] = {}
     for option in _settings_flags(command):
         if option.group not in sections:
             sections[option.group] = parser.add_argument_group(option.group)
@@ -102,18 +102,18 @@ MODEL_PREFIX = "model."
 _NO_FLAGS = ("source", "api_key")
 
 
-def _add_flag(section: Any, option: Option, prefix: str = "") -> None:
-    common = {"dest": prefix + option.name, "default": argparse.SUPPRESS}
+def _add_flag(section: argparse._ArgumentGroup, option: Option, prefix: str = "") -> None:
+    name, flag, unset = prefix + option.name, option.flag or "", argparse.SUPPRESS
     default = "" if option.default == "not set" else f" Default: {option.default}."
     words = (option.help + default).replace("%", "%%")
-    if option.is_switch:
-        off = f"--no-{(option.flag or '').removeprefix('--')}"
-        section.add_argument(option.flag, action="store_const", const="true", help=words, **common)
+    if not option.is_switch:
+        section.add_argument(flag, metavar=_metavar(option), help=words, dest=name, default=unset)
+        return
+    off = f"--no-{flag.removeprefix('--')}"
+    for switch, value, help in ((flag, "true", words), (off, "false", unset)):
         section.add_argument(
-            off, action="store_const", const="false", help=argparse.SUPPRESS, **common
+            switch, action="store_const", const=value, help=help, dest=name, default=unset
         )
-    else:
-        section.add_argument(option.flag, metavar=_metavar(option), help=words, **common)
 
 
 def _metavar(option: Option) -> str:

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from antiphon.config.load import LoadedSettings
 from antiphon.errors import SetupError
 
-from .client import RequestFailed, find_server
+from .client import Json, RequestFailed, find_server
 
 __all__ = ["delete_tenant", "export_tenant", "list_audit_events"]
 
@@ -59,7 +58,7 @@ def list_audit_events(
     ``filters``: query parameters of ``GET /antiphon/audit``. Raises ``SetupError``."""
     server = find_server(loaded)
     lines: list[str] = []
-    query: dict[str, Any] = dict(filters)
+    query: dict[str, object] = dict(filters)
     try:
         while len(lines) < count:
             query["limit"] = min(_PAGE, count - len(lines))
@@ -73,7 +72,7 @@ def list_audit_events(
     return lines
 
 
-def _line(event: Mapping[str, Any]) -> str:
+def _line(event: Json) -> str:
     time = datetime.fromtimestamp(event["effective_at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
     actor = event["actor"]
     who = " ".join(filter(None, (actor["key"], actor["address"]))) or "a local command"

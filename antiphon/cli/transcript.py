@@ -7,7 +7,6 @@ import binascii
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -18,9 +17,10 @@ from antiphon.stream.prompt_forms import CallForm, dump_text
 from antiphon.wire import items as it
 from antiphon.wire.parsing.items import read_items
 
+from .client import Json
+
 __all__ = ["AnswerPrinter", "printable"]
 
-Json = Mapping[str, Any]
 
 #: Event → style of its delta. Other events print no delta.
 _STYLES: Mapping[str, str | None] = {

@@ -6,7 +6,6 @@ import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlencode
 
 from rich.console import Console
@@ -15,7 +14,7 @@ from rich.table import Table
 from antiphon.config.load import LoadedSettings
 from antiphon.errors import SetupError
 
-from .client import RequestFailed, Server, find_server
+from .client import Json, RequestFailed, Server, find_server
 
 __all__ = ["COLUMNS", "GROUPS", "run"]
 
@@ -79,7 +78,7 @@ def _rows(
     server: Server, width: str, periods: int, groups: Sequence[str], now: int
 ) -> Iterator[list[str | int]]:
     seconds, limit, form = _WIDTHS[width]
-    query: list[tuple[str, Any]] = [
+    query: list[tuple[str, object]] = [
         ("start_time", max(0, now - now % seconds - (periods - 1) * seconds)),
         ("bucket_width", width),
         ("limit", limit),
@@ -87,7 +86,7 @@ def _rows(
     ]
     page = None
     while True:
-        more: list[tuple[str, Any]] = [("page", page)] if page else []
+        more: list[tuple[str, object]] = [("page", page)] if page else []
         found = server.get(f"/v1/organization/usage/completions?{urlencode(query + more)}")
         for bucket in found["data"]:
             begin = datetime.fromtimestamp(bucket["start_time"], UTC).strftime(form)
@@ -99,11 +98,11 @@ def _rows(
             return
 
 
-def _tokens(result: Mapping[str, Any]) -> int:
+def _tokens(result: Json) -> int:
     return int(result["input_tokens"] + result["output_tokens"])
 
 
-def _numbers(result: Mapping[str, Any]) -> list[int]:
+def _numbers(result: Json) -> list[int]:
     numbers = {name: int(result[field]) for name, field in COLUMNS.items()}
     numbers["mean_ms"] = round(numbers["mean_ms"] / max(1, numbers["requests"]))
     return list(numbers.values())

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
+from starlette.types import Receive, Scope, Send
 
 from antiphon.support.tasks import BackgroundTasks
 
@@ -30,8 +31,6 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 #: Runs a call and yields its encoded answers.
 AnswerCall: TypeAlias = Callable[[CallMessage], AsyncGenerator[bytes, None]]
-_Receive: TypeAlias = Callable[[], Any]
-_Send: TypeAlias = Callable[[dict[str, Any]], Any]
 
 
 class HttpCallEndpoint:
@@ -46,7 +45,7 @@ class HttpCallEndpoint:
         self._find = find
         self._max_bytes = max_bytes
 
-    async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = scope["path"].rpartition("/")[2]
         headers = {
             name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]
@@ -71,7 +70,7 @@ class HttpCallEndpoint:
         async with aclosing(answer(message)) as answers:
             await _stream(answers, receive, send)
 
-    async def _read(self, receive: _Receive) -> bytes | None:
+    async def _read(self, receive: Receive) -> bytes | None:
         """Return the request body. Returns None if the body is too large or the caller has
         disconnected."""
         body = bytearray()
@@ -85,18 +84,18 @@ class HttpCallEndpoint:
         return None
 
 
-def is_call(scope: Any) -> bool:
+def is_call(scope: Scope) -> bool:
     """Return whether an ASGI request is an RPC call, which ``HttpCallEndpoint`` must answer."""
     path: str = scope.get("path", "")
     return scope["type"] == "http" and path.startswith(scope.get("root_path", "") + CALLS_PATH)
 
 
-async def _refuse(send: _Send, status: int) -> None:
+async def _refuse(send: Send, status: int) -> None:
     await send({"type": "http.response.start", "status": status, "headers": []})
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _stream(answers: AsyncGenerator[bytes, None], receive: _Receive, send: _Send) -> None:
+async def _stream(answers: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
     """Send each answer of an RPC call as one frame of the HTTP response: the length, then the
     answer. Stop after the last answer, or when the caller disconnects."""
     headers = [(b"content-type", b"application/octet-stream")]
@@ -128,6 +127,6 @@ async def _next_answer(answers: AsyncGenerator[bytes, None]) -> bytes | None:
     return await anext(answers, None)
 
 
-async def _wait_for_disconnect(receive: _Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import structlog
@@ -38,7 +37,7 @@ class CallServer:
     has one.
     """
 
-    def __init__(self, session: Callable[[], Any]) -> None:
+    def __init__(self, session: Callable[[], object]) -> None:
         self._session = session
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()

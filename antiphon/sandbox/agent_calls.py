@@ -6,7 +6,8 @@ A box is untrusted, so everything that it returns is validated like the body of 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -126,7 +127,7 @@ class AgentCalls:
 
     async def _request(
         self,
-        frame: dict[str, Any],
+        frame: Mapping[str, object],
         kind: type[_T],
         wait_s: float,
         on_output: OutputCallback | None = None,
@@ -144,7 +145,7 @@ class AgentCalls:
 
     async def _run(
         self,
-        frame: dict[str, Any],
+        frame: Mapping[str, object],
         timeout_s: float,
         max_chars: int,
         on_output: OutputCallback | None = None,
@@ -165,7 +166,7 @@ class AgentCalls:
         )
 
 
-def limits_request(limits: Limits) -> dict[str, Any]:
+def limits_request(limits: Limits) -> dict[str, object]:
     """Return the first request to an agent (the program inside a box). It sets the resource limits
     of the box."""
     return {

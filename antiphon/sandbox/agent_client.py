@@ -11,7 +11,7 @@ import struct
 from asyncio.subprocess import Process
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -161,7 +161,7 @@ class AgentBox(AgentCalls):
 
     async def _run(
         self,
-        frame: dict[str, Any],
+        frame: Mapping[str, object],
         timeout_s: float,
         max_chars: int,
         on_output: OutputCallback | None = None,
@@ -174,7 +174,7 @@ class AgentBox(AgentCalls):
 
     async def _request(
         self,
-        frame: dict[str, Any],
+        frame: Mapping[str, object],
         kind: type[_T],
         wait_s: float,
         on_output: OutputCallback | None = None,
@@ -199,7 +199,7 @@ class AgentBox(AgentCalls):
             await self.close()
             raise ToolError(ENDED) from None
 
-    def _send_frame(self, frame: dict[str, Any]) -> None:
+    def _send_frame(self, frame: Mapping[str, object]) -> None:
         assert self._process.stdin is not None
         body = msgspec.json.encode(frame)
         self._process.stdin.write(struct.pack(">I", len(body)) + body)

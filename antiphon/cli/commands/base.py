@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
 
@@ -32,7 +31,7 @@ class Command(Struct, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
     sets_model: bool = False
     takes: str = ""
-    arguments: Callable[[argparse.ArgumentParser], Any] | None = None
+    arguments: Callable[[argparse.ArgumentParser], object] | None = None
 
 
 def print_line(text: str) -> None:

@@ -8,11 +8,10 @@ import secrets
 import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
 
 from antiphon.errors import SetupError
 
-from ..client import RequestFailed, Server
+from ..client import Json, RequestFailed, Server
 from .script import FILE, MODEL, QUESTION, tools
 
 __all__ = ["play"]
@@ -33,7 +32,11 @@ def play(url: str, ready: Collection[str], show: Print) -> None:
     try:
         server = Server(url)
         store_id = _upload(server, url, show) if "file_search" in ready else ""
-        body: dict[str, Any] = {"model": MODEL, "input": QUESTION, "tools": tools(ready, store_id)}
+        body: dict[str, object] = {
+            "model": MODEL,
+            "input": QUESTION,
+            "tools": tools(ready, store_id),
+        }
         body["include"] = ["code_interpreter_call.outputs"] * ("code_interpreter" in ready)
         while True:
             show(f"\nPOST {url}/v1/responses\n  {json.dumps({**body, 'stream': True})}")
@@ -55,9 +58,9 @@ def play(url: str, ready: Collection[str], show: Print) -> None:
         raise SetupError(f"the tour stopped: {error}") from None
 
 
-def _show_response(events: Iterator[Mapping[str, Any]], show: Print) -> Mapping[str, Any]:
+def _show_response(events: Iterator[Json], show: Print) -> Json:
     """Print each item of a streamed response, and return the final response."""
-    response: Mapping[str, Any] = {}
+    response: Json = {}
     for event in events:
         if event["type"] == "response.output_item.done":
             for line in _describe(event["item"]):
@@ -68,7 +71,7 @@ def _show_response(events: Iterator[Mapping[str, Any]], show: Print) -> Mapping[
     return response
 
 
-def _describe(item: Mapping[str, Any]) -> Iterator[str]:
+def _describe(item: Json) -> Iterator[str]:
     """Yield a few lines that describe an item of the response's output."""
     kind = item["type"]
     describe = _DESCRIPTIONS.get(kind)
@@ -83,7 +86,7 @@ def _describe(item: Mapping[str, Any]) -> Iterator[str]:
 
 
 #: Type of an item → a short text about it.
-_DESCRIPTIONS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+_DESCRIPTIONS: Mapping[str, Callable[[Json], str]] = {
     "reasoning": lambda item: item["content"][0]["text"].strip(),
     "web_search_call": lambda item: json.dumps(item["action"]),
     "file_search_call": lambda item: json.dumps(item["queries"]),

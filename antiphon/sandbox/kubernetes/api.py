@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -149,7 +149,7 @@ class KubernetesApi:
         cannot be read."""
         await self._send("GET", f"sandboxwarmpools/{name}")
 
-    async def create(self, claim: Mapping[str, Any]) -> SandboxClaim:
+    async def create(self, claim: Mapping[str, object]) -> SandboxClaim:
         """Create a sandbox claim. ``claim``: its metadata and its spec. Raises ``ClusterError``."""
         body = {"apiVersion": _GROUP.removeprefix("/apis/"), "kind": "SandboxClaim", **claim}
         return _decode(await self._send("POST", "sandboxclaims", body))

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -130,7 +130,7 @@ class PodBox(AgentCalls):
 
     async def _request(
         self,
-        frame: dict[str, Any],
+        frame: Mapping[str, object],
         kind: type[_T],
         wait_s: float,
         on_output: OutputCallback | None = None,
@@ -143,7 +143,7 @@ class PodBox(AgentCalls):
             await self.close()
             raise ToolError(ENDED) from None
 
-    async def _call(self, frame: dict[str, Any], wait_s: float) -> bytes:
+    async def _call(self, frame: Mapping[str, object], wait_s: float) -> bytes:
         try:
             await self._runtime.upload(_REQUEST, msgspec.json.encode({"tells": False, **frame}))
         except FileRefused as error:

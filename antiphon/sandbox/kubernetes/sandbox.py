@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec import Struct
@@ -141,7 +141,7 @@ class KubernetesSandbox:
     async def _claim(self, name: str) -> SandboxClaim:
         """Create a sandbox claim (a request for a pod), and wait until the pod is ready. Raises
         ``ClusterError``."""
-        body: dict[str, Any] = {
+        body: dict[str, object] = {
             "metadata": {
                 "name": name,
                 "labels": {
