@@ -122,16 +122,16 @@ class LoopWatchdog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._beat()
+        self.beat()
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
 
     def _on_timer(self) -> None:
-        self._beat()
+        self.beat()
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
         """Record that the loop runs. A long stall may have ended without a report from the watching
         thread, for example because that thread was blocked too. Report such a stall now."""
         now, last = self._clock(), self._last_beat

@@ -170,13 +170,15 @@ async def test_pool_keeps_one_box_ready() -> None:
     other = await pooled.open(Limits(memory_bytes=128 << 20, disk_bytes=4 << 20))
     try:
         assert await run(box, "1") == "1\n" and await run(other, "2") == "2\n"
-        assert await pooled._filling.wait(60)
-        assert len(pooled._pool) == 1
+        async with asyncio.timeout(60):
+            while pooled.ready_count == 0:
+                await asyncio.sleep(0.01)
+        assert pooled.ready_count == 1
     finally:
         await box.close()
         await other.close()
         await pooled.close()
-    assert not pooled._pool
+    assert pooled.ready_count == 0
 
 
 async def test_missing_parts_are_reported_in_one_line(

@@ -113,8 +113,9 @@ async def test_waiting_loop_is_not_reported() -> None:
 
 async def test_thread_ends_with_the_watchdog() -> None:
     recorder = Recorder()
-    async with LoopWatchdog(0.01, log=recorder.log) as watchdog:
-        thread = watchdog._thread
+    before = set(threading.enumerate())
+    async with LoopWatchdog(0.01, log=recorder.log):
+        (thread,) = set(threading.enumerate()) - before
     await asyncio.to_thread(thread.join, _LONG)
     assert not thread.is_alive()
 
@@ -204,7 +205,7 @@ async def test_missing_processor_is_logged_at_most_every_ten_minutes() -> None:
         await first_beat()
         for moment in (2.0, 4.0, 601.0, 603.0):
             now = moment
-            watchdog._beat()
+            watchdog.beat()
         assert seen.count == 4
     assert [line["cpu_wait_ms"] for line in seen.lines()] == [2000, 2000]
 
