@@ -135,7 +135,7 @@ def disable_usage_statistics() -> None:
 
 
 def load(
-    flags: Mapping[str, Any] | None = None,
+    flags: Mapping[str, str | list[str]] | None = None,
     *,
     model_flags: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -183,7 +183,7 @@ def load(
 
 
 def load_settings(
-    flags: Mapping[str, Any] | None = None,
+    flags: Mapping[str, str | list[str]] | None = None,
     *,
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
@@ -250,7 +250,7 @@ _TABLES: Mapping[str, type[Model] | type[McpServer] | type[Tenant]] = {
 }
 
 
-def _entries(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _entries(table: Mapping[str, object], where: str) -> Iterator[tuple[str, object]]:
     """Yield the name and the value of each option in a settings file. Raises ``SetupError`` if a
     table of settings has a plain value."""
     tables = setting_tables(Settings)
@@ -266,7 +266,7 @@ def _entries(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
             raise SetupError(f"{where}{name} must be a table, not {literal(value)}{more}")
 
 
-def _from_file(option: Option, value: Any, where: str) -> Any:
+def _from_file(option: Option, value: object, where: str) -> object:
     if option.name in _TABLES and isinstance(value, dict):
         return {
             name: from_table(
@@ -284,7 +284,7 @@ def _from_file(option: Option, value: Any, where: str) -> Any:
     return from_value(option, value, where)
 
 
-def _join_source(table: Any) -> Any:
+def _join_source(table: Any) -> object:
     """Return ``table``, the table of a model in the settings file. If its value ``source`` is a
     list of addresses, replace the list by one text with the addresses, separated by commas."""
     source = table.get("source") if isinstance(table, dict) else None
@@ -293,15 +293,18 @@ def _join_source(table: Any) -> Any:
     return table
 
 
-def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Model]) -> Any:
+def _from_text(
+    option: Option, given: str | list[str], name: str, declared: Mapping[str, Model]
+) -> object:
     if option.name == "models":
         texts = given if isinstance(given, list) else _split_models(given)
         return _parse_models(texts, declared)
+    text = ",".join(given) if isinstance(given, list) else given
     if option.name == "keys":
-        return tuple(_parse_key(part, name) for part in split_list(given))
+        return tuple(_parse_key(part, name) for part in split_list(text))
     if option.name in _TABLES:
         raise SetupError(f"{name}: {option.name} are set in antiphon.toml, in tables")
-    return from_text(option, given, name)
+    return from_text(option, text, name)
 
 
 def _split_models(text: str) -> list[str]:

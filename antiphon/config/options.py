@@ -146,16 +146,16 @@ def setting_tables(cls: type[Struct]) -> Mapping[str, type[Struct]]:
     }
 
 
-def setting_value(settings: Struct, name: str) -> Any:
+def setting_value(settings: Struct, name: str) -> object:
     """Return the value of the option ``name``, such as ``port`` or ``web_search.url``."""
     return attrgetter(name)(settings)
 
 
-def from_options(cls: type[S], values: Mapping[str, Any]) -> S:
+def from_options(cls: type[S], values: Mapping[str, object]) -> S:
     """Make an instance of ``cls``. ``values``: the values by the names of the options, such as
     ``web_search.url``. Options without a value have their default."""
-    fields: dict[str, Any] = {}
-    tables: dict[str, dict[str, Any]] = {}
+    fields: dict[str, object] = {}
+    tables: dict[str, dict[str, object]] = {}
     for name, value in values.items():
         table, dot, key = name.partition(".")
         if dot:
@@ -195,7 +195,7 @@ def _default(field: inspect.Field) -> str | None:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def from_table(cls: type[S], table: Any, prefix: str) -> S:
+def from_table(cls: type[S], table: object, prefix: str) -> S:
     """Convert a table of a settings file to an instance of ``cls``.
 
     ``prefix``: in error messages, this text precedes the name of a key. Raises ``SetupError`` for
@@ -213,25 +213,25 @@ def from_table(cls: type[S], table: Any, prefix: str) -> S:
     return cls(**{name: from_value(known[name], table[name], prefix) for name in table})
 
 
-def from_value(option: Option, value: Any, where: str) -> Any:
+def from_value(option: Option, value: object, where: str) -> object:
     """Convert a value of a settings file to the option's type. ``where``: in error messages, this
     text precedes the option's name. Raises ``SetupError``."""
     return _convert(option, value, where + option.name, strict=True)
 
 
-def from_text(option: Option, text: str, name: str) -> Any:
+def from_text(option: Option, text: str, name: str) -> object:
     """Convert the text of a flag or an environment variable to the option's type.
 
     The entries of a list are separated by commas. ``name``: the flag or variable, for error
     messages. Raises ``SetupError``.
     """
-    value: Any = text
+    value: object = text
     if isinstance(_bare(inspect.type_info(option.type)), inspect.VarTupleType):
         value = split_list(text)
     return _convert(option, value, name, strict=False)
 
 
-def _convert(option: Option, value: Any, name: str, *, strict: bool) -> Any:
+def _convert(option: Option, value: object, name: str, *, strict: bool) -> object:
     try:
         return msgspec.convert(value, option.type, strict=strict, dec_hook=_path)
     except (msgspec.ValidationError, TypeError):
@@ -239,13 +239,13 @@ def _convert(option: Option, value: Any, name: str, *, strict: bool) -> Any:
         raise SetupError(f"{name} must be {option.kind}, not {shown}") from None
 
 
-def _path(cls: type, value: Any) -> Any:
+def _path(cls: type, value: object) -> Path:
     if cls is not Path or not isinstance(value, str) or not value:
         raise TypeError
     return Path(value).expanduser()
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, object]:
     """Read a TOML file. Raises ``SetupError``."""
     try:
         with path.open("rb") as opened:
@@ -317,7 +317,7 @@ AUTO_SWITCH = '"auto", true or false'
 Switch = bool | Literal["auto"]
 
 
-def literal(value: Any) -> str:
+def literal(value: object) -> str:
     """Format a value as it would be written in a settings file."""
     if value is None:
         return "not set"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from msgspec import Struct
 
@@ -48,14 +47,14 @@ def report_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[
         )
 
 
-def shown_value(option: Option, value: Any) -> str:
+def shown_value(option: Option, value: object) -> str:
     """Return a value as a settings file would contain it, with secrets replaced by ``hidden``."""
     if option.secret and value:
         return literal(_HIDDEN)
     return _CREDENTIALS.sub(_HIDDEN, literal(mask_secrets(_plain(value))))
 
 
-def mask_secrets(value: Any) -> Any:
+def mask_secrets(value: object) -> object:
     """Return ``value``, a setting, with every secret in it replaced by ``hidden``. A secret is a
     value in a table under a key such as ``api_key``. ``value`` may contain nested lists and
     tables."""
@@ -69,7 +68,7 @@ def mask_secrets(value: Any) -> Any:
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Convert the structs in a value to dictionaries. Values that are not set are left out. Secret
     values and the digests of API keys are replaced by ``hidden``."""
     if isinstance(value, Struct):
