@@ -40,7 +40,7 @@ RETRY   := $(if $(FLAKY),$(BIN)/python -m scripts.retry_tests $(FLAKY))
 PYTEST  := PYTHONDONTWRITEBYTECODE= $(RETRY) $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo chat check review lint types test e2e browser engines vllm sglang ray clients models golden docs site bench peers fuzz schemathesis simulation chaos fleet soak wheel bom lock clean
+.PHONY: help serve demo chat check review lint types test e2e browser engines vllm sglang ray clients models golden docs site bench peers fuzz formats schemathesis simulation chaos fleet soak wheel bom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -122,6 +122,9 @@ peers: $(DEV) ## compare with other servers of the Responses API, or ARGS=ROUNDS
 fuzz: $(DEV) ## run the property tests with many more examples, and OUTPUTS=… mutated outputs
 	$(BIN)/pytest --hypothesis-profile=fuzz -m hypothesis -n auto --maxprocesses 4 $(ARGS)
 	$(BIN)/python -m tests.fuzz.campaign --outputs $(OUTPUTS) --seconds inf
+
+formats: $(DEV) ## run the parser tests of llama.cpp, vLLM and SMG on our parsers, or ARGS=-v
+	$(BIN)/python -m tests.format_suites $(ARGS)
 
 schemathesis: $(DEV) ## call the API with requests made from its OpenAPI document, EXAMPLES=100
 	$(BIN)/python -m tests.schemathesis $(or $(EXAMPLES),100)

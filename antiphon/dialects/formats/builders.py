@@ -61,6 +61,7 @@ __all__ = [
     "step_tags",
     "typed_tags",
     "with_function_tags",
+    "with_section",
     "with_spellings",
 ]
 
@@ -165,6 +166,16 @@ def with_spellings(row: ToolFormat, spellings: Mapping[str, tuple[str, ...]]) ->
     }
     inner = frozenset(other for literal in row.inner for other in variants(literal))
     return replace(row, states=states, opens=widen(row.opens), inner=inner)
+
+
+def with_section(row: ToolFormat, first: str, last: str) -> ToolFormat:
+    """Add tags around all calls to a format that has none, because some models of the family write
+    them. ``first``, ``last``: the tags before and after the calls."""
+    states = {
+        name: replace(state, on={**state.on, first: "calls", last: START})
+        for name, state in row.states.items()
+    }
+    return replace(row, states=states, opens={first: "calls"}, inner=frozenset({first}))
 
 
 def with_function_tags(row: ToolFormat) -> ToolFormat:

@@ -39,6 +39,7 @@ from .builders import (
     step_tags,
     typed_tags,
     with_function_tags,
+    with_section,
 )
 from .types import START, CallSyntax, State, ToolFormat
 
@@ -673,14 +674,18 @@ TOOLS: Mapping[str, ToolFormat] = {
             from_template=True,
         ),
         replace(_LLAMA, opens={**_LLAMA.opens, **_PYTHON}),
-        python_calls(
-            "pythonic",
-            "",
-            "",
-            r"\[func_name1\(",
-            models="ToolACE, Llama 3.2, Gemma 3",
-            source="vLLM's template",
-            from_template=True,
+        with_section(
+            python_calls(
+                "pythonic",
+                "",
+                "",
+                r"\[func_name1\(",
+                models="ToolACE, Llama 3.2, Gemma 3",
+                source="vLLM's template",
+                from_template=True,
+            ),
+            "<|python_start|>",
+            "<|python_end|>",
         ),
         python_calls(
             "granite_pythonic",

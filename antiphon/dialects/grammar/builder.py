@@ -360,7 +360,8 @@ class GrammarBuilder:
         if syntax.parameter is None:  # the parser takes such JSON for a call, whatever its name
             begun.append(f'{pattern(head)}[^"]*{pattern(syntax.between)}')
         rules.add("TEXT", rf"{ANYTHING} & ~/(?s:\s*({'|'.join(begun)}).*)/")
-        marked = [self._literal(opening) for opening in self._form.opens]
+        openings = (each for each in self._form.opens if each not in self._form.inner)
+        marked = [self._literal(opening) for opening in openings]
         return " | ".join(["TEXT", calls, *(f"{mark} {calls}" for mark in marked)])
 
     def _messages(self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool) -> str:

@@ -235,23 +235,38 @@ def _literal_to_json(text: str) -> str:
     was_word = False
     for found in _LITERAL.finditer(text):
         kind, token = found.lastgroup, found.group()
-        if kind == "string":
-            string = string_decoder(token[0])
-            token = dump(string.read(token, 1)[0] + string.finish())
-        elif kind == "word":
-            token = _WORDS.get(token, dump(token))
-        elif kind == "sign":
-            token = _BRACKETS.get(token, token)
-            if token == ":" and tokens and tokens[-1][:1] not in '"{[':
-                tokens[-1] = dump(tokens[-1])  # keys are strings
-            elif token in "]}" and tokens and tokens[-1] == ",":
-                tokens.pop()
+        if kind == "space":
+            continue
         if kind == "word" and was_word:  # a string of several words without quotes
-            tokens[-1] = dump(load(tokens[-1]) + " " + found.group())
-        elif kind != "space":
-            tokens.append(token)
-            was_word = kind == "word" and found.group() not in _WORDS
+            tokens[-1] = dump(load(tokens[-1]) + " " + token)
+            continue
+        was_word = kind == "word" and token not in _WORDS
+        if kind == "sign":
+            _add_sign(_BRACKETS.get(token, token), tokens)
+        else:
+            tokens.append(_token_to_json(kind, token))
+    if tokens[:1] == ["{"] and tokens[-1] == "}" and len(tokens) > 2 and ":" not in tokens:
+        tokens[0], tokens[-1] = "[", "]"  # a set of Python
     return "".join(tokens)
+
+
+def _token_to_json(kind: str | None, token: str) -> str:
+    """Convert a string, a number or a word of a literal."""
+    if kind == "string":
+        string = string_decoder(token[0])
+        return dump(string.read(token, 1)[0] + string.finish())
+    if kind == "number":
+        return convert_word(token, frozenset()) or token
+    return _WORDS.get(token, dump(token))
+
+
+def _add_sign(sign: str, tokens: list[str]) -> None:
+    """Add a bracket, a comma or a colon of a literal to its tokens."""
+    if sign == ":" and tokens and tokens[-1][:1] not in '"{[':
+        tokens[-1] = dump(tokens[-1])  # keys are strings
+    elif sign in "]}" and tokens and tokens[-1] == ",":
+        tokens.pop()
+    tokens.append(sign)
 
 
 # --- writing an object incrementally -------------------------------------------------------------

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from antiphon.dialects.json_stream import JsonSpan, ToolInputDecoder, load
 
-from .argument_values import JsonObjectWriter
+from .argument_values import JsonObjectWriter, to_json_text
 from .json_repair import JsonRepair
 from .lexer import QUOTE
 
@@ -299,9 +299,9 @@ class CallBuilder:
     def _unwrap_parameter(self, key: str, value: str) -> None:
         """Add the arguments that the only parameter of the call wraps. If its value is no object,
         it is an ordinary parameter."""
-        if _is_object(value):
+        if _is_object(text := to_json_text(value)):
             self._wrapper, self._wrapper_head = None, None
-            self._write_json(value)
+            self._write_json(text)
         else:
             self._end_wrapper_parameter()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,22 @@ def test_formats_are_detected_from_template_and_special_tokens(
 
 
 PARSERS = tomllib.loads((Path(__file__).parents[1] / "parsers.toml").read_text(encoding="utf-8"))
+
+
+REGISTRIES = tomllib.loads(
+    (Path(__file__).parents[1] / "registries.toml").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.requirement("FM-NAMES")
+@pytest.mark.parametrize("server", REGISTRIES)
+@pytest.mark.parametrize("kind", ["tools", "reasoning"])
+def test_names_in_the_registries_of_other_servers_resolve(server: str, kind: str) -> None:
+    """``python -m tests.format_suites.names`` writes the names of their newest versions."""
+    find = SHIPPED.tool_format if kind == "tools" else SHIPPED.reasoning_format
+    for name in REGISTRIES[server][kind]:
+        normalized = re.sub(r"[\W_]+", "_", name.lower())
+        assert normalized in HARMONY_NAMES | DETECTION_NAMES or find(name) is not None, name
 
 
 @pytest.mark.requirement("FM-NAMES")
