@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from antiphon.inference.tokens import Prompt, common_prefix_length
 from antiphon.models.catalog import load as load_catalog
 from antiphon.testing.engine_check import TIMEOUT_S, collect
 from tests.tiny_models.tiny_tools import GGUF
+from tests.tiny_models.unpacked import tiny_gpt_oss
 
 from .workloads import Workload, run_workload
 
@@ -432,3 +434,28 @@ async def test_conversation_continues_after_a_restart(smollm2_path: Path, tmp_pa
         assert (await collect(other, Prompt(following[:100]), sampling)).cached_tokens == 0
     finally:
         await other.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_model_with_sliding_windows_continues_where_its_thinking_is_dropped() -> None:
+    """gpt-oss: such a state cannot be cut at any place. llama.cpp keeps a checkpoint at the end of
+    each prompt, i.e. after the last user message, also in the files of states."""
+    engine = await load(
+        tiny_gpt_oss(), LoadOptions(threads=1, context_size=2048, parallel=1, prompt_cache_mb=64)
+    )
+    sampling = Sampling(max_tokens=60, temperature=0, ignore_eos=True)
+    ids = tuple(random.Random(1).choices(range(300, 1000), k=900))
+    try:
+        prompt, before = ids[:600], 0
+        for turn in range(3):
+            outcome = await collect(engine, Prompt(prompt), sampling)
+            if turn:
+                assert outcome.cached_tokens is not None
+                assert outcome.cached_tokens >= before - MIN_SHARED
+            before = len(prompt)
+            answer = outcome.ids[40:]
+            prompt = (*prompt, *answer, *ids[600 + 30 * turn : 630 + 30 * turn])
+            await ask(engine, ids[:50:-1])  # it takes the only slot
+    finally:
+        await engine.close()
