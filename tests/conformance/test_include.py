@@ -10,14 +10,11 @@ import pytest
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.request import INCLUDES
-from tests.conformance.conftest import Serve
+from tests.conformance.conftest import Clients, Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import Ask, engine, local
 from tests.conformance.test_file_search import create_searchable_store
-from tests.conformance.test_files import Clients, client_of
 from tests.conformance.test_tool_search import tool_call
-
-__all__ = ["client_of"]
 
 SEARCH = [tool_call("browser__search", {"query": "fjord"}), "Well."]
 FILES = [tool_call("file_search", {"queries": ["longest fjord"]}), "Well."]

@@ -271,13 +271,13 @@ async def test_call_of_an_unknown_tool_is_kept(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("D-71", "API-BAD-ARGUMENTS")
-async def test_invalid_json_arguments_are_passed_through(serve: Serve, ask: Ask) -> None:
+async def test_arguments_that_are_nearly_json_are_repaired(serve: Serve, ask: Ask) -> None:
     reply = PARIS.replace('{"city": "Paris"}', '{"city": Paris}')
     answer = await ask(serve(engine([reply])), tools=[{**TOOL, "strict": False}])
     assert answer.terminal_response["status"] == "completed"
     (created,) = answer.output
     assert (created["type"], created["name"]) == ("function_call", "get_weather")
-    assert created["arguments"] == '{"city": Paris}'
+    assert created["arguments"] == '{"city": "Paris"}'
 
 
 @pytest.mark.requirement("API-CALL-COMPLETED")

@@ -603,7 +603,8 @@ async def test_disconnect_after_the_first_token_fails(
         (message,) = events[-1]["response"]["output"]
         # An answer without token ids comes from another kind of server: it is not repeated.
         requests = 1 if broken == "no text" else REQUESTS[kind]
-        assert message["content"][0]["text"] == "So" * requests
+        rest = "\ufffd" if (kind, broken) == ("chat_completions", "no text") else ""
+        assert message["content"][0]["text"] == "So" * requests + rest
         assert message["status"] == "incomplete"
         assert events[-1]["response"]["error"]["code"] == "server_error"
         assert len(server.playing.bodies) == requests

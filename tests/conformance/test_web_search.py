@@ -141,7 +141,7 @@ async def test_filters_and_context_size_are_applied(
         (tool_call("browser__search", {}), "'query' is missing"),
         (tool_call("browser__open", {"id": 3}), "No page is open"),
         (tool_call("browser__open", {"id": "https://nowhere.example/"}), "not in the index"),
-        (tool_call("browser__find", {"pattern": 1}), "'pattern' is missing"),
+        (tool_call("browser__find", {}), "'pattern' is missing"),
         (tool_call("browser__search", "x"), "not a JSON object"),
     ],
 )

@@ -100,16 +100,18 @@ class _Draft:
 
     - ``position``: where it starts in the reply. ``text``: the text that was read since then.
     - ``token_count``: how many tokens were read since then.
+    - ``reasoning_tokens``: how many tokens of reasoning were counted before.
     - ``length``: how many deltas to keep, if the reply may have only one call; otherwise None.
     - ``is_answer``: whether it is an answer of JSON.
     """
 
-    def __init__(self, position: int, *, is_answer: bool) -> None:
+    def __init__(self, position: int, reasoning_tokens: int, *, is_answer: bool) -> None:
         self.position = position
         self.is_answer = is_answer
         self.text: list[str] = []
         self.text_length = 0
         self.token_count = 0
+        self.reasoning_tokens = reasoning_tokens
         self.length: int | None = None
 
     def add(self, text: str) -> None:
@@ -498,7 +500,7 @@ class FormatParser:
             return
         is_answer = to in WHOLE_ANSWER
         if is_answer or (self._state == THINKING and not ends_reasoning):
-            self._draft = _Draft(self._position, is_answer=is_answer)
+            self._draft = _Draft(self._position, self.reasoning_tokens, is_answer=is_answer)
             self._sink.begin_draft()
 
     def _reject_draft(self, terminal: str, state: str = START) -> None:
@@ -511,7 +513,10 @@ class FormatParser:
         self._sink.drop_draft()
         self._origins.take(draft.position, self._position)
         self._sink.add_reasoning(self._lexer.spell_out("".join(draft.text)))
-        self.reasoning_tokens += draft.token_count
+        # Tokens of reasoning inside the draft were counted already.
+        self.reasoning_tokens = max(
+            self.reasoning_tokens, draft.reasoning_tokens + draft.token_count
+        )
         self._take_buffer(len(terminal))
         self._sink.mark_reasoning_tag()
         self._header_name, self._has_stray_text, self._state = "", False, state
