@@ -72,9 +72,10 @@ class ExampleStore(Store):
 You implement {count} methods, which the sections below list. All other methods have an
 implementation that calls these methods. Override one of them if your database has a faster way.
 `antiphon/testing/memory_store/` implements what is required with dictionaries. It is the
-reference: if a question is open, do what it does. `antiphon/store/common/` has helpers, such as the
-fair choice of the runs to claim (`claims.py`), the choice of the responses that a sweep deletes
-(`eviction.py`), and the conversion between values and rows (`row_mapping.py`).
+reference: if a question is open, do what it does. `antiphon/store/common/` has code that the
+built-in stores share and that may change, such as the fair choice of the runs to claim
+(`claims.py`), the choice of the responses that a sweep deletes (`eviction.py`), and the conversion
+between values and rows (`row_mapping.py`).
 
 `KeyStore`, `RateStore`, `ContainerDirectory` and `SkillStore` keep their data in `values`. The
 second and the third measure time by the monotonic clock of the machine. If processes of several
