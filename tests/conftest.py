@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from antiphon.store.base import Store
 from antiphon.testing.postgres import Postgres, postgres
 from tests.stores import KINDS, open_empty_store
+from tests.tools.mcp.process import Toys, run_server
 
 #: How long an example takes, or is made, is no matter of these tests: on a busy machine the time
 #: limits of Hypothesis fail what is right.
@@ -128,6 +129,13 @@ def database(_postgres: Postgres) -> Iterator[Postgres]:
     """A real PostgreSQL server. A test creates new databases in it."""
     yield _postgres
     _postgres.give_back()
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
+    """A running MCP server with the tools of ``tests/tools/mcp/example_server.py``."""
+    with run_server(tmp_path_factory.mktemp("toys") / "log") as running:
+        yield running
 
 
 @pytest.fixture(params=KINDS)

@@ -15,7 +15,6 @@ import pytest
 
 from tests.e2e.server import Server, serving
 from tests.harness import ServerSetup, server, server_folder, server_setup, shared_server
-from tests.tools.mcp.process import Toys, run_server
 
 __all__ = ["server", "server_folder", "server_setup", "shared_server"]
 
@@ -61,12 +60,6 @@ def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     )
     settings = f'keys = [{keys}]\noperators = ["operator"]'
     with serving(tmp_path_factory.mktemp("keyed"), settings, model=model()) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
-    with run_server(tmp_path_factory.mktemp("toys") / "log") as running:
         yield running
 
 

@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,11 @@ from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
 from tests.conformance.server import Ask, Server, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
-from tests.tools.mcp.process import Toys, run_server
+from tests.tools.mcp.process import Toys
 
 #: The tool "hang" as a conversation contains it.
 LISTED_TOOL = {"name": "hang", "input_schema": {"type": "object"}}
 HERE = (ipaddress.ip_network("127.0.0.1"),)
-
-
-@pytest.fixture(scope="session")
-def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
-    with run_server(tmp_path_factory.mktemp("toys") / "log") as found:
-        yield found
 
 
 @pytest.fixture

@@ -19,15 +19,9 @@ from tests.conformance.conftest import Serve
 from tests.conformance.server import NOW, Ask, Json, engine, local
 from tests.conformance.test_mcp import HERE
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
-from tests.tools.mcp.process import Toys, run_server
+from tests.tools.mcp.process import Toys
 
 PROGRAMS = {"type": "programmatic_tool_calling"}
-
-
-@pytest.fixture(scope="module")
-def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
-    with run_server(tmp_path_factory.mktemp("toys") / "log") as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

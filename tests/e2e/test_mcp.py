@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from openai import BadRequestError, OpenAI
 
 from tests.e2e.test_tiny_tools import MODEL
 from tests.harness import ServerSetup
-from tests.tools.mcp.process import TOYS, Toys, run_server
+from tests.tools.mcp.process import TOYS, Toys
 
 pytestmark = pytest.mark.e2e
 
@@ -22,12 +21,6 @@ mcp.allowed_networks = ["127.0.0.1"]
 command = "{sys.executable}"
 args = ["{TOYS}", "stdio"]
 """
-
-
-@pytest.fixture(scope="module")
-def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
-    with run_server(tmp_path_factory.mktemp("toys") / "log") as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

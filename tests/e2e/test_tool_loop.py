@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from openai import OpenAI
 
 from tests.e2e.server import Server, serving
 from tests.harness import ServerSetup, scene
-from tests.tools.mcp.process import Toys, run_server
+from tests.tools.mcp.process import Toys
 
 
 def _call(tool: str, **arguments: Any) -> str:
@@ -38,12 +38,6 @@ SCENES: dict[str, list[str]] = {
     "garbage": ['<tool_call>\n{"name": "toys__add", "arguments": {"a": "x\n</tool_call>', "Oh."],
 }
 SETTINGS = 'mcp.allowed_networks = ["127.0.0.1"]\ntool_timeout_s = 2\nmax_turns = 4\n'
-
-
-@pytest.fixture(scope="module")
-def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
-    with run_server(tmp_path_factory.mktemp("toys") / "log") as found:
-        yield found
 
 
 def _model(folder: Path) -> str:
