@@ -147,9 +147,18 @@ class JsonCallReader:
         self._expect_string(self._read_key)
         return at + 1
 
+    def _read_line(self, text: str, at: int) -> tuple[str, int, bool]:
+        """Read the next piece of a key or a name, which contains no line end. Returns the decoded
+        text, the position after it, and whether a line end follows it."""
+        end = text.find("\n", at)
+        decoded, at = self._string.read(text[:end] if end >= 0 else text, at)
+        return decoded, at, at == end and not self._string.complete
+
     def _read_key(self, text: str, at: int) -> int:
-        decoded, at = self._string.read(text, at)
+        decoded, at, is_broken = self._read_line(text, at)
         self._text.append(decoded)
+        if is_broken:
+            return self._fail(at)
         if self._string.complete:
             self._key = "".join(self._text) + self._string.finish()
             self._step = self._read_colon
@@ -215,7 +224,12 @@ class JsonCallReader:
 
     def _read_string(self, text: str, at: int) -> int:
         """Read a string: either the tool's name, or arguments that are written as a string."""
-        decoded, at = self._string.read(text, at)
+        if self._key in ARGUMENT_KEYS:
+            decoded, at = self._string.read(text, at)
+        else:
+            decoded, at, is_broken = self._read_line(text, at)
+            if is_broken:
+                return self._fail(at)
         is_complete = self._string.complete
         decoded += self._string.finish() if is_complete else ""
         if self._key in ARGUMENT_KEYS:
