@@ -56,11 +56,13 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
 class DiskCache(Struct, frozen=True, kw_only=True):
     """Where an engine keeps states of prompts that shall outlive the process. ``folder``: for all
     models; each model makes a folder in it. ``max_mb``: MiB of one model's states. ``secret``:
-    encrypts the files; None for plain files."""
+    encrypts the files; None for plain files. ``max_age_s``: seconds after its last use at which a
+    state is deleted; None for never."""
 
     folder: Path
     max_mb: int
     secret: bytes | None = None
+    max_age_s: float | None = None
 
 
 class LoadOptions(Struct, frozen=True, kw_only=True):

@@ -286,6 +286,7 @@ def disk_cache(settings: Settings) -> DiskCache | None:
         else settings.cache_dir / "prefixes",
         max_mb=settings.keep_prefixes_mb,
         secret=settings.encryption_keys[0].encode() if settings.encryption_keys else None,
+        max_age_s=settings.retention.days * 86_400 or None,
     )
 
 

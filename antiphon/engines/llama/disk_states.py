@@ -53,10 +53,18 @@ _decode = msgspec.msgpack.Decoder(StoredState).decode
 
 class DiskStates:
     """The files of one model's states in ``folder``. All methods block. ``max_bytes``: the budget,
-    which the caller enforces. ``secret``: encrypts the files; None for plain files."""
+    which the caller enforces. ``secret``: encrypts the files; None for plain files.
+    ``max_age_s``: seconds after its last use at which a state expires; None for never."""
 
-    def __init__(self, folder: Path, max_bytes: int, secret: bytes | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        max_bytes: int,
+        secret: bytes | None = None,
+        max_age_s: float | None = None,
+    ) -> None:
         self.max_bytes = max_bytes
+        self._max_age_s = max_age_s
         self._folder = folder
         self._key = None if secret is None else hashlib.sha256(b"kept states" + secret).digest()
 
@@ -64,6 +72,7 @@ class DiskStates:
         """Return all usable states, oldest first. Delete other files, and the folders of earlier
         versions of the model."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        os.utime(self._folder)
         for other in self._folder.parent.iterdir():
             if other != self._folder and other.is_dir():
                 for path in other.glob(f"*{_SUFFIX}*"):
@@ -72,11 +81,21 @@ class DiskStates:
                     other.rmdir()
         found = []
         for path in sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime):
-            if (state := self.describe(path)) is None:
+            if self.is_expired(path) or (state := self.describe(path)) is None:
                 path.unlink(missing_ok=True)
             else:
                 found.append((path, state))
         return found
+
+    def is_expired(self, path: Path) -> bool:
+        """Return whether the state in a file has not been used for too long."""
+        if self._max_age_s is None:
+            return False
+        with suppress(OSError):
+            # The folder was changed just now, by ``load`` or ``write``.
+            now = self._folder.stat().st_mtime
+            return path.stat().st_mtime + self._max_age_s < now
+        return True
 
     def describe(self, path: Path) -> StoredState | None:
         """Return what a file says about its state; None if it cannot be read."""

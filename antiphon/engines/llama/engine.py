@@ -185,7 +185,7 @@ async def _open_disk(path: Path, options: LoadOptions, setup: ServerSetup) -> Di
     except OSError as error:
         _log.warning("no states are kept on disk", reason=str(error))
         return None
-    return DiskStates(folder / identity, cache.max_mb << 20, cache.secret)
+    return DiskStates(folder / identity, cache.max_mb << 20, cache.secret, cache.max_age_s)
 
 
 def _server_setup(path: Path, options: LoadOptions, context: int, batch: int) -> ServerSetup:

@@ -251,6 +251,8 @@ class KeptStates:
             older.unlink(missing_ok=True)
         state.path, state.older = path, []
         self._disk_bytes += state.size
+        for other in [each for each in self if each.path and disk.is_expired(each.path)]:
+            self.remove(other)
         self._evict_from_disk()
 
     # --- conversations ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 from collections.abc import Iterator, Sequence
@@ -380,6 +381,23 @@ async def test_disk_has_a_budget(files: StateFiles, tmp_path: Path) -> None:
     states = await stored(DiskStates(folder, 5000), files, *parts, large)
     assert len(list(folder.iterdir())) == 5, "and the large one is not written"
     assert states.counts.disk_bytes == 5000
+    states.close()
+
+
+async def test_state_that_is_not_used_expires(files: StateFiles, tmp_path: Path) -> None:
+    folder = tmp_path / "m" / "v1"
+    states = await stored(
+        DiskStates(folder, MIB, max_age_s=100), files, durable(files, range(100), b"x" * 1000)
+    )
+    (path,) = folder.iterdir()
+    os.utime(path, (0, path.stat().st_mtime - 200))
+    new = durable(files, range(500, 600), b"y" * 1000)
+    states.add(new)
+    await states.persist(new)
+    assert not path.exists() and list(states) == [new]
+    assert new.path is not None
+    os.utime(new.path, (0, new.path.stat().st_mtime - 200))
+    assert not tuple(await stored(DiskStates(folder, MIB, max_age_s=100), files))
     states.close()
 
 
