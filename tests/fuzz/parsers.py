@@ -1,7 +1,7 @@
 """The parsers to fuzz.
 
 A target is a name, a parser factory, and the outputs that mutations start from: its corpus
-(``corpus/NAME.txt``) and its goldens.
+(``corpus/NAME.txt``, if there is one) and its goldens.
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ class Target(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def corpus(name: str) -> tuple[str, ...]:
-    """Return the outputs in a target's file."""
-    text = (CORPUS / f"{name}.txt").read_bytes().decode()  # line ends as they are
+    """Return the outputs in a target's file. A target without a file starts from its goldens."""
+    path = CORPUS / f"{name}.txt"
+    if not path.exists():
+        return ()
+    text = path.read_bytes().decode()  # line ends as they are
     return tuple(text.removesuffix("\n").split(_BREAK))
 
 

@@ -91,4 +91,4 @@ def test_no_corpus_contains_a_tracer(name: str) -> None:
 
 def test_every_corpus_file_belongs_to_a_target() -> None:
     names = {name.rpartition("-")[0] or name for name in TARGETS}
-    assert {path.stem for path in CORPUS.glob("*.txt")} == names
+    assert {path.stem for path in CORPUS.glob("*.txt")} <= names
