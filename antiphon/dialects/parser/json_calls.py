@@ -114,6 +114,8 @@ class JsonCallReader:
             self._end_scalar()
         elif self._step == self._read_string and self._key in ARGUMENT_KEYS:
             self._add_arguments(self._string.finish())
+        if self.failed:
+            return
         if not self._call.has_started and self._call.name:
             self._start()
         self._end_fields(end="" if self._field is not None else "}")

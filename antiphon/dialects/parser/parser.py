@@ -651,6 +651,8 @@ class FormatParser:
         if call is None or reader is None:
             return True
         reader.finish()
+        if reader.failed and not call.has_started:
+            return False
         if call.is_bare and not call.has_started:
             # Only a parameter or the end of the call shows that this is a call.
             is_named = kind in (*_NAMING, "gap") and next_kind not in ("id", "gap")
