@@ -32,6 +32,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "CONTEXT_LENGTH_EXCEEDED",
+    "DISK_FULL",
     "INTERNAL_ERROR",
     "SERVICE_UNAVAILABLE",
     "UNEXPECTED",
@@ -68,6 +69,8 @@ __all__ = [
     "retryable",
 ]
 
+#: The cause of a ``StoreError`` that only the operator, or a deletion, can remove.
+DISK_FULL = "the disk is full"
 #: Names of models that an error lists.
 _MAX_NAMES = 5
 #: OpenAI's code for a conversation that does not fit the model's context.

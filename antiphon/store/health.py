@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from antiphon.errors import Overloaded, StoreError
+from antiphon.errors import DISK_FULL, Overloaded, StoreError
 from antiphon.support.tasks import BackgroundTasks
 
 from .base import Store
@@ -17,6 +17,9 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds for which the result of a check is reused, and the timeout of a check.
 _FRESH_S, _TIMEOUT_S = 1.0, 3.0
+#: Seconds without a successful check after which a store that is slow counts as broken. A process
+#: that waits for a processor is slow, too.
+_BROKEN_S = 30.0
 
 
 class StoreHealth:
@@ -26,7 +29,9 @@ class StoreHealth:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._is_writable = True
+        self._cause = ""
         self._checked_at: float | None = None
+        self._succeeded_at: float | None = None
         self._checks = BackgroundTasks("store check")
 
     async def is_writable(self) -> bool:
@@ -42,23 +47,41 @@ class StoreHealth:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 await self._store.check_writable()
+            self._succeeded_at = asyncio.get_running_loop().time()
         except StoreError as error:
             problem = error.message
         except TimeoutError:
-            problem = f"no answer in {_TIMEOUT_S:.0f} seconds"
+            problem = self._slowness()
         if problem and self._is_writable:
             _log.error("the store cannot be written", error=problem)
         elif not problem and not self._is_writable:
             _log.info("the store can be written again")
         self._is_writable = not problem
+        self._cause = DISK_FULL if DISK_FULL in problem else ""
         self._checked_at = asyncio.get_running_loop().time()
+
+    def _slowness(self) -> str:
+        """Return what is wrong with a store that did not answer the check in time. Nothing is, if
+        an earlier check succeeded not long ago."""
+        now = asyncio.get_running_loop().time()
+        if self._succeeded_at is not None and now - self._succeeded_at < _BROKEN_S:
+            _log.warning("the store is slow", timeout_s=_TIMEOUT_S)
+            return "" if self._is_writable else "it is slow"
+        return f"no answer in {_TIMEOUT_S:.0f} seconds"
+
+    @property
+    def cause(self) -> str:
+        """Why the store cannot be written, for clients and probes. Empty if it can, or if they
+        should not know."""
+        return self._cause
 
     async def require(self) -> None:
         """Raise ``Overloaded`` (503) if the store cannot be written. A request must then be
         refused, because its response could not be stored."""
         if not await self.is_writable():
+            cause = f": {self._cause}" if self._cause else ""
             raise Overloaded(
-                "The server cannot store responses at the moment.",
+                f"The server cannot store responses at the moment{cause}.",
                 status=503,
                 code="server_is_overloaded",
                 retry_after_s=5,

@@ -63,6 +63,25 @@ async def test_store_that_hangs_is_down(monkeypatch: pytest.MonkeyPatch) -> None
     assert not await healthy.is_writable()
 
 
+async def test_store_that_is_slow_is_not_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that waits for a processor is slow, too. Its store is down after a longer time."""
+    store, healthy = checked(monkeypatch, 0)
+    assert await healthy.is_writable()
+    monkeypatch.setattr(health, "_TIMEOUT_S", 0.0)
+    store.gate = asyncio.Event()
+    assert await healthy.is_writable()
+    monkeypatch.setattr(health, "_BROKEN_S", 0.0)
+    assert not await healthy.is_writable()
+
+
+async def test_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, healthy = checked(monkeypatch, 0)
+    store.problem = StoreError("The store could not be written: the disk is full.")
+    with pytest.raises(Overloaded, match="cannot store responses at the moment: the disk is full"):
+        await healthy.require()
+    assert healthy.cause == "the disk is full"
+
+
 async def test_caller_that_leaves_does_not_stop_the_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

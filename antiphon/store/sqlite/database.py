@@ -25,11 +25,12 @@ from typing import IO, Any, TypeVar
 import msgspec
 import structlog
 
-from antiphon.errors import SetupError, StoreError
+from antiphon.errors import DISK_FULL, SetupError, StoreError
 from antiphon.store.common.row_mapping import Columns
 from antiphon.store.common.sql import migrations, queries
 
 from .file_lock import FileLock, open_lock_file, open_private
+from .reserve import Reserve, is_disk_full
 from .wal import WalScan, scan_wal
 
 __all__ = ["Database"]
@@ -51,14 +52,16 @@ class _Write:
     """A queued write. ``work``: the function that writes. ``done``: the future of the caller, which
     gets the result. ``then``: a function to call with the result after the commit."""
 
-    __slots__ = ("error", "future", "result", "then", "work")
+    __slots__ = ("error", "frees_space", "future", "result", "then", "work")
 
     def __init__(
         self,
         work: Callable[[sqlite3.Connection], Any],
         done: asyncio.Future[Any],
         then: Callable[[Any], None] | None,
+        frees_space: bool,
     ) -> None:
+        self.frees_space = frees_space
         self.work = work
         self.then = then
         self.future = done
@@ -84,7 +87,8 @@ class Database:
     the lock on this file, no other process can open the database for itself alone. ``writer``,
     ``reader``: connections of the two threads. ``shared_locks``: name → lock. One lock ensures that
     only one process at a time writes. The other ensures that only one process at a time sweeps
-    (deletes old data). The mapping is empty if this process uses the database alone.
+    (deletes old data). The mapping is empty if this process uses the database alone. ``reserve``:
+    the disk space that is kept for deletions.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Database:
         writer: sqlite3.Connection,
         reader: sqlite3.Connection,
         shared_locks: Mapping[str, FileLock],
+        reserve: Reserve,
     ) -> None:
         self._loop = loop
         self._lock = lock
@@ -111,6 +116,7 @@ class Database:
         self._write_thread = threading.Thread(
             target=self._write_loop, args=(writer,), name="sqlite-write", daemon=True
         )
+        self._reserve = reserve
         #: Number of commits so far.
         self.commits = 0
 
@@ -148,7 +154,10 @@ class Database:
             except sqlite3.Error as error:
                 raise SetupError(f"The store {path} cannot be used: {error}.") from None
             opened.pop_all()
-        store = cls(loop, lock, writer, reader, dict(zip(_SHARED_LOCKS, locks, strict=False)))
+        shared_locks = dict(zip(_SHARED_LOCKS, locks, strict=False))
+        reserve = Reserve(path)
+        reserve.fill()
+        store = cls(loop, lock, writer, reader, shared_locks, reserve)
         store._write_thread.start()
         return store
 
@@ -230,18 +239,21 @@ class Database:
         work: Callable[[sqlite3.Connection], _T],
         *,
         then: Callable[[_T], None] | None = None,
+        frees_space: bool = False,
     ) -> _T:
         """Run ``work`` in the writer thread, as part of one transaction. Return its result after
         the commit.
 
         ``then``: called on the event loop with the result. It is called even if the caller was
         cancelled, because subscribers must be notified of committed data. It must not raise.
+        ``frees_space``: whether ``work`` deletes data, so that it may use the reserve of a full
+        disk. Raises ``StoreError``.
         """
         self.check_open()
         done: asyncio.Future[_T] = self._loop.create_future()
         if not self._new_writes:  # writes of one iteration of the event loop share a commit
             self._loop.call_soon(self._queue_writes)
-        self._new_writes.append(_Write(work, done, then))
+        self._new_writes.append(_Write(work, done, then, frees_space))
         return await done
 
     def _queue_writes(self) -> None:
@@ -270,7 +282,14 @@ class Database:
             self._run_transaction(connection, group)
         except Exception as error:  # also TypeError, for a value that SQLite cannot store
             if len(group) == 1:
-                failure = StoreError("The store could not be written.")
+                is_full = is_disk_full(error)
+                if is_full and group[0].frees_space and self._reserve.release():
+                    self._commit(connection, group)
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                    self._reserve.fill()
+                    return
+                cause = f": {DISK_FULL}" if is_full else ""
+                failure = StoreError(f"The store could not be written{cause}.")
                 failure.__cause__ = error
                 _log_damage(error)
                 group[0].error = failure

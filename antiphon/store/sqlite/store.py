@@ -214,7 +214,7 @@ class SqliteStore(Store):
             if result[1]:
                 self.runs.remove(*key)
 
-        return (await self._database.write(work, then=notify))[0]
+        return (await self._database.write(work, then=notify, frees_space=True))[0]
 
     async def delete_tenant(self, tenant: str) -> int:
         total = 0

@@ -114,7 +114,7 @@ class SqliteSweep:
         """Repeat a step of the sweep until it changes no row. Each repetition is a separate write
         to the database. Return how many rows were changed in all."""
         total = 0
-        while count := await self._database.write(step):
+        while count := await self._database.write(step, frees_space=True):
             total += count
         return total
 

@@ -1,0 +1,49 @@
+"""A full disk: saving fails with its cause, and deleting makes space."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import StoreError
+from antiphon.store.records import StoredResponse
+from antiphon.store.sqlite.store import SqliteStore
+from antiphon.wire.items import Message
+from antiphon.wire.response import Response
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 6 MiB."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this user cannot mount a file system")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def stored(number: int) -> StoredResponse:
+    text = {"type": "output_text", "text": f"{number} " * 20_000}
+    message = Message(id=f"msg_{number}", role="assistant", content=(text,))
+    response = Response(id=f"resp_{number}", created_at=number, model="m", output=(message,))
+    return StoredResponse(response=response, input=())
+
+
+async def test_full_disk_is_named_and_deleting_makes_space(small_disk: Path) -> None:
+    store = await SqliteStore.open(small_disk / "responses.db")
+    saved = 0
+    with pytest.raises(StoreError, match="the disk is full"):
+        for number in range(1_000):
+            await store.save("a", stored(number))
+            saved += 1
+    assert saved > 5
+    for number in range(saved):
+        assert await store.delete("a", f"resp_{number}")
+    await store.save("a", stored(2_000))
+    assert await store.load("a", "resp_2000") is not None
+    await store.close()
