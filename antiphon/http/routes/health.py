@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+from antiphon.errors import DISK_FULL
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics
 from antiphon.http.openapi.operation import operation
@@ -47,7 +48,9 @@ class HealthRoutes:
         if not self._service.is_ready:
             return json_reply(Readiness(status="not_ready", reason="stopping"), 503)
         if not await self._service.store_health.is_writable():
-            return json_reply(Readiness(status="not_ready", reason="store"), 503)
+            is_full = self._service.store_health.cause == DISK_FULL
+            reply = Readiness(status="not_ready", reason="disk_full" if is_full else "store")
+            return json_reply(reply, 503)
         return json_reply(Readiness(status="ready"))
 
     @operation("getMetrics", media_type="text/plain", security="metrics")

@@ -157,6 +157,8 @@ class Database:
         shared_locks = dict(zip(_SHARED_LOCKS, locks, strict=False))
         reserve = Reserve(path)
         reserve.fill()
+        page_size = writer.execute("PRAGMA page_size").fetchone()[0]
+        writer.execute(f"PRAGMA wal_autocheckpoint = {max(1, reserve.log_bytes // page_size)}")
         store = cls(loop, lock, writer, reader, shared_locks, reserve)
         store._write_thread.start()
         return store
@@ -285,7 +287,8 @@ class Database:
                 is_full = is_disk_full(error)
                 if is_full and group[0].frees_space and self._reserve.release():
                     self._commit(connection, group)
-                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                    with contextlib.suppress(sqlite3.Error):  # the disk may still be full
+                        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                     self._reserve.fill()
                     return
                 cause = f": {DISK_FULL}" if is_full else ""

@@ -1,19 +1,25 @@
 """Disk space that is kept for deletions.
 
-SQLite needs space to delete, because it first writes the changed pages to its log. On a full disk,
-nothing could be deleted to make space. So a file of this size is kept beside the database. If the
-disk is full, the file gives up its space, and gets it again when there is some.
+SQLite needs space to delete: it first writes the changed pages to its log, and to shorten the log
+it copies the pages into the database. So on a full disk, nothing could be deleted to make space. A
+file beside the database reserves some. If the disk is full, the file gives up its space for
+deletions, and takes it again when there is some.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
+from .file_lock import open_private
+
 __all__ = ["Reserve", "is_disk_full"]
 
-_BYTES = 1 << 20
+#: The log has usually up to 4 MiB. On a small disk, both are smaller.
+_MAX_BYTES = 8 << 20
+_DISK_SHARE = 4
 #: SQLITE_FULL and SQLITE_IOERR_WRITE, which some file systems report instead.
 _FULL_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 
@@ -24,17 +30,24 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 class Reserve:
-    """The reserved space of the database at ``database``."""
+    """The reserved space of the database at ``database``. ``bytes``: its size."""
 
     def __init__(self, database: Path) -> None:
         self._path = database.with_name(f"{database.name}-reserve")
+        free = shutil.disk_usage(database.parent).free
+        self.bytes = min(_MAX_BYTES, free // _DISK_SHARE)
+
+    @property
+    def log_bytes(self) -> int:
+        """The length of the log above which SQLite should shorten it."""
+        return self.bytes // 2
 
     def fill(self) -> None:
         """Take the space, if the disk has it."""
         try:
-            with self._path.open("ab") as file:
-                if os.fstat(file.fileno()).st_size < _BYTES:
-                    file.write(b"\0" * (_BYTES - os.fstat(file.fileno()).st_size))
+            with open(self._path, "ab", opener=open_private) as file:
+                if self.bytes and hasattr(os, "posix_fallocate"):  # macOS lacks it
+                    os.posix_fallocate(file.fileno(), 0, self.bytes)
         except OSError:
             self.release()
 

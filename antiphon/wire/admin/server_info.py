@@ -43,7 +43,7 @@ class Readiness(Struct, frozen=True, kw_only=True):
     """Whether the server accepts new requests. ``reason``: why it does not accept new requests."""
 
     status: Literal["ready", "not_ready"]
-    reason: Literal["stopping", "store"] | UnsetType = UNSET
+    reason: Literal["stopping", "store", "disk_full"] | UnsetType = UNSET
 
 
 class TokenizeResult(Struct, frozen=True, kw_only=True):

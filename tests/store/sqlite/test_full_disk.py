@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,12 @@ def stored(number: int) -> StoredResponse:
 
 async def test_full_disk_is_named_and_deleting_makes_space(small_disk: Path) -> None:
     store = await SqliteStore.open(small_disk / "responses.db")
+    async with asyncio.timeout(60):
+        await fill_and_free(store)
+    await store.close()
+
+
+async def fill_and_free(store: SqliteStore) -> None:
     saved = 0
     with pytest.raises(StoreError, match="the disk is full"):
         for number in range(1_000):
@@ -46,4 +53,3 @@ async def test_full_disk_is_named_and_deleting_makes_space(small_disk: Path) -> 
         assert await store.delete("a", f"resp_{number}")
     await store.save("a", stored(2_000))
     assert await store.load("a", "resp_2000") is not None
-    await store.close()
