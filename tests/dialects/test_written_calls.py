@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.dialects.formats.tool_formats import TOOLS
@@ -101,6 +101,8 @@ def parse_reply(name: str, reply: str, at: list[int], *, special: bool) -> list[
     text=texts,
     at=cuts,
 )
+@example(special=False, calls=[{}], reasoning_done="", text="[", at=[])
+@example(special=True, calls=[{}], reasoning_done="", text="{", at=[3])
 def test_rendered_replies_are_parsed(
     name: str,
     special: bool,

@@ -228,6 +228,7 @@ class FormatParser:
         if is_cut and self._draft is not None:
             if self._draft.is_answer:
                 self._reject_answer()
+                self._scan("")
             else:
                 self._reject_draft("", THINKING)  # the reasoning was not over
         if not is_cut or self._is_pending_text():
@@ -316,7 +317,7 @@ class FormatParser:
             if steps > self._max_steps:
                 self._abandon_markup()
             cut, terminal = self._lexer.states[self._state].find(self._buffer, final)
-            if cut and not self._read(cut):
+            if cut and (not self._read(cut) or self._position < position):
                 continue
             if terminal is None:
                 return
@@ -477,6 +478,7 @@ class FormatParser:
             return
         if self._draft is not None and self._draft.is_answer:
             self._reject_answer()
+            return
         self._begin_draft(to)
         tools = self._tools
         may_be_text = tools is not None and (
@@ -522,15 +524,18 @@ class FormatParser:
         self._header_name, self._has_stray_text, self._state = "", False, state
 
     def _reject_answer(self) -> None:
-        """Emit an answer of JSON as text, because it is not a call, or because text follows it."""
+        """Read an answer of JSON again as text, because it is not a call, or because text follows
+        it. The text may contain the terminals of calls, which have no meaning in an answer of JSON.
+        This happens at most once in a reply."""
         draft, self._draft = self._draft, None
         assert draft is not None
         self._call = self._reader = None
         self._markup.clear()
         self._sink.drop_draft()
         self._header_name, self._has_stray_text, self._state = "", False, TEXT
-        text = self._lexer.spell_out("".join(draft.text))
-        self._emit_text(text, draft.position, self._position)
+        self._may_be_whole = False
+        self._buffer = "".join(draft.text) + self._buffer
+        self._position = draft.position
 
     def _count_draft(self) -> None:
         """Count a token of the draft. If the draft is long, decide what it is: what is held back is
@@ -787,6 +792,17 @@ class FormatParser:
         - If its name is incomplete and no special token marks the call, its text is emitted as
           plain text.
         """
+        if self._draft is not None and self._draft.is_answer:
+            self._settle_markup(is_cut=is_cut)
+            if self._draft is None and self._buffer:  # it is read again as text
+                self._scan("", final=True)
+        if not self.done:
+            self._settle_markup(is_cut=is_cut)
+        if not self.done:
+            self._sink.finish(is_cut=is_cut)
+
+    def _settle_markup(self, *, is_cut: bool) -> None:
+        """Decide what the markup at the end of the reply is. See ``_end_reply``."""
         if self._state not in _OUTSIDE:
             is_unsure = self._call is not None and not self._call.has_started
             if self._markup.is_bare and (
@@ -807,8 +823,6 @@ class FormatParser:
                 self._reject_call()
             elif self._call is not None and self._content_kind in ("record", "json"):
                 self._call.cut()
-        if not self.done:
-            self._sink.finish(is_cut=is_cut)
 
     # --- text -------------------------------------------------------------------------------------
 
