@@ -34,6 +34,9 @@ _FILE = Path(__file__).with_name("instructions.json")
 #: Largest relative difference to the kept count that needs no explanation, and the differences that
 #: are within the noise, in millions.
 _TOLERANCE, _NOISE = 0.03, 0.02
+#: Cases whose counts differ by up to 6 % from run to run on a quiet machine.
+_UNSTEADY = frozenset({"turns 20 to 32 of an agent, responses", "GET by id"})
+_UNSTEADY_TOLERANCE = 0.1
 #: Cases whose counts depend on the load of the machine: they are printed, but not compared.
 _TIMED = frozenset({"streamed slowly, 20 deltas", "plain, with a key and quotas", "idle second"})
 _CHAT, _RESPONSES = "chat", "responses"
@@ -251,7 +254,8 @@ def instructions() -> Iterator[Line]:
 
 def _changed(name: str, value: float, kept: dict[str, float]) -> bool:
     difference = abs(value - kept.get(name, value))
-    return name not in _TIMED and difference > max(_NOISE, _TOLERANCE * kept.get(name, value))
+    tolerance = _UNSTEADY_TOLERANCE if name in _UNSTEADY else _TOLERANCE
+    return name not in _TIMED and difference > max(_NOISE, tolerance * kept.get(name, value))
 
 
 def main(*, update: bool) -> None:
