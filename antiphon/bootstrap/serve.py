@@ -45,7 +45,7 @@ async def serve(
     Raises ``SetupError``.
     """
     level = LogLevel(settings.log_level)
-    log = _check(settings, level)
+    log = _prepare(settings, level)
     sockets = uvicorn_server.bind(settings.host, settings.port)
     async with AsyncExitStack() as stack:
         for listener in sockets:
@@ -58,14 +58,14 @@ async def serve(
 async def serve_with_workers(
     loaded: LoadedSettings, sources: SettingsSources, announce: Callable[[StartReport], None]
 ) -> None:
-    """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: where each
-    process loads the settings (file, environment, flags). Raises ``SetupError``."""
+    """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: the file,
+    environment and flags from which each process loads the settings. Raises ``SetupError``."""
     from antiphon.workers.shared_store import shared_store
     from antiphon.workers.supervisor import WorkerSupervisor
 
     settings = loaded.settings
     level = LogLevel(settings.log_level)
-    log = _check(settings, level)
+    log = _prepare(settings, level)
     prepare_control_groups(settings)
     async with shared_store(settings.store):
         supervisor = WorkerSupervisor(
@@ -88,7 +88,7 @@ class ReloadSources(Struct, frozen=True):
     level: LogLevel
 
 
-def _check(settings: Settings, level: LogLevel) -> Any:
+def _prepare(settings: Settings, level: LogLevel) -> Any:
     """Check the settings before the server starts, raise the process's limit of open files, and set
     up logging. Returns the logger of the process. Raises ``SetupError``."""
     check_exposure(settings)

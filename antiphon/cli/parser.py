@@ -73,7 +73,7 @@ def _add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
 
 
 def _settings_flags(command: Command) -> list[Option]:
-    """Return the settings for which a command has a flag."""
+    """Return the settings that can be set by flags of a command."""
     return [
         option
         for option in options(Settings).values()

@@ -140,8 +140,8 @@ class SettingsReloader:
 
 
 def check_reload(old: Settings, new: Settings) -> None:
-    """Raise ``SetupError`` if new settings need a restart because a running server cannot apply
-    them safely."""
+    """Check that a running server can apply the new settings. Raises ``SetupError`` if a change
+    needs a restart."""
     if new.shares_prefix_cache != old.shares_prefix_cache:
         raise SetupError(
             "keys: the first key of another tenant separates the prefix caches of the models, which"

@@ -1,1 +1,2 @@
-"""Values of one model call: the conversation, its options, and the tokens that engines exchange."""
+"""Values of one model call: the conversation, the sampling options, and the tokens that engines
+receive and return."""

@@ -1,5 +1,5 @@
-"""The encoded forms of the items of a chain, for backends that send the whole conversation again in
-each turn."""
+"""Cache of encoded conversation items. A backend that sends the whole conversation in every turn
+encodes each item of the chain only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class EncodedItems:
-    """What backends have made of the items of one chain. It lives as long as the cached chain.
+    """The items of one chain in the forms that backends send. It lives as long as the cached chain.
 
     Items are identified as objects: a lookup by value would cost as much as encoding the item.
     ``items``: the items of the chain. Nothing is kept for other items, such as the copies that

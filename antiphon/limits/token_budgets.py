@@ -101,7 +101,7 @@ class TokenBudgets:
         self._used: dict[str, tuple[float, TokensUsed]] = {}
 
     async def limits(self, scope: LimitScope) -> list[TokenLimit]:
-        """Return the token limits of a scope, and how much of them is used. Raises
+        """Return the token limits of a scope, each with the number of tokens used. Raises
         ``StoreError``."""
         limits = scope.limits
         if not limits.limits_tokens:

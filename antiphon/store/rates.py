@@ -55,7 +55,7 @@ class _Scope(Struct):
     running: dict[str, tuple[int, float]] = {}
 
     def exchange(self, owner: str, report: RateReport, now: float) -> RateState:
-        """Add the report of an owner. Return the new state of the scope."""
+        """Add the report of the server process ``owner``. Return the new state of the scope."""
         return RateState(self._take(report, now), self._run(owner, report.running, now))
 
     def _take(self, report: RateReport, now: float) -> float:

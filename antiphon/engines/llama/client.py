@@ -27,8 +27,8 @@ class LlamaClient:
         self._key = key
 
     async def generate(self, body: bytes, on_event: Callable[[bytes], bool]) -> None:
-        """Run one generation. ``body``: the request, as JSON. ``on_event``: a function that is
-        called with each event, as JSON. If it returns True, the generation is aborted.
+        """Run one generation. ``body``: the request, as JSON. ``on_event`` is called with each
+        event, as JSON, and returns True to abort the generation.
 
         Raises ``ConnectionError`` if the server ends meanwhile.
         """

@@ -106,7 +106,7 @@ def create_params(setup: ServerSetup) -> Any:
 
 
 def _has_gpu() -> bool:
-    """Whether this build of llama.cpp finds a GPU."""
+    """Return whether this build of llama.cpp can use a GPU of this machine."""
     import xllamacpp
 
     return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())

@@ -416,7 +416,8 @@ async def test_damaged_file_is_forgotten(files: StateFiles, tmp_path: Path) -> N
 @pytest.mark.e2e
 @pytest.mark.asyncio(loop_scope="session")
 async def test_conversation_continues_after_a_restart(smollm2_path: Path, tmp_path: Path) -> None:
-    """With 2,000 tokens: at least 99 % are cached, and the greedy text is the same."""
+    """After the restart, at least 99 % of 2,000 tokens are cached, and greedy decoding gives the
+    same text."""
     options = LoadOptions(
         threads=1,
         context_size=3000,

@@ -1,6 +1,6 @@
 """Workloads of agents: conversations with a common head, whose requests repeat, extend or change
-earlier ones. A request is a prompt; the reply is a number of tokens. No model is needed to tell how
-many tokens of a prompt an ideal cache has."""
+earlier ones. A request consists of a prompt and the length of the reply in tokens. The number of
+tokens that an ideal cache would have is computed without a model."""
 
 from __future__ import annotations
 
