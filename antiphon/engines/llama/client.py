@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import httptools
 import msgspec
 
 from antiphon.errors import BackendError
+from antiphon.upstream.exchange import Connection
 
 __all__ = ["LlamaClient"]
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.encode
+#: Seconds without data after which a request fails. A long prompt on a slow machine takes hours.
+_SILENCE_S = 86_400.0
 _FRAME, _END = b"data: ", b"\n\n"
 
 
@@ -33,8 +35,7 @@ class LlamaClient:
         Raises ``ConnectionError`` if the server ends meanwhile.
         """
         events = _Events(on_event)
-        exchange = _Exchange(self._request("POST", "/completion", body), events.feed)
-        if await exchange.run(self.path) != 200:
+        if await self._send("POST", "/completion", body, events.feed) != 200:
             on_event(bytes(events.unread))
 
     async def post(self, target: str, body: Any) -> Any:
@@ -64,19 +65,30 @@ class LlamaClient:
 
     async def _call(self, method: str, target: str, body: bytes = b"") -> Any:
         received = bytearray()
-        exchange = _Exchange(
-            self._request(method, target, body), lambda part: received.extend(part)
-        )
-        await exchange.run(self.path)
+        await self._send(method, target, body, received.extend)
         return _decode(received)
 
-    def _request(self, method: str, target: str, body: bytes) -> bytes:
+    async def _send(
+        self, method: str, target: str, body: bytes, on_body: Callable[[bytes], bool | None]
+    ) -> int:
+        """Send a request and return the status code of the response. ``on_body`` is called with
+        each part of the response's body, and returns True if the rest is not needed."""
         head = (
             f"{method} {target} HTTP/1.1\r\nhost: llama\r\nconnection: close\r\n"
             f"authorization: Bearer {self._key}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         )
-        return head.encode("ascii") + body
+        loop = asyncio.get_running_loop()
+        connection = Connection(loop.time)
+        await loop.create_unix_connection(lambda: connection, self.path)
+        try:
+            exchange = connection.send(head.encode("ascii"), body, _SILENCE_S)
+            await exchange.wait_for_head()
+            while (part := await exchange.read()) and not on_body(part):
+                pass
+            return exchange.status
+        finally:
+            connection.fail(ConnectionError("the response was closed"))
 
 
 class _Events:
@@ -98,58 +110,3 @@ class _Events:
             if frame.startswith(_FRAME) and self._on_event(frame[len(_FRAME) :]):
                 return True
         return False
-
-
-class _Exchange(asyncio.Protocol):
-    """One request and its response, on a connection of its own. ``on_body``: called with each part
-    of the response's body. If it returns True, the connection is closed."""
-
-    def __init__(self, request: bytes, on_body: Callable[[bytes], bool | None]) -> None:
-        self._request = request
-        self._on_body = on_body
-        self._parser = httptools.HttpResponseParser(self)
-        self._done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._transport: asyncio.WriteTransport | None = None
-
-    async def run(self, path: str) -> int:
-        """Send the request to the Unix socket ``path``, and wait until the response is read.
-        Returns its status code. Raises ``ConnectionError``."""
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_unix_connection(lambda: self, path)
-        try:
-            return await self._done
-        finally:
-            transport.abort()
-
-    def _finish(self) -> None:
-        if not self._done.done():
-            self._done.set_result(self._parser.get_status_code())
-
-    # --- called by the event loop and by the parser ---
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # No check of the class: the transports of uvloop are not subclasses of asyncio's.
-        self._transport = cast(asyncio.WriteTransport, transport)
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        if self._done.done():
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(error)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._fail(error or ConnectionResetError("The connection was closed."))
-
-    def on_body(self, part: bytes) -> None:
-        if not self._done.done() and self._on_body(part):
-            self._finish()
-
-    def on_message_complete(self) -> None:
-        self._finish()
-
-    def _fail(self, error: Exception) -> None:
-        if not self._done.done():
-            self._done.set_exception(ConnectionError(str(error)))
