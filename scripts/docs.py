@@ -23,6 +23,7 @@ from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.stream.event_grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
 from scripts.client_pages import client_pages
+from scripts.not_offered_page import not_offered_page
 from scripts.page_kinds import kinds_module
 from scripts.public_api_page import public_api_page
 from scripts.reference import api_page, errors_page, metrics_page
@@ -256,6 +257,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/events.md": events_page,
     "docs/metrics.md": metrics_page,
     "docs/models.md": models_page,
+    "docs/not-offered.md": not_offered_page,
     "docs/public-api.md": public_api_page,
     "docs/settings.md": settings_page,
     "docs/store-plugin.md": store_page,
