@@ -691,7 +691,6 @@ NOT_SCANNERS = {
     "dialects/detokenizer.py": "a queue",
     "dialects/harmony/schemas.py": "limited by a budget",
     "dialects/tools.py": "names that are distinct in the request",
-    "engines/llama/client.py": _BUFFER,
     "engines/llama/disk_states.py": "our own file",
     "engines/llama/kept_states.py": _CACHE,
     "engines/llama/tokenizer.py": "one token",

@@ -55,6 +55,9 @@ class SseParser:
         payloads: list[bytes] = []
         if not self._data_lines and not self.done and b"\r" not in received:
             received = self._read_simple_events(received, payloads)
+            if not received:
+                self._pending_line, self._pending_bytes = [], 0
+                return payloads
         lines = received.split(b"\n")
         last = lines.pop()
         self._pending_line, self._pending_bytes = [last] if last else [], len(last)

@@ -11,6 +11,7 @@ import msgspec
 
 from antiphon.errors import BackendError
 from antiphon.upstream.exchange import Connection
+from antiphon.upstream.sse import SseParser
 
 __all__ = ["LlamaClient"]
 
@@ -18,7 +19,6 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.encode
 #: Seconds without data after which a request fails. A long prompt on a slow machine takes hours.
 _SILENCE_S = 86_400.0
-_FRAME, _END = b"data: ", b"\n\n"
 
 
 class LlamaClient:
@@ -34,9 +34,13 @@ class LlamaClient:
 
         Raises ``ConnectionError`` if the server ends meanwhile.
         """
-        events = _Events(on_event)
-        if await self._send("POST", "/completion", body, events.feed) != 200:
-            on_event(bytes(events.unread))
+        events = SseParser()
+
+        def read(part: bytes) -> bool:
+            return any(map(on_event, events.feed(part)))
+
+        if await self._send("POST", "/completion", body, read) != 200:
+            on_event(b"".join(events.finish()))  # the error
 
     async def post(self, target: str, body: Any) -> Any:
         """Send a request and return the JSON value of the response, which may be an object with the
@@ -89,24 +93,3 @@ class LlamaClient:
             return exchange.status
         finally:
             connection.fail(ConnectionError("the response was closed"))
-
-
-class _Events:
-    """Splits a stream of server-sent events. ``on_event``: called with the data of each event.
-    ``unread``: bytes that are not yet a complete event."""
-
-    def __init__(self, on_event: Callable[[bytes], bool]) -> None:
-        self._on_event = on_event
-        self.unread = bytearray()
-
-    def feed(self, part: bytes) -> bool:
-        """Read the next bytes. Return whether the rest of the stream is not needed."""
-        if not self.unread and part.startswith(_FRAME) and part.find(_END) == len(part) - 2:
-            return self._on_event(part[len(_FRAME) : -len(_END)])  # exactly one event, as usual
-        self.unread += part
-        while (end := self.unread.find(_END)) >= 0:
-            frame = bytes(self.unread[:end])
-            del self.unread[: end + len(_END)]
-            if frame.startswith(_FRAME) and self._on_event(frame[len(_FRAME) :]):
-                return True
-        return False
