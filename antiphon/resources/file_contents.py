@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from antiphon.blobs.base import Blobs
 from antiphon.errors import StoreError
-from antiphon.store.files import BlobRef, FileStore
+from antiphon.store.files import NO_LIMITS, BlobRef, FileLimits, FileStore
 from antiphon.wire.resources.files import File
 
 __all__ = ["Chunks", "ContentStore", "StoredFile", "single_chunk"]
@@ -52,28 +52,17 @@ class ContentStore:
         self._blobs = blobs
 
     async def put(
-        self,
-        tenant: str,
-        file: File,
-        chunks: Chunks,
-        *,
-        max_bytes: int | None = None,
-        max_files: int | None = None,
+        self, tenant: str, file: File, chunks: Chunks, limits: FileLimits = NO_LIMITS
     ) -> bool:
         """Store a new file, as ``FileStore.put`` does. ``chunks`` yields the content,
-        ``file.bytes`` bytes in total.
-
-        ``max_bytes``: maximum total size of the tenant's files. ``max_files``: maximum number of
-        the tenant's files. Returns False and stores nothing if the new file would exceed one of
-        these limits.
+        ``file.bytes`` bytes in total. Returns False and stores nothing if the tenant's files would
+        exceed ``limits``.
         """
         if self._blobs is None:
             content: bytes | BlobRef = b"".join([chunk async for chunk in chunks])
         else:
             content = await self._blobs.put(chunks)
-        is_stored = await self._files.put(
-            tenant, file, content, max_bytes=max_bytes, max_files=max_files
-        )
+        is_stored = await self._files.put(tenant, file, content, limits)
         if not is_stored and self._blobs is not None and isinstance(content, BlobRef):
             await self._blobs.delete(content.key)
         return is_stored

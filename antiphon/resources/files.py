@@ -15,7 +15,7 @@ from antiphon.errors import InvalidRequest, NotFound, TooLarge
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size
 from antiphon.limits.refusals import quota_exceeded
 from antiphon.store.base import Store
-from antiphon.store.files import FileQuery
+from antiphon.store.files import FileLimits, FileQuery
 from antiphon.stream.writer import Ids
 from antiphon.wire.cursors import page_of
 from antiphon.wire.pagination import Page
@@ -95,14 +95,8 @@ class Files:
             purpose=upload.purpose,
             expires_at=UNSET if seconds is None else now + seconds,
         )
-        is_stored = await self.contents.put(
-            tenant,
-            file,
-            upload.chunks,
-            max_bytes=limits.max_files_bytes,
-            max_files=limits.max_files,
-        )
-        if not is_stored:
+        allowed = FileLimits(max_files=limits.max_files, max_bytes=limits.max_files_bytes)
+        if not await self.contents.put(tenant, file, upload.chunks, allowed):
             raise quota_exceeded(
                 "files",
                 param="file",

@@ -25,7 +25,7 @@ from antiphon.errors import InvalidRequest, NotFound, TooLarge
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size
 from antiphon.limits.refusals import limit_reached, quota_exceeded
 from antiphon.store.base import Store
-from antiphon.store.files import FileQuery
+from antiphon.store.files import FileLimits, FileQuery
 from antiphon.stream.writer import Ids
 from antiphon.wire.parsing.uploads import MAX_PARTS, CompleteUpload, CreateUpload
 from antiphon.wire.resources.files import ChunkedUpload, ChunkedUploadPart, File
@@ -145,7 +145,8 @@ class ChunkedUploads:
             purpose="upload_part",
             expires_at=record.upload.expires_at,
         )
-        if not await self._contents.put(owner, part, chunks, max_bytes=record.upload.bytes):
+        limits = FileLimits(max_bytes=record.upload.bytes)
+        if not await self._contents.put(owner, part, chunks, limits):
             raise InvalidRequest(
                 "The parts are larger than the size given when the upload was created"
                 f" ({record.upload.bytes} bytes).",
@@ -243,7 +244,7 @@ class ChunkedUploads:
             _uploads_of(tenant),
             _record_file(upload, id=upload.id, bytes=upload.bytes),
             msgspec.json.encode(record),
-            max_bytes=self._quotas.for_tenant(tenant).max_files_bytes,
+            FileLimits(max_bytes=self._quotas.for_tenant(tenant).max_files_bytes),
         )
 
     async def _end(self, tenant: str, record: _Record) -> bool:

@@ -15,7 +15,17 @@ from msgspec import Struct
 
 from antiphon.wire.resources.files import File
 
-__all__ = ["BlobRef", "FileContents", "FileQuery", "FileStore", "StoredContent"]
+from .common.quotas import exceeds
+
+__all__ = [
+    "NO_LIMITS",
+    "BlobRef",
+    "FileContents",
+    "FileLimits",
+    "FileQuery",
+    "FileStore",
+    "StoredContent",
+]
 
 
 class BlobRef(Struct, frozen=True, kw_only=True):
@@ -57,6 +67,20 @@ class FileQuery(Struct, frozen=True, kw_only=True):
     now: int = 0
 
 
+class FileLimits(Struct, frozen=True, kw_only=True):
+    """Limits on the number of a tenant's files and on their total size. None means no limit."""
+
+    max_files: int | None = None
+    max_bytes: int | None = None
+
+    def allow(self, files: int, total_bytes: int) -> bool:
+        """Return whether a tenant may have so many files and bytes."""
+        return not (exceeds(files, self.max_files) or exceeds(total_bytes, self.max_bytes))
+
+
+NO_LIMITS = FileLimits()
+
+
 class FileStore(Protocol):
     """The contract of a file store. Methods with a parameter ``tenant`` see only the files of this
     tenant. Files that are deleted, also by ``Store.sweep``, cannot be restored.
@@ -73,21 +97,14 @@ class FileStore(Protocol):
 
     @abstractmethod
     async def put(
-        self,
-        tenant: str,
-        file: File,
-        content: FileContents,
-        *,
-        max_bytes: int | None = None,
-        max_files: int | None = None,
+        self, tenant: str, file: File, content: FileContents, limits: FileLimits = NO_LIMITS
     ) -> bool:
         """Store a new file. Returns after the file is durable.
 
-        Returns False and stores nothing if the tenant would have more than ``max_files`` files, or
-        more than ``max_bytes`` bytes in all its files. Concurrent calls cannot together exceed
-        these limits. If ``content`` refers to a blob, but the tenant already has the same content
-        in another blob, the file refers to that other blob. The blob of ``content`` is then marked
-        as unused.
+        Returns False and stores nothing if the tenant's files would exceed ``limits``. Concurrent
+        calls cannot together exceed them. If ``content`` refers to a blob, but the tenant already
+        has the same content in another blob, the file refers to that other blob. The blob of
+        ``content`` is then marked as unused.
         """
 
     @abstractmethod

@@ -9,7 +9,7 @@ from functools import wraps
 from msgspec import UNSET
 
 from antiphon.store.base import Retention, Store
-from antiphon.store.files import BlobRef, FileQuery
+from antiphon.store.files import BlobRef, FileLimits, FileQuery
 from antiphon.wire.resources.files import File
 
 __all__ = ["CHECKS", "make_file"]
@@ -103,13 +103,14 @@ async def deletes_expired_files(store: Store) -> None:
 
 
 async def enforces_the_file_quota(store: Store) -> None:
-    assert await store.files.put("t", make_file("a", b"123"), b"123", max_bytes=5)
-    assert not await store.files.put("t", make_file("b", b"123"), b"123", max_bytes=5)
+    few_bytes = FileLimits(max_bytes=5)
+    assert await store.files.put("t", make_file("a", b"123"), b"123", few_bytes)
+    assert not await store.files.put("t", make_file("b", b"123"), b"123", few_bytes)
     assert await store.files.get("t", "file-b") is None
     assert await store.files.read("t", "file-b") is None
-    assert await store.files.put("u", make_file("b", b"123"), b"123", max_bytes=5)
+    assert await store.files.put("u", make_file("b", b"123"), b"123", few_bytes)
     assert await store.files.delete("t", "file-a")
-    both = [store.files.put("t", make_file(name, b"123"), b"123", max_bytes=5) for name in "cd"]
+    both = [store.files.put("t", make_file(name, b"123"), b"123", few_bytes) for name in "cd"]
     assert sorted(await asyncio.gather(*both)) == [False, True], (
         "concurrent uploads must not exceed the quota"
     )
@@ -142,7 +143,8 @@ async def refers_to_contents_in_blobs(store: Store) -> None:
     assert await store.files.read("u", "file-a") is None
     assert await store.files.find_unknown_blobs(["k/1", "k/2"]) == {"k/2"}
     assert await store.files.list_unused_blobs(10) == ()
-    assert not await store.files.put("t", make_file("b"), make_blob("k/3", "y"), max_files=1)
+    one_file = FileLimits(max_files=1)
+    assert not await store.files.put("t", make_file("b"), make_blob("k/3", "y"), one_file)
     assert await store.files.find_unknown_blobs(["k/3"]) == {"k/3"}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec.structs import replace
 
 from antiphon.store.base import Retention, Store
+from antiphon.store.files import FileLimits
 from antiphon.store.records import ClaimQuery, NewRun, Reservation, TenantUsage
 
 from .file_check import make_file
@@ -49,13 +50,14 @@ async def _reserve(
 
 
 async def enforces_the_number_of_files(store: Store) -> None:
+    two_files = FileLimits(max_files=2)
     for name in "ab":
-        assert await store.files.put("t", make_file(name), b"x", max_files=2)
-    assert not await store.files.put("t", make_file("c"), b"x", max_files=2)
+        assert await store.files.put("t", make_file(name), b"x", two_files)
+    assert not await store.files.put("t", make_file("c"), b"x", two_files)
     assert await store.files.get("t", "file-c") is None
-    assert await store.files.put("u", make_file("c"), b"x", max_files=2)
+    assert await store.files.put("u", make_file("c"), b"x", two_files)
     assert await store.files.delete("t", "file-a")
-    files = [store.files.put("t", make_file(name), b"x", max_files=2) for name in "defg"]
+    files = [store.files.put("t", make_file(name), b"x", two_files) for name in "defg"]
     assert sorted(await asyncio.gather(*files)) == [False, False, False, True]
     assert (await store.usage("t")).files == 2
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.store.files import BlobRef, StoredContent
-from antiphon.store.keys import KeyRecord
 from antiphon.store.records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
 from antiphon.store.search_terms import index_terms
 from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
@@ -50,7 +49,6 @@ __all__ = [
     "item_kind",
     "item_of",
     "items_of",
-    "key_of",
     "response_row",
     "skill_of",
     "skill_version_of",
@@ -75,7 +73,6 @@ _decode_indexed_file = msgspec.json.Decoder(IndexedFile).decode
 _decode_batch = msgspec.json.Decoder(FileBatch).decode
 _decode_skill_version = msgspec.json.Decoder(SkillVersion).decode
 _decode_item = msgspec.json.Decoder(Item).decode
-_decode_key = msgspec.json.Decoder(KeyRecord).decode
 _decode_container = msgspec.json.Decoder(ContainerResource).decode
 _decode_times = msgspec.json.Decoder(RunTimes).decode
 _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
@@ -182,11 +179,6 @@ def item_of(row: Row) -> Item:
     """Return the item in the column ``body``."""
     item: Item = _decode_item(row[0])
     return item
-
-
-def key_of(row: Row) -> KeyRecord:
-    """Return the API key in the column ``body``."""
-    return _decode_key(row[0])
 
 
 def container_of(row: Row) -> ContainerRecord:

@@ -5,9 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from antiphon.store.common.quotas import exceeds
 from antiphon.store.common.row_mapping import blob_of, file_of, file_row, stored_content_of
-from antiphon.store.files import BlobRef, FileContents, FileQuery, FileStore, StoredContent
+from antiphon.store.files import (
+    NO_LIMITS,
+    BlobRef,
+    FileContents,
+    FileLimits,
+    FileQuery,
+    FileStore,
+    StoredContent,
+)
 from antiphon.wire.resources.files import File
 
 from .pool import ConnectionPool, Transaction, index_key
@@ -24,17 +31,11 @@ class PostgresFiles(FileStore):
         self._pool = pool
 
     async def put(
-        self,
-        tenant: str,
-        file: File,
-        content: FileContents,
-        *,
-        max_bytes: int | None = None,
-        max_files: int | None = None,
+        self, tenant: str, file: File, content: FileContents, limits: FileLimits = NO_LIMITS
     ) -> bool:
         async with self._pool.tenant_transaction("lock_files", tenant) as transaction:
             ((count, stored_bytes),) = await transaction.rows("file_totals", tenant)
-            if exceeds(count + 1, max_files) or exceeds(stored_bytes + file.bytes, max_bytes):
+            if not limits.allow(count + 1, stored_bytes + file.bytes):
                 return False
             row_id = await transaction.value("put_file", *file_row(tenant, file))
             await _put_content(transaction, tenant, row_id, content)

@@ -7,9 +7,16 @@ import json
 import sqlite3
 from collections.abc import Collection
 
-from antiphon.store.common.quotas import exceeds
 from antiphon.store.common.row_mapping import blob_of, file_of, file_row, stored_content_of
-from antiphon.store.files import BlobRef, FileContents, FileQuery, FileStore, StoredContent
+from antiphon.store.files import (
+    NO_LIMITS,
+    BlobRef,
+    FileContents,
+    FileLimits,
+    FileQuery,
+    FileStore,
+    StoredContent,
+)
 from antiphon.wire.resources.files import File
 
 from .database import Database
@@ -27,19 +34,13 @@ class SqliteFiles(FileStore):
         self._queries = database.queries
 
     async def put(
-        self,
-        tenant: str,
-        file: File,
-        content: FileContents,
-        *,
-        max_bytes: int | None = None,
-        max_files: int | None = None,
+        self, tenant: str, file: File, content: FileContents, limits: FileLimits = NO_LIMITS
     ) -> bool:
         row = file_row(tenant, file)
 
         def work(connection: sqlite3.Connection) -> bool:
             totals = connection.execute(self._queries["file_totals"], (tenant,)).fetchone()
-            if exceeds(totals[0] + 1, max_files) or exceeds(totals[1] + file.bytes, max_bytes):
+            if not limits.allow(totals[0] + 1, totals[1] + file.bytes):
                 return False
             row_id = connection.execute(self._queries["put_file"], row).lastrowid or 0
             self._put_content(connection, tenant, row_id, content)

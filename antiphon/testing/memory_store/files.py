@@ -7,8 +7,15 @@ from itertools import islice
 
 from msgspec import UNSET, Struct
 
-from antiphon.store.common.quotas import exceeds
-from antiphon.store.files import BlobRef, FileContents, FileQuery, FileStore, StoredContent
+from antiphon.store.files import (
+    NO_LIMITS,
+    BlobRef,
+    FileContents,
+    FileLimits,
+    FileQuery,
+    FileStore,
+    StoredContent,
+)
 from antiphon.wire.resources.files import File
 
 __all__ = ["MemoryFiles"]
@@ -49,17 +56,11 @@ class MemoryFiles(FileStore):
         self._last_position = 0
 
     async def put(
-        self,
-        tenant: str,
-        file: File,
-        content: FileContents,
-        *,
-        max_bytes: int | None = None,
-        max_files: int | None = None,
+        self, tenant: str, file: File, content: FileContents, limits: FileLimits = NO_LIMITS
     ) -> bool:
         self._check()
         count, stored_bytes = self.totals(tenant)
-        if exceeds(count + 1, max_files) or exceeds(stored_bytes + file.bytes, max_bytes):
+        if not limits.allow(count + 1, stored_bytes + file.bytes):
             return False
         self._last_position += 1
         self._files[(tenant, file.id)] = _FileRow(

@@ -19,6 +19,7 @@ from antiphon.errors import RunError, SetupError
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.store import open_store
 from antiphon.store.common.sql import migrations, queries
+from antiphon.store.files import FileLimits
 from antiphon.store.postgres.pool import index_key
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append, ClaimQuery, Reservation, RunEnd
@@ -411,7 +412,7 @@ async def test_two_servers_together_do_not_exceed_a_quota(database: Postgres) ->
                     for n in range(6)
                 ],
                 [
-                    store.files.put("t", make_file(f"{number}{n}"), b"x", max_files=3)
+                    store.files.put("t", make_file(f"{number}{n}"), b"x", FileLimits(max_files=3))
                     for number, store in enumerate(stores)
                     for n in range(6)
                 ],
