@@ -4,16 +4,16 @@ type, bounds, default and help text."""
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 
+from . import groups
 from .folders import cache_folder, data_folder
 from .keys import ApiKey
 from .model import DEFAULT_MODEL, Model
-from .options import AUTO_SWITCH, Switch, declare
+from .options import AUTO_SWITCH, Switch
 from .tables import (
     ChatSettings,
     FileSearchSettings,
@@ -28,15 +28,6 @@ from .tables import (
 from .tenants import Tenant
 
 __all__ = ["Settings"]
-
-_server = partial(declare, group="Server")
-_models = partial(declare, group="Models")
-_storage = partial(declare, group="Storage")
-_access = partial(declare, group="Access")
-_limits = partial(declare, group="Limits")
-_fetching = partial(declare, group="Fetching")
-_tools = partial(declare, group="Tools")
-_answers = partial(declare, group="Responses")
 
 
 def _spare_cores() -> int:
@@ -58,14 +49,14 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     host: Annotated[
         str,
-        _server(
+        groups.server(
             "IP address or host name at which the server listens. `0.0.0.0` and `::`: all "
             "addresses of the machine."
         ),
     ] = "127.0.0.1"
     port: Annotated[
         int,
-        _server(
+        groups.server(
             (
                 "Port at which the server listens. 0: the operating system chooses a free port. "
                 "Commands such as `antiphon chat` connect to this port."
@@ -76,7 +67,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 8000
     workers: Annotated[
         int,
-        _server(
+        groups.server(
             (
                 "Number of processes that accept requests at `port`. Several processes use "
                 "several CPU cores. They need a store in SQLite or PostgreSQL, which they share. "
@@ -88,7 +79,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 1
     cors_origins: Annotated[
         tuple[str, ...],
-        _server(
+        groups.server(
             "Origins of web pages, such as `https://app.example.com`, that may call the "
             'server from a browser (CORS). "*": all origins. Empty: only the web page of the '
             "server."
@@ -96,7 +87,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = ()
     drain_s: Annotated[
         float,
-        _server(
+        groups.server(
             (
                 "Time in seconds that running requests get to finish when the server stops. A "
                 "request that needs more time fails. A background run that needs more time "
@@ -107,7 +98,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 30
     lease_s: Annotated[
         float,
-        _server(
+        groups.server(
             (
                 "Lease on background runs, in seconds. If a server sends no heartbeat to the "
                 "store for this time, other servers on the same store take over its background "
@@ -118,7 +109,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 5
     replica_url: Annotated[
         str | None,
-        _server(
+        groups.server(
             "URL at which other servers on the same PostgreSQL store can reach this server, "
             "such as `http://10.0.0.3:8000`. Through it, they use the containers of this "
             "server. Unset: the address in `host`. If that is `0.0.0.0` or `::`, other "
@@ -127,7 +118,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     replica_secret: Annotated[
         str | None,
-        _server(
+        groups.server(
             (
                 "Secret with which servers on the same store sign their calls to each other. It "
                 "must be the same for all these servers. Unset: a secret that Antiphon creates "
@@ -139,35 +130,35 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     metrics: Annotated[
         Literal["loopback", "everybody", "nobody"],
-        _server(
+        groups.server(
             'Who may read `/metrics` without an API key. "loopback": clients on the same '
             'machine. "everybody": all clients. "nobody": no client.'
         ),
     ] = "loopback"
     metrics_export: Annotated[
         Literal["off", "otlp"],
-        _server(
+        groups.server(
             '"otlp": also send OpenTelemetry metrics about generative AI to the collector at '
             "`otlp_endpoint`. Needs the extra `otel`."
         ),
     ] = "off"
     ui: Annotated[
         Literal["auto", "on", "off"],
-        _server(
+        groups.server(
             "Whether the server has its web page at `/`, with a chat for the browser. "
             '"auto": only if `host` is a loopback address. See ui.md.'
         ),
     ] = "auto"
     traces: Annotated[
         Literal["off", "otlp"],
-        _server(
+        groups.server(
             '"otlp": send OpenTelemetry traces to the collector at `otlp_endpoint`. Needs '
             "the extra `otel`."
         ),
     ] = "off"
     otlp_endpoint: Annotated[
         str | None,
-        _server(
+        groups.server(
             "Base URL of the OpenTelemetry collector (OTLP over HTTP). Unset: the "
             "environment variable `OTEL_EXPORTER_OTLP_ENDPOINT`. If that is not set either: "
             "`http://localhost:4318`."
@@ -175,24 +166,24 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     trace_content: Annotated[
         bool,
-        _server(
+        groups.server(
             "Include the texts of prompts and answers in traces. false: traces contain "
             "times, names, ids and token counts, but no such texts."
         ),
     ] = False
     log_format: Annotated[
         Literal["human", "json"],
-        _server(
+        groups.server(
             "Format of the log: text for people (`human`), or one JSON object per line (`json`)."
         ),
     ] = "human"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        _server("Lowest level of the messages that are logged."),
+        groups.server("Lowest level of the messages that are logged."),
     ] = "info"
     stall_log_ms: Annotated[
         int,
-        _server(
+        groups.server(
             (
                 "Time in milliseconds. If the event loop is blocked for longer, the server logs "
                 "the stack of the blocking code and increments `antiphon_loop_stalls_total`. A "
@@ -204,7 +195,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     models: Annotated[
         dict[str, Model],
-        _models(
+        groups.models(
             (
                 "Models to serve: `[models.NAME]` tables in the file, or `NAME=SOURCE` separated "
                 "by commas in the environment variable. If the command line names models, only "
@@ -217,26 +208,26 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = field(default_factory=lambda: {DEFAULT_MODEL: Model(source=DEFAULT_MODEL)})
     default_model: Annotated[
         str | None,
-        _models(
+        groups.models(
             "Name of the model for requests that name no model. Unset: the first model in "
             "the settings that is neither for embeddings nor for reranking."
         ),
     ] = None
     threads: Annotated[
         int,
-        _models(
+        groups.models(
             "Number of CPU threads for each model whose own setting `threads` is not set.",
             default="all cores but one",
             ge=1,
         ),
     ] = field(default_factory=_spare_cores)
     cache_dir: Annotated[
-        Path, _models("Folder for downloaded models.", default="~/.cache/antiphon/models")
+        Path, groups.models("Folder for downloaded models.", default="~/.cache/antiphon/models")
     ] = field(default_factory=lambda: cache_folder() / "models")
 
     model_memory_mb: Annotated[
         int,
-        _models(
+        groups.models(
             (
                 "Limit in MiB for the estimated memory of all loaded models together. If a "
                 "request needs a model that does not fit, the least recently used models are "
@@ -248,7 +239,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     formats_dir: Annotated[
         Path | None,
-        _models(
+        groups.models(
             "Folder with your own model formats: `*.toml` files that describe how a model "
             "writes tool calls and reasoning. See models.md."
         ),
@@ -256,7 +247,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     store: Annotated[
         str,
-        _storage(
+        groups.storage(
             (
                 "Store for responses and all other data: the path of a SQLite file, `memory:` "
                 "(a temporary file, lost when the server stops), `postgresql://…` (several "
@@ -267,7 +258,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = field(default_factory=lambda: str(data_folder() / "responses.db"))
     store_connections: Annotated[
         int,
-        _storage(
+        groups.storage(
             (
                 "Maximum number of connections of each process to PostgreSQL. One more "
                 "connection receives notifications."
@@ -278,7 +269,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 10
     store_listen_url: Annotated[
         str | None,
-        _storage(
+        groups.storage(
             (
                 "URL of the same PostgreSQL database for the connection that receives "
                 "notifications. Needed if the URL in `store` leads to a connection pooler in "
@@ -289,7 +280,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     bus: Annotated[
         str | None,
-        _storage(
+        groups.storage(
             (
                 "Message bus that sends new events of background runs to other processes on the "
                 "same PostgreSQL store: `redis://HOST:PORT` for Redis or Valkey, `rediss://` with "
@@ -300,7 +291,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     files: Annotated[
         str,
-        _storage(
+        groups.storage(
             (
                 "Where the contents of uploaded files are stored: in the store (`store`), "
                 "in object storage (`s3://BUCKET/PREFIX`, also `gs://` and `az://`) or in a "
@@ -311,7 +302,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = "store"
     files_options: Annotated[
         dict[str, str],
-        _storage(
+        groups.storage(
             (
                 "Options of the object storage, such as `endpoint`, `region`, "
                 "`access_key_id` and `secret_access_key`. A value `$NAME` is replaced by "
@@ -325,7 +316,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
     files_encrypted: Annotated[
         bool,
-        _storage(
+        groups.storage(
             "Encrypt contents before they are written to the object storage or folder in "
             "`files`, with the first key in `encryption_keys`. Contents that are there "
             "already do not change."
@@ -333,7 +324,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = False
     response_blob_bytes: Annotated[
         int,
-        _storage(
+        groups.storage(
             (
                 "If the input, output and token ids of a response together have at least this "
                 "number of bytes, they are stored where `files` says, and not in PostgreSQL. Has "
@@ -345,7 +336,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 1 << 20
     files_signed_urls_s: Annotated[
         int,
-        _storage(
+        groups.storage(
             (
                 "Lifetime in seconds of signed URLs of the object storage. Downloads of "
                 "unencrypted files of up to 8 MiB are redirected to such URLs. 0: all downloads "
@@ -357,7 +348,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 0
     vectors: Annotated[
         Literal["exact", "pgvector"],
-        _storage(
+        groups.storage(
             "How vector stores find the vectors nearest to a query. exact: the process compares "
             "the query with all vectors. pgvector: an extension of PostgreSQL searches them, for "
             "vector stores of more than 100,000 chunks. See file-search.md."
@@ -365,7 +356,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = "exact"
     prompts_dir: Annotated[
         Path,
-        _storage(
+        groups.storage(
             (
                 "Folder with stored prompts, which all tenants share. The file of a prompt "
                 "is `ID/VERSION.toml`."
@@ -377,7 +368,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     webhook: WebhookSettings = WebhookSettings()
     keys: Annotated[
         tuple[ApiKey, ...],
-        _access(
+        groups.access(
             (
                 "API keys: `[[keys]]` tables in the file, or `TENANT=SHA256` separated by commas "
                 "in the environment variable. If there are none and `stored_keys` is false, "
@@ -389,7 +380,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = ()
     stored_keys: Annotated[
         bool,
-        _access(
+        groups.access(
             "Also accept API keys from the store. Operators can create, rotate and revoke "
             "them while the server runs. Every request then needs a key, even if there is no "
             "key yet."
@@ -397,7 +388,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = False
     tenants: Annotated[
         dict[str, Tenant],
-        _access(
+        groups.access(
             "Quotas and limits of individual tenants: `[tenants.NAME]` tables.",
             flag=None,
             kind="tables [tenants.NAME]",
@@ -405,7 +396,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
     keep_prefixes: Annotated[
         Literal["auto", "memory", "disk"],
-        _models(
+        groups.models(
             "Where `llama` keeps the states of prompts that other prompts have displaced (see "
             "engines.md). `memory`: only in main memory. `disk`: also in files, so that stored "
             "conversations continue without delay after a restart. `auto`: `disk` if the store is "
@@ -415,7 +406,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = "auto"
     keep_prefixes_mb: Annotated[
         int,
-        _models(
+        groups.models(
             "Disk space in MiB for the states of each model. A state that takes more than a "
             "quarter of it is not written. 0: none.",
             ge=0,
@@ -423,7 +414,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 2048
     share_prefix_cache: Annotated[
         bool | None,
-        _access(
+        groups.access(
             "Let tenants share the prefix caches of engines. This is faster if the prompts "
             "of several tenants have the same beginning. But `cached_tokens` and response "
             "times then reveal whether another tenant has sent this beginning. Unset: true "
@@ -432,7 +423,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     encryption_keys: Annotated[
         tuple[str, ...],
-        _access(
+        groups.access(
             (
                 "Keys that encrypt data which clients keep and send back, such as reasoning and "
                 "compacted conversations. Each is `ID:SECRET`, with a secret of 32 bytes in "
@@ -445,14 +436,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = ()
     prompt_editors: Annotated[
         tuple[str, ...],
-        _access(
+        groups.access(
             "Names of the API keys that may read and change stored prompts. If the server "
             "needs no API keys, every client on the same machine may do this."
         ),
     ] = ()
     operators: Annotated[
         tuple[str, ...],
-        _access(
+        groups.access(
             "Names of the API keys that may manage the running server: its models, its "
             "stored API keys and the data of tenants. They may also read the settings, the "
             "audit log and the usage of all tenants. If the server needs no API keys, every "
@@ -461,7 +452,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = ()
     allow_unauthenticated: Annotated[
         bool,
-        _access(
+        groups.access(
             "Allow a server that needs no API keys to listen at an address that other "
             "machines can reach. false: such a server starts only if `host` is a loopback "
             "address."
@@ -469,7 +460,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = False
     allowed_hosts: Annotated[
         tuple[str, ...],
-        _access(
+        groups.access(
             "Host names that the `Host` header may contain in requests that come from the "
             "same machine and need no API key. `localhost` and IP addresses are always "
             'allowed. "*": all names. This check prevents DNS rebinding.'
@@ -477,7 +468,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = ()
     requests_per_minute: Annotated[
         int,
-        _access(
+        groups.access(
             (
                 "Maximum number of requests per minute for each API key that has no limit of its "
                 "own. If the server needs no API keys: for all clients together. 0: no limit."
@@ -488,7 +479,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     max_body_bytes: Annotated[
         int,
-        _limits(
+        groups.limits(
             (
                 "Maximum size of a request body in bytes. Uploaded files have another limit, "
                 "`max_file_bytes`."
@@ -498,7 +489,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 64 * 2**20
     max_file_bytes: Annotated[
         int,
-        _limits(
+        groups.limits(
             (
                 "Maximum size in bytes of an uploaded file, and of a file that the server "
                 "fetches from a URL."
@@ -508,7 +499,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 64 * 2**20
     max_responses: Annotated[
         int,
-        _limits(
+        groups.limits(
             (
                 "Maximum number of stored responses of a tenant. If it is reached, new "
                 "responses are refused. (`retention.responses` deletes old responses "
@@ -519,7 +510,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 0
     max_responses_bytes: Annotated[
         int,
-        _limits(
+        groups.limits(
             (
                 "Maximum total size in bytes of the stored responses of a tenant. If it is "
                 "reached, new responses are refused. 0: no limit."
@@ -528,11 +519,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     max_files: Annotated[
-        int, _limits("Maximum number of files of a tenant. 0: no limit.", ge=0)
+        int, groups.limits("Maximum number of files of a tenant. 0: no limit.", ge=0)
     ] = 100_000
     max_files_bytes: Annotated[
         int,
-        _limits(
+        groups.limits(
             (
                 "Maximum total size in bytes of a tenant's files. The same limit applies "
                 "separately to its pending uploads and to its skills. 0: no limit."
@@ -541,19 +532,21 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = 10 * 2**30
     max_vector_stores: Annotated[
-        int, _limits("Maximum number of vector stores of a tenant. 0: no limit.", ge=0)
+        int, groups.limits("Maximum number of vector stores of a tenant. 0: no limit.", ge=0)
     ] = 10_000
     max_containers: Annotated[
-        int, _limits("Maximum number of active containers of a tenant. 0: no limit.", ge=0)
+        int, groups.limits("Maximum number of active containers of a tenant. 0: no limit.", ge=0)
     ] = 16
-    max_items: Annotated[int, _limits("Maximum number of input items in a request.", ge=1)] = 10_000
-    max_tools: Annotated[int, _limits("Maximum number of tools in a request.", ge=1)] = 1_024
+    max_items: Annotated[
+        int, groups.limits("Maximum number of input items in a request.", ge=1)
+    ] = 10_000
+    max_tools: Annotated[int, groups.limits("Maximum number of tools in a request.", ge=1)] = 1_024
     max_nesting: Annotated[
-        int, _limits("Maximum nesting depth of the JSON in a request body.", ge=8, le=400)
+        int, groups.limits("Maximum nesting depth of the JSON in a request body.", ge=8, le=400)
     ] = 64
     max_concurrent_requests: Annotated[
         int,
-        _limits(
+        groups.limits(
             (
                 "Maximum number of requests to models that are processed at the same time. "
                 "Further requests wait in a queue."
@@ -563,7 +556,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 256
     max_background_runs: Annotated[
         int,
-        _limits(
+        groups.limits(
             (
                 "Maximum number of background runs that this server executes at the same time. "
                 "Further runs are queued."
@@ -573,7 +566,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 64
     max_connections_per_address: Annotated[
         int,
-        _limits(
+        groups.limits(
             (
                 "Maximum number of open connections from one IP address to one process of the "
                 "server. Loopback addresses are not limited. Increase it if many clients use the "
@@ -584,7 +577,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 2048
     max_queued_requests: Annotated[
         int,
-        _limits(
+        groups.limits(
             (
                 "Maximum number of requests that wait because `max_concurrent_requests` is "
                 "reached. If there are more, requests are answered with HTTP status 429."
@@ -594,7 +587,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 1024
     max_tenant_share: Annotated[
         float,
-        _limits(
+        groups.limits(
             (
                 "Largest share of `max_concurrent_requests` and of `max_background_runs` that "
                 "one tenant may use. The rest stays free for other tenants. Has no effect if "
@@ -607,7 +600,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     fetch_urls: Annotated[
         Switch,
-        _fetching(
+        groups.fetching(
             (
                 "Fetch images and files that requests name by URL. Only public addresses and "
                 "those in `fetch_allowed_networks` are allowed. auto: on if the extra `fetch` is "
@@ -618,7 +611,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = "auto"
     fetch_allowed_networks: Annotated[
         tuple[str, ...],
-        _fetching(
+        groups.fetching(
             "Private addresses and networks from which the server may fetch, in "
             "addition to public addresses. Example: `10.1.0.0/16`."
         ),
@@ -630,7 +623,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     image_generation: ImageGenerationSettings = ImageGenerationSettings()
     tool_options: Annotated[
         dict[str, Any],
-        _tools(
+        groups.tools(
             ("Options of tools from other packages: one table per tool, `[tool_options.NAME]`."),
             flag=None,
             kind="a table",
@@ -640,14 +633,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     file_search: FileSearchSettings = FileSearchSettings()
     max_turns: Annotated[
         int,
-        _tools(
+        groups.tools(
             ("Maximum number of model calls (turns) in one response that uses server-side tools."),
             ge=1,
         ),
     ] = 32
     max_tool_time_s: Annotated[
         float,
-        _tools(
+        groups.tools(
             (
                 "Maximum total time in seconds in which the server-side tool calls of a response "
                 "run. When this time is used up, running calls are stopped. The time in which the "
@@ -658,19 +651,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 0
     on_tool_limit: Annotated[
         Literal["answer", "incomplete"],
-        _tools(
+        groups.tools(
             "What happens when a response reaches `max_turns`, `max_tool_time_s` or the "
             "request's `max_tool_calls`. `answer`: the model answers without further "
             "tool calls. `incomplete`: the response ends as incomplete."
         ),
     ] = "answer"
     tool_timeout_s: Annotated[
-        float, _tools("Timeout in seconds for each call of a server-side tool.", gt=0)
+        float, groups.tools("Timeout in seconds for each call of a server-side tool.", gt=0)
     ] = 300
 
     unavailable_tools: Annotated[
         Literal["ignore", "refuse"],
-        _answers(
+        groups.answers(
             "What happens if a request contains a hosted tool that this server does not run. "
             "`ignore`: the tool is left out of the prompt, and the response names it in "
             "`ignored_tools`. `refuse`: the request is rejected with HTTP status 400."
@@ -678,7 +671,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = "ignore"
     undecryptable_items: Annotated[
         Literal["drop", "refuse"],
-        _answers(
+        groups.answers(
             "What happens if a request contains encrypted items that this server cannot "
             "decrypt. `drop`: they are left out, and the response reports this in "
             "`input_transformations`. `refuse`: the request is rejected with HTTP "
@@ -687,7 +680,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = "drop"
     reasoning_events: Annotated[
         Literal["openai", "open_responses"],
-        _answers(
+        groups.answers(
             "Names of the events with the raw text of reasoning: "
             "`response.reasoning_text.*` (`openai`), or `response.reasoning.*` "
             "(`open_responses`, as in the Open Responses specification)."
@@ -695,7 +688,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = "openai"
     reasoning_summaries: Annotated[
         Literal["excerpt", "model"],
-        _answers(
+        groups.answers(
             "How reasoning summaries (`reasoning.summary`) are made. `excerpt`: they "
             "are the headings and first sentences of the reasoning, and are sent while "
             "the model reasons. `model`: a model (`summary_model`) writes them after "
@@ -704,14 +697,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = "excerpt"
     summary_model: Annotated[
         str | None,
-        _answers(
+        groups.answers(
             'Model that writes reasoning summaries if `reasoning_summaries = "model"`. Unset: '
             "the model that reasoned."
         ),
     ] = None
     keepalive_s: Annotated[
         float,
-        _answers(
+        groups.answers(
             (
                 "Number of seconds without events after which a stream sends a keepalive: a "
                 "`keepalive` event, or an SSE comment if clients would reject the event."
@@ -721,7 +714,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 15
     upstream_start_wait_s: Annotated[
         float,
-        _answers(
+        groups.answers(
             (
                 "Number of seconds for which a stream waits for the first output of the upstream "
                 "before it starts; longer while Antiphon retries a refused request. If the "
@@ -733,7 +726,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 3
     timeout_s: Annotated[
         float,
-        _answers(
+        groups.answers(
             (
                 "Maximum duration of a response in seconds. A response that needs more time "
                 "fails. 0: no limit."

@@ -3,15 +3,15 @@ here with its type, bounds, default and help text."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 
+from . import groups
 from .folders import data_folder
 from .mcp import McpServer
-from .options import AUTO_SWITCH, Switch, declare
+from .options import AUTO_SWITCH, Switch
 
 __all__ = [
     "ChatSettings",
@@ -25,21 +25,16 @@ __all__ = [
     "WebhookSettings",
 ]
 
-_storage = partial(declare, group="Storage")
-_hooks = partial(declare, group="Webhooks")
-_tools = partial(declare, group="Tools")
-_chat = partial(declare, group="Chat")
-
 
 class RetentionSettings(Struct, frozen=True, kw_only=True):
     """How long responses and what belongs to them are kept."""
 
     days: Annotated[
-        float, _storage("Age in days at which responses are deleted. 0: never.", ge=0)
+        float, groups.storage("Age in days at which responses are deleted. 0: never.", ge=0)
     ] = 30
     events_s: Annotated[
         float,
-        _storage(
+        groups.storage(
             (
                 "Number of seconds for which the events of a background run are kept after "
                 "its end, for clients that resume the stream. 0: as long as the response is "
@@ -50,7 +45,7 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
     ] = 3600
     responses: Annotated[
         int,
-        _storage(
+        groups.storage(
             (
                 "Maximum number of stored responses of all tenants together. If there are more, "
                 "the oldest responses of the tenant with the most data are deleted. 0: no limit."
@@ -60,7 +55,7 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
     ] = 0
     bytes: Annotated[
         int,
-        _storage(
+        groups.storage(
             (
                 "Maximum size in bytes of the stored responses of all tenants together. If they "
                 "are larger, the oldest responses of the tenant with the most data are deleted. "
@@ -71,14 +66,14 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
     ] = 0
     usage_days: Annotated[
         float,
-        _storage(
+        groups.storage(
             ("Number of days for which the usage statistics of requests are kept. 0: for ever."),
             ge=0,
         ),
     ] = 400
     audit_days: Annotated[
         float,
-        _storage(
+        groups.storage(
             (
                 "Number of days for which the audit log (who administered the server) is kept. "
                 "0: for ever."
@@ -93,14 +88,14 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
 
     url: Annotated[
         str | None,
-        _hooks(
+        groups.webhooks(
             "URL to which the server sends a webhook when a background response ends. It "
             "must begin with `https://`. Unset: no webhooks."
         ),
     ] = None
     secrets: Annotated[
         tuple[str, ...],
-        _hooks(
+        groups.webhooks(
             (
                 "Secrets with which webhooks are signed, required for webhooks: `whsec_` "
                 "followed by 24 to 64 bytes in base64. During a rotation, set the new and the "
@@ -112,7 +107,9 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
     ] = ()
     allow_private: Annotated[
         bool,
-        _hooks("Allow a private address in `webhook.url`, and `http://` instead of `https://`."),
+        groups.webhooks(
+            "Allow a private address in `webhook.url`, and `http://` instead of `https://`."
+        ),
     ] = False
 
 
@@ -121,7 +118,7 @@ class SandboxSettings(Struct, frozen=True, kw_only=True):
 
     kind: Annotated[
         str,
-        _tools(
+        groups.tools(
             (
                 "Sandbox for code that models write (`code_interpreter`, `shell`). auto: "
                 "bubblewrap, which needs Linux with unprivileged user namespaces; if it does not "
@@ -134,35 +131,37 @@ class SandboxSettings(Struct, frozen=True, kw_only=True):
     ] = "auto"
     warm_pool: Annotated[
         str,
-        _tools(
+        groups.tools(
             "If `sandbox.kind` is kubernetes: name of the SandboxWarmPool from which "
             "containers are taken."
         ),
     ] = "antiphon"
     namespace: Annotated[
         str | None,
-        _tools(
+        groups.tools(
             "Kubernetes namespace of the SandboxWarmPool. Unset: the namespace of the "
             "service account."
         ),
     ] = None
     router: Annotated[
         str | None,
-        _tools(
+        groups.tools(
             "URL of agent-sandbox's router, which forwards requests to the pods. Unset: "
             "requests go directly to the addresses of the pods."
         ),
     ] = None
-    kubernetes_url: Annotated[str, _tools("URL of the Kubernetes API.")] = (
+    kubernetes_url: Annotated[str, groups.tools("URL of the Kubernetes API.")] = (
         "https://kubernetes.default.svc"
     )
     kubernetes_credentials: Annotated[
         Path,
-        _tools("Folder with the files `token`, `ca.crt` and `namespace` of a service account."),
+        groups.tools(
+            "Folder with the files `token`, `ca.crt` and `namespace` of a service account."
+        ),
     ] = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     python: Annotated[
         Path | None,
-        _tools(
+        groups.tools(
             "Python interpreter that runs code in bubblewrap's sandbox, for example the "
             "interpreter of a virtual environment. The code can import the packages of this "
             "interpreter. Unset: the system's Python."
@@ -170,14 +169,14 @@ class SandboxSettings(Struct, frozen=True, kw_only=True):
     ] = None
     memory: Annotated[
         Literal["1g", "4g", "16g", "64g"],
-        _tools(
+        groups.tools(
             "Largest `memory_limit` that a request may set for a container. A container "
             "without `memory_limit` has 1g."
         ),
     ] = "1g"
     disk_mb: Annotated[
         int,
-        _tools(
+        groups.tools(
             (
                 "Size in MiB of a container's folder `/mnt/data`. `/tmp` has additional space of "
                 "the same size. Both are in memory."
@@ -187,13 +186,13 @@ class SandboxSettings(Struct, frozen=True, kw_only=True):
     ] = 256
     processes: Annotated[
         int,
-        _tools(
+        groups.tools(
             "Maximum number of processes and threads in a container of bubblewrap.", ge=8, le=32_768
         ),
     ] = 128
     idle_s: Annotated[
         float,
-        _tools(
+        groups.tools(
             (
                 "Number of seconds without use after which a container expires. Requests may set "
                 "a shorter time (`expires_after`)."
@@ -203,7 +202,7 @@ class SandboxSettings(Struct, frozen=True, kw_only=True):
     ] = 1200
     pool: Annotated[
         int,
-        _tools(
+        groups.tools(
             (
                 "Number of bubblewrap sandboxes that are started in advance, so that a new "
                 "container starts immediately. 0: none."
@@ -213,7 +212,7 @@ class SandboxSettings(Struct, frozen=True, kw_only=True):
     ] = 1
     domains: Annotated[
         tuple[str, ...],
-        _tools(
+        groups.tools(
             "Domains to which containers may connect, if a request allows it "
             "(`network_policy` of type `allowlist`). Connections go through a proxy of "
             "the server. `*`: all domains. Empty: containers have no network. See "
@@ -221,7 +220,8 @@ class SandboxSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     code_timeout_s: Annotated[
-        float, _tools("Timeout in seconds for each execution of code or of a shell command.", gt=0)
+        float,
+        groups.tools("Timeout in seconds for each execution of code or of a shell command.", gt=0),
     ] = 60
 
 
@@ -230,7 +230,7 @@ class ProgramSettings(Struct, frozen=True, kw_only=True):
 
     enabled: Annotated[
         Switch,
-        _tools(
+        groups.tools(
             (
                 "Let models write programs that call tools (`programmatic_tool_calling`). "
                 "auto: on if the extra `programs` is installed. Programs run in "
@@ -242,7 +242,7 @@ class ProgramSettings(Struct, frozen=True, kw_only=True):
     ] = "auto"
     cpu_timeout_s: Annotated[
         float,
-        _tools(
+        groups.tools(
             (
                 "Maximum computing time of a program in seconds. The time in which the program "
                 "waits for tool calls does not count."
@@ -250,9 +250,9 @@ class ProgramSettings(Struct, frozen=True, kw_only=True):
             gt=0,
         ),
     ] = 5
-    memory_mb: Annotated[int, _tools("Memory limit of a program in MiB.", ge=8, le=2048)] = 64
+    memory_mb: Annotated[int, groups.tools("Memory limit of a program in MiB.", ge=8, le=2048)] = 64
     max_calls: Annotated[
-        int, _tools("Maximum number of tool calls that one program may make.", ge=1)
+        int, groups.tools("Maximum number of tool calls that one program may make.", ge=1)
     ] = 128
 
 
@@ -261,7 +261,7 @@ class WebSearchSettings(Struct, frozen=True, kw_only=True):
 
     engine: Annotated[
         Literal["index", "ddgs", "exa", "tavily", "brave", "you", "searxng", "off"],
-        _tools(
+        groups.tools(
             "Backend of the tool `web_search`: a search engine, or `index` for the local "
             "index, which the command `antiphon index add` creates. off, or `index` without "
             "an index: the tool is unavailable.",
@@ -270,18 +270,20 @@ class WebSearchSettings(Struct, frozen=True, kw_only=True):
     ] = "index"
     index: Annotated[
         Path,
-        _tools("File of the local web search index.", default="~/.local/share/antiphon/web.db"),
+        groups.tools(
+            "File of the local web search index.", default="~/.local/share/antiphon/web.db"
+        ),
     ] = field(default_factory=lambda: data_folder() / "web.db")
     url: Annotated[
         str | None,
-        _tools(
+        groups.tools(
             "URL of the search engine's API. Required for searxng; no effect for ddgs. "
             "Unset: the public URL of the search engine."
         ),
     ] = None
     key: Annotated[
         str | None,
-        _tools(
+        groups.tools(
             "API key of the search engine. Required for exa, tavily, brave and you.",
             flag=None,
             secret=True,
@@ -294,22 +296,24 @@ class ImageGenerationSettings(Struct, frozen=True, kw_only=True):
 
     url: Annotated[
         str | None,
-        _tools(
+        groups.tools(
             "Base URL of a server with OpenAI's Images API, such as "
             "`http://127.0.0.1:9000/v1`. Unset: the tool is unavailable."
         ),
     ] = None
-    key: Annotated[str | None, _tools("API key of the Images API.", flag=None, secret=True)] = None
+    key: Annotated[
+        str | None, groups.tools("API key of the Images API.", flag=None, secret=True)
+    ] = None
     model: Annotated[
         str | None,
-        _tools(
+        groups.tools(
             "Default image model, by its name at the Images API. Unset: the Images API chooses "
             "the model."
         ),
     ] = None
     models: Annotated[
         dict[str, str],
-        _tools(
+        groups.tools(
             (
                 "Other values that requests may set in the tool's field `model`: value in the "
                 "request → image model."
@@ -320,24 +324,24 @@ class ImageGenerationSettings(Struct, frozen=True, kw_only=True):
     ] = {}
     options: Annotated[
         dict[str, Any],
-        _tools(
+        groups.tools(
             "Additional options of the Images API; see image-generation.md.",
             flag=None,
             kind="a table",
         ),
     ] = {}
     max_pixels: Annotated[
-        int, _tools("Maximum number of pixels of an image that a request asks for.", ge=1)
+        int, groups.tools("Maximum number of pixels of an image that a request asks for.", ge=1)
     ] = 4 * 2**20
     max_bytes: Annotated[
         int,
-        _tools(
+        groups.tools(
             "Maximum size in bytes of each generated image, and of each image that is edited.", ge=1
         ),
     ] = 32 * 2**20
     parallel: Annotated[
         int,
-        _tools(
+        groups.tools(
             ("Maximum number of images that are generated at the same time. Further images wait."),
             ge=1,
         ),
@@ -349,7 +353,7 @@ class McpSettings(Struct, frozen=True, kw_only=True):
 
     enabled: Annotated[
         Switch,
-        _tools(
+        groups.tools(
             "Call tools of MCP servers. auto: on if the extra `mcp` is installed.",
             kind=AUTO_SWITCH,
             main=True,
@@ -357,7 +361,7 @@ class McpSettings(Struct, frozen=True, kw_only=True):
     ] = "auto"
     servers: Annotated[
         dict[str, McpServer],
-        _tools(
+        groups.tools(
             "MCP servers that requests may use by name: `[mcp.servers.NAME]` tables.",
             flag=None,
             kind="tables [mcp.servers.NAME]",
@@ -365,14 +369,14 @@ class McpSettings(Struct, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
     urls: Annotated[
         bool,
-        _tools(
+        groups.tools(
             "Allow requests to name MCP servers by URL (`server_url`). The servers must have "
             "public addresses, or addresses in `mcp.allowed_networks`."
         ),
     ] = True
     allowed_networks: Annotated[
         tuple[str, ...],
-        _tools(
+        groups.tools(
             "Private addresses and networks that are allowed for MCP servers in "
             "requests (`server_url`), in addition to public addresses. Example: "
             "`127.0.0.1`."
@@ -380,7 +384,7 @@ class McpSettings(Struct, frozen=True, kw_only=True):
     ] = ()
     unreachable: Annotated[
         Literal["fail", "continue"],
-        _tools(
+        groups.tools(
             "What happens if the tools of an MCP server cannot be listed. `fail`: the "
             "response ends with an error (HTTP status 424), as in OpenAI's API. "
             "`continue`: the model answers without these tools."
@@ -388,14 +392,16 @@ class McpSettings(Struct, frozen=True, kw_only=True):
     ] = "fail"
     connect_s: Annotated[
         float,
-        _tools("Timeout in seconds for connecting to an MCP server and opening a session.", gt=0),
+        groups.tools(
+            "Timeout in seconds for connecting to an MCP server and opening a session.", gt=0
+        ),
     ] = 20
-    call_s: Annotated[float, _tools("Timeout in seconds for each call to an MCP server.", gt=0)] = (
-        120
-    )
+    call_s: Annotated[
+        float, groups.tools("Timeout in seconds for each call to an MCP server.", gt=0)
+    ] = 120
     idle_s: Annotated[
         float,
-        _tools(
+        groups.tools(
             (
                 "Number of seconds for which an MCP session stays open after its last use. 0: it "
                 "is closed at once."
@@ -405,7 +411,7 @@ class McpSettings(Struct, frozen=True, kw_only=True):
     ] = 300
     max_sessions: Annotated[
         int,
-        _tools(
+        groups.tools(
             (
                 "Maximum number of open MCP sessions of a process. If there are more, unused "
                 "sessions are closed, beginning with those of the tenant that has the most. "
@@ -421,7 +427,7 @@ class FileSearchSettings(Struct, frozen=True, kw_only=True):
 
     enabled: Annotated[
         bool,
-        _tools(
+        groups.tools(
             "Run the tool `file_search`, which searches in this server's vector stores. "
             "false: the tool is unavailable.",
             main=True,
@@ -429,7 +435,7 @@ class FileSearchSettings(Struct, frozen=True, kw_only=True):
     ] = True
     embeddings: Annotated[
         str,
-        _tools(
+        groups.tools(
             (
                 "Name of a served embedding model for semantic search in vector stores. auto: "
                 "the model of the extra `embeddings`; if the extra is not installed, the same as "
@@ -440,7 +446,7 @@ class FileSearchSettings(Struct, frozen=True, kw_only=True):
     ] = "auto"
     reranker: Annotated[
         str,
-        _tools(
+        groups.tools(
             (
                 "Name of a served reranking model that reorders the results of searches in "
                 "vector stores. Requests can name another `ranker`. off: no model reorders the "
@@ -456,7 +462,7 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
 
     url: Annotated[
         str | None,
-        _chat(
+        groups.chat(
             (
                 "URL of the server to which commands such as `antiphon chat` connect. Unset: the "
                 "address in `host` and `port` or, if no server runs there, the server that such "
@@ -467,7 +473,7 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
     ] = None
     model: Annotated[
         str | None,
-        _chat(
+        groups.chat(
             (
                 "Name of the model for `antiphon chat` and `antiphon launch`. Unset: `chat` uses "
                 "the server's default model, `launch` the first model that the server lists."
@@ -477,7 +483,7 @@ class ChatSettings(Struct, frozen=True, kw_only=True):
     ] = None
     key: Annotated[
         str | None,
-        _chat(
+        groups.chat(
             "API key that commands such as `antiphon chat` send to the server.",
             flag="--key",
             secret=True,
