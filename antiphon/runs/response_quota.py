@@ -47,11 +47,6 @@ class ResponseQuota:
         ``reserve`` before it generates a response for the tenant."""
         return self._tenants.for_tenant(tenant).limits_responses
 
-    @property
-    def open_count(self) -> int:
-        """Number of responses whose reservations have not ended, as far as this server knows."""
-        return len(self._attempts)
-
     async def reserve(self, tenant: str, response_id: str) -> Callable[[], Awaitable[None]]:
         """Reserve room for a response in the tenant's quota of stored responses. Return a function
         that ends the reservation. Call the function when the response has been stored, or when it

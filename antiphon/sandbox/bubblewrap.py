@@ -183,11 +183,6 @@ class Bubblewrap:
         self._filling = BackgroundTasks("pool of boxes")
         self._is_closed = False
 
-    @property
-    def ready_count(self) -> int:
-        """Number of boxes that were started before a request needs them."""
-        return len(self._pool)
-
     async def check(self) -> str:
         """Start a box to test whether boxes work. Return the version of its Python interpreter.
 

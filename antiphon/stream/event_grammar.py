@@ -272,11 +272,6 @@ class Checker:
         self._ids: set[str] = set()
         self._response_id: str | None = None
 
-    @property
-    def is_ended(self) -> bool:
-        """Whether the terminal event has been read."""
-        return self._state == "ended"
-
     def feed(self, event: ev.Event) -> None:
         """Check the next event."""
         name = _name(event)

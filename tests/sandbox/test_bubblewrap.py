@@ -164,21 +164,27 @@ async def test_dead_box_raises_tool_error() -> None:
         assert not box.is_alive
 
 
+def child_processes() -> set[str]:
+    lists = Path("/proc/self/task").glob("*/children")
+    return {pid for each in lists for pid in each.read_text().split()}
+
+
 async def test_pool_keeps_one_box_ready() -> None:
+    others = child_processes()
     pooled = await sandbox(pool=1)
     box = await pooled.open(SMALL)
     other = await pooled.open(Limits(memory_bytes=128 << 20, disk_bytes=4 << 20))
     try:
         assert await run(box, "1") == "1\n" and await run(other, "2") == "2\n"
         async with asyncio.timeout(60):
-            while pooled.ready_count == 0:
+            while len(child_processes() - others) < 3:
                 await asyncio.sleep(0.01)
-        assert pooled.ready_count == 1
+        assert len(child_processes() - others) == 3
     finally:
         await box.close()
         await other.close()
         await pooled.close()
-    assert pooled.ready_count == 0
+    assert not child_processes() - others
 
 
 async def test_missing_parts_are_reported_in_one_line(

@@ -145,11 +145,6 @@ class SessionPool:
         self._closing = BackgroundTasks("end of an MCP session")
         self._connector: McpConnector | None = None
 
-    @property
-    def session_count(self) -> int:
-        """The number of open sessions."""
-        return sum(1 for entry in self._entries.values() if entry.session is not None)
-
     async def call(self, key: SessionKey, operation: Callable[[Client], Awaitable[R]]) -> R:
         """Run ``operation`` with the client of the session, and return the result of the operation.
 

@@ -176,7 +176,13 @@ class Router:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope.get("path", "")
         authorization = dict(scope.get("headers", ())).get(b"authorization", b"")
-        if path in ("/sse", "/messages/"):
+        if path == "/sse":
+            log_call("session begins")
+            try:
+                await self.events(scope, receive, send)
+            finally:
+                log_call("session ends")
+        elif path == "/messages/":
             await self.events(scope, receive, send)
         elif path == "/broken":
             await answer(send, 503)

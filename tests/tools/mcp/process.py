@@ -26,6 +26,16 @@ class Toys:
     def log(self) -> list[str]:
         return self._log.read_text().splitlines() if self._log.exists() else []
 
+    @property
+    def sse(self) -> str:
+        """The address at which each session has a connection of its own."""
+        return f"{self.root}/sse"
+
+    @property
+    def session_count(self) -> int:
+        """The number of open sessions at ``sse``."""
+        return self.log.count("session begins") - self.log.count("session ends")
+
 
 @contextmanager
 def run_server(log: Path, port: int = 0) -> Iterator[Toys]:
