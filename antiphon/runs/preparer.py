@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply
 from antiphon.backends.catalog import CatalogModel
 from antiphon.backends.tracing import TracedBackend
+from antiphon.errors import NotFound
 from antiphon.inference.conversation import Conversation, Options, PromptTokens
 from antiphon.runs.history.chain_cache import ChainCache
-from antiphon.runs.history.context import ConversationContext, load_context
+from antiphon.runs.history.context import ConversationContext, find_chain, load_context
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.history.visible_history import build_visible_history
@@ -25,6 +26,7 @@ from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.replies.reasoning_excerpt import ExcerptedReply
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
 from antiphon.runs.request.attachments import Attachments
+from antiphon.runs.request.cache_diagnostics import CacheComparison, compare_prompts
 from antiphon.runs.request.ignored_tools import IgnoredToolLog
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.mcp_approvals import (
@@ -56,6 +58,7 @@ from antiphon.wire.items import (
     Message,
 )
 from antiphon.wire.request import CreateResponse, InputTokensRequest
+from antiphon.wire.request_options import ComparisonNotFound
 from antiphon.wire.response import Response, Usage
 from antiphon.wire.tools import Custom, Function
 
@@ -227,12 +230,13 @@ class Preparer:
         except BaseException:
             await release_approvals(self._store, tenant, response_id, claimed)
             raise
+        response = self._initial_response(request, model, response_id, context, tools)
         return PreparedRequest(
             request=request,
             model=model,
             context=context,
             reply=reply,
-            response=self._initial_response(request, model, response_id, context, tools),
+            response=await self._diagnosed(response, tenant, model, context, reply, session_chains),
             ignored_tools=tuple(each.type for each in tools.ignored_tools),
             trace=trace,
         )
@@ -435,6 +439,38 @@ class Preparer:
             items = (instructions, *context.prompt_items) if text else context.prompt_items
             response = replace(response, instructions=items)
         return response
+
+    async def _diagnosed(
+        self,
+        response: Response,
+        tenant: str,
+        model: CatalogModel,
+        context: ConversationContext,
+        reply: Reply,
+        session_chains: SessionChains | None,
+    ) -> Response:
+        """Return the response with its cache diagnostics, if the request asks for them: a
+        comparison of the prompt with that of an earlier response."""
+        earlier = response.prompt_cache_options.comparison_response_id
+        if earlier is UNSET:
+            return response
+        chain = await find_chain(self._chains, tenant, earlier, session_chains)
+        if chain is None:
+            return replace(response, prompt_cache_diagnostics=ComparisonNotFound())
+        comparison = CacheComparison(
+            chain=chain.responses,
+            tokens=chain.tokens,
+            same_model=self._is_model(chain.responses[-1].response.model, model),
+        )
+        diagnostics = compare_prompts(comparison, response, context, reply.prompt_tokens)
+        return replace(response, prompt_cache_diagnostics=diagnostics)
+
+    def _is_model(self, name: str, model: CatalogModel) -> bool:
+        """Whether ``name`` is a name of ``model``, perhaps an alias."""
+        try:
+            return self._models.find(name).name == model.name
+        except NotFound:
+            return False
 
     async def _load_context(
         self,

@@ -294,6 +294,8 @@ class Service:
         the same prompt. Raises ``RequestError`` if the request asks for something that is not
         possible.
         """
+        if request.only_prewarms:
+            request, generate = replace(request, background=None), False
         if generate and request.store is not False:
             await self.store_health.require()
         accepted = await self._accept(tenant, request, client, session_chains, claim=generate)

@@ -1,7 +1,7 @@
 """Parts of messages, reasoning and tool outputs.
 
 An optional field that is absent is ``UNSET``. Source of the fields: the types of the ``openai``
-SDK, version 3.52.
+SDK, version 3.57.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = [
     "OutputText",
     "Part",
     "PlainText",
+    "PromptCacheBreakpoint",
     "ReasoningText",
     "Refusal",
     "SummaryText",
@@ -91,16 +92,24 @@ class FilePath(Struct, frozen=True, kw_only=True, tag_field="type", tag="file_pa
 Annotation = FileCitation | UrlCitation | ContainerFileCitation | FilePath
 
 
+class PromptCacheBreakpoint(Struct, frozen=True, kw_only=True):
+    """The end of a part of the prompt that later requests will reuse. ``ttl``: how long the cache
+    should keep it at least; UNSET stands for the ``ttl`` of the request."""
+
+    mode: Literal["explicit"]
+    ttl: Literal["30m", "12h"] | UnsetType = UNSET
+
+
 class InputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
     text: _Text
-    prompt_cache_breakpoint: JsonObject | UnsetType = UNSET
+    prompt_cache_breakpoint: PromptCacheBreakpoint | UnsetType = UNSET
 
 
 class InputImage(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_image"):
     detail: Literal["low", "high", "auto", "original"] = "auto"
     image_url: _ImageUrl | UnsetType = UNSET
     file_id: str | UnsetType = UNSET
-    prompt_cache_breakpoint: JsonObject | UnsetType = UNSET
+    prompt_cache_breakpoint: PromptCacheBreakpoint | UnsetType = UNSET
 
 
 class InputFile(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_file"):
@@ -109,7 +118,7 @@ class InputFile(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_
     file_url: str | UnsetType = UNSET
     filename: str | UnsetType = UNSET
     detail: Literal["auto", "low", "high"] | UnsetType = UNSET
-    prompt_cache_breakpoint: JsonObject | UnsetType = UNSET
+    prompt_cache_breakpoint: PromptCacheBreakpoint | UnsetType = UNSET
 
 
 class InputAudio(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_audio"):

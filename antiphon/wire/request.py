@@ -16,6 +16,14 @@ from antiphon.wire.json_types import JsonObject
 
 from .extensions import StructuredOutputs
 from .items import CompactionTrigger, Item
+from .request_options import (
+    AccessPrograms,
+    BackgroundOptions,
+    ImageOptions,
+    ModerationConfig,
+    MultiAgent,
+    PromptCacheRequest,
+)
 from .response import (
     ContextManagement,
     ConversationRef,
@@ -65,8 +73,8 @@ _Key = Annotated[str, Meta(max_length=256)]
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True):
-    """Options of a stream. ``include_obfuscation`` requests padding of deltas. The API lets servers
-    omit padding, and Antiphon never sends it."""
+    """Options of a stream. ``include_obfuscation``: pad the deltas, so that the sizes of the
+    events do not reveal the lengths of the texts."""
 
     include_obfuscation: bool | None = None
 
@@ -112,22 +120,22 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     background: bool | None = None
-    background_options: JsonObject | None = None
+    background_options: BackgroundOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: tuple[ContextManagement, ...] | None = None
     metadata: dict[str, str] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
-    prompt_cache_options: JsonObject | None = None
+    prompt_cache_options: PromptCacheRequest | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     service_tier: (
         Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
     ) = None
-    moderation: JsonObject | None = None
-    image: JsonObject | None = None
-    access_programs: JsonObject | None = None
+    moderation: ModerationConfig | None = None
+    image: ImageOptions | None = None
+    access_programs: AccessPrograms | None = None
     user: str | None = None
-    multi_agent: JsonObject | None = None
+    multi_agent: MultiAgent | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
@@ -167,6 +175,11 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
         Such a request needs no ``input``."""
         sources = (self.previous_response_id, self.conversation, self.prompt)
         return any(source is not None for source in sources)
+
+    @property
+    def only_prewarms(self) -> bool:
+        """Whether the server only caches the prompt, and generates no output."""
+        return self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
 
 
 class InputTokensRequest(Struct, frozen=True, kw_only=True):
@@ -208,10 +221,10 @@ class CompactRequest(Struct, frozen=True, kw_only=True):
     instructions: str | None = None
     previous_response_id: _Key | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
-    prompt_cache_options: JsonObject | None = None
+    prompt_cache_options: PromptCacheRequest | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     service_tier: Literal["auto", "default", "fast", "flex", "priority"] | None = None
-    image: JsonObject | None = None
+    image: ImageOptions | None = None
 
     def as_create(self) -> CreateResponse:
         """Return a request for a response that compacts the same conversation. This response is not
@@ -245,12 +258,12 @@ FIELDS: Mapping[str, FieldTreatment] = {
     "stream": "honoured",
     "stream_options": "honoured",
     "background": "honoured",
-    "background_options": "hint",
+    "background_options": "honoured",
     "truncation": "honoured",
     "context_management": "honoured",
     "metadata": "echoed",
     "prompt_cache_key": "hint",
-    "prompt_cache_options": "hint",
+    "prompt_cache_options": "honoured",
     "prompt_cache_retention": "hint",
     "safety_identifier": "echoed",
     "service_tier": "hint",
@@ -291,10 +304,10 @@ _REFUSED = tuple(name for name, treatment in FIELDS.items() if treatment == "ref
 
 #: Refused field → function that returns whether a value has no effect. Such a value is accepted.
 _NO_EFFECT: Mapping[str, Callable[[Any], bool]] = {
-    "multi_agent": lambda value: not value.get("enabled"),
+    "multi_agent": lambda value: not value.enabled,
     # Special tokens delimit items and are never part of a text.
     "skip_special_tokens": lambda value: value,
-    "image": lambda value: value.get("context_compression") in (None, "auto", "disabled"),
+    "image": lambda value: value.context_compression != "enabled",
 }
 
 
@@ -304,10 +317,6 @@ def refuse_unsupported(request: CreateResponse) -> None:
         value = getattr(request, name)
         if value is not None and not _NO_EFFECT.get(name, _never_neutral)(value):
             raise _unsupported_error(name)
-    if request.prompt_cache_options:
-        for name in ("prewarm", "comparison_response_id"):
-            if request.prompt_cache_options.get(name):
-                raise _unsupported_error(f"prompt_cache_options.{name}")
     if request.reasoning is not None and request.reasoning.mode not in (UNSET, "standard"):
         raise _unsupported_error("reasoning.mode")
     _refuse_async(request.tools, "tools")

@@ -13,6 +13,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon.wire.json_types import JsonObject
 
 from .items import InputFile, InputImage, InputText, Item
+from .request_options import (
+    AccessPrograms,
+    ImageOptions,
+    PromptCacheDiagnostics,
+    PromptCacheOptions,
+)
 from .tools import Tool, ToolChoiceParam
 
 __all__ = [
@@ -216,11 +222,12 @@ class Response(Struct, frozen=True, kw_only=True):
     conversation: ConversationRef | UnsetType = UNSET
     user: str | UnsetType = UNSET
     prompt: PromptRef | UnsetType = UNSET
-    prompt_cache_options: JsonObject | UnsetType = UNSET
+    prompt_cache_options: PromptCacheOptions = PromptCacheOptions()
+    prompt_cache_diagnostics: PromptCacheDiagnostics | UnsetType = UNSET
     prompt_cache_retention: str | UnsetType = UNSET
     context_management: tuple[ContextManagement, ...] | UnsetType = UNSET
-    image: JsonObject | UnsetType = UNSET
-    access_programs: JsonObject | UnsetType = UNSET
+    image: ImageOptions | UnsetType = UNSET
+    access_programs: AccessPrograms | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
     tool_usage: JsonObject | UnsetType = UNSET
     #: Extension: tools of the request that the server does not run.

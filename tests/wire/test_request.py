@@ -16,6 +16,7 @@ from antiphon.wire.request import (
     InputTokensRequest,
     refuse_unsupported,
 )
+from antiphon.wire.request_options import ImageOptions, ModerationConfig, MultiAgent
 from antiphon.wire.response import ConversationRef, ReasoningConfig
 
 #: A value that asks for something, for every field that could be refused.
@@ -24,9 +25,9 @@ ASKING: dict[str, Any] = {
     "prompt": {"id": "pmpt_1"},
     "background": True,
     "context_management": ({"type": "compaction", "compact_threshold": 1000},),
-    "moderation": {"model": "m"},
-    "image": {"context_compression": "enabled"},
-    "multi_agent": {"enabled": True},
+    "moderation": ModerationConfig(model="m"),
+    "image": ImageOptions(context_compression="enabled"),
+    "multi_agent": MultiAgent(enabled=True),
     "skip_special_tokens": False,
 }
 REFUSED = [name for name, treatment in FIELDS.items() if treatment == "refused"]
@@ -50,14 +51,6 @@ def test_error_names_the_refused_field(name: str) -> None:
 @pytest.mark.parametrize(
     ("request_", "param"),
     [
-        (
-            CreateResponse(prompt_cache_options={"prewarm": True}),
-            "prompt_cache_options.prewarm",
-        ),
-        (
-            CreateResponse(prompt_cache_options={"comparison_response_id": "resp_1"}),
-            "prompt_cache_options.comparison_response_id",
-        ),
         (CreateResponse(reasoning=ReasoningConfig(mode="pro")), "reasoning.mode"),
         (CreateResponse(tools=(tl.Function(name="f", async_=True),)), "tools[0].async"),
         (
@@ -82,10 +75,9 @@ def test_error_names_the_refused_part_of_a_field(request_: CreateResponse, param
     [
         CreateResponse(),
         CreateResponse(background=False, context_management=()),
-        CreateResponse(image={}),
-        CreateResponse(multi_agent={"enabled": False}),
-        CreateResponse(image={"context_compression": "auto"}),
-        CreateResponse(prompt_cache_options={"mode": "implicit", "prewarm": False}),
+        CreateResponse(image=ImageOptions()),
+        CreateResponse(multi_agent=MultiAgent()),
+        CreateResponse(image=ImageOptions(context_compression="disabled")),
         CreateResponse(reasoning=ReasoningConfig(mode="standard")),
         CreateResponse(tools=(tl.Function(name="f", async_=False),)),
         CreateResponse(client_metadata={"a": 1}, user="u", service_tier="flex"),

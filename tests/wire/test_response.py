@@ -20,7 +20,7 @@ ALWAYS = {
     "truncation", "parallel_tool_calls", "text", "top_p", "presence_penalty",
     "frequency_penalty", "top_logprobs", "temperature", "reasoning", "usage",
     "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata",
-    "safety_identifier", "prompt_cache_key",
+    "safety_identifier", "prompt_cache_key", "prompt_cache_options",
 }  # fmt: skip
 MAY_BE_NULL = {
     "completed_at", "incomplete_details", "previous_response_id", "instructions", "error",

@@ -108,7 +108,7 @@ class CreateEndpoint:
             context.span.headers,
         )
         response_id = repeats.response_id(scope, context.tenant, body)
-        if request.background or response_id is not None:
+        if (request.background or response_id is not None) and not request.only_prewarms:
             return await self._enqueue(request, response_id, scope, receive, send)
         timing = RunTiming(context.started, self._deps.clock)
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):

@@ -41,6 +41,7 @@ from .visible_history import VisibleHistory
 __all__ = [
     "BuildVisibleHistory",
     "ConversationContext",
+    "find_chain",
     "load_context",
 ]
 
@@ -127,11 +128,7 @@ async def load_context(
     """
     chain = LoadedChain()
     if previous_response_id is not None:
-        session = session_chains and session_chains.get(previous_response_id)
-        if session:
-            chain = LoadedChain(session, stored_tokens(session))
-        else:
-            chain = await _chain(chains, tenant, previous_response_id)
+        chain = await _chain(chains, tenant, previous_response_id, session_chains)
     loaded = PastItems(chain_items(chain.responses))
     if conversation_id is not None:
         loaded = await load_past_items(
@@ -156,14 +153,25 @@ async def load_context(
     )
 
 
-async def _chain(chains: ChainCache, tenant: str, response_id: str) -> LoadedChain:
+async def find_chain(
+    chains: ChainCache, tenant: str, response_id: str, session_chains: SessionChains | None = None
+) -> LoadedChain | None:
+    """Return the chain of responses that ends with this response, from the store or from
+    ``session_chains``. Return None if the response cannot be continued."""
+    if session_chains is not None and (session := session_chains.get(response_id)):
+        return LoadedChain(session, stored_tokens(session))
     chain = await chains.get(tenant, response_id)
+    # A background response that is not stored is in the store for a while only.
+    return chain if chain is not None and chain.responses[-1].response.store else None
+
+
+async def _chain(
+    chains: ChainCache, tenant: str, response_id: str, session_chains: SessionChains | None
+) -> LoadedChain:
+    chain = await find_chain(chains, tenant, response_id, session_chains)
     if chain is None:
         raise _previous_not_found(response_id)
-    last = chain.responses[-1].response
-    if not last.store:  # a background response, stored for a while only
-        raise _previous_not_found(response_id)
-    status = last.status
+    status = chain.responses[-1].response.status
     if status not in ("completed", "incomplete"):
         raise InvalidRequest(
             f"Previous response with id '{response_id}' is {status}: "

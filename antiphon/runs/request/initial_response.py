@@ -10,6 +10,7 @@ from antiphon.backends.base import Backend
 from antiphon.wire import tools as tl
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CreateResponse
+from antiphon.wire.request_options import PromptCacheRequest
 from antiphon.wire.response import (
     ReasoningConfig,
     Response,
@@ -55,13 +56,13 @@ def initial_response(
         metadata=request.metadata or {},
         safety_identifier=request.safety_identifier,
         prompt_cache_key=request.prompt_cache_key,
+        prompt_cache_options=(request.prompt_cache_options or PromptCacheRequest()).effective,
         **explicit_fields(
             request,
             "conversation",
             "context_management",
             "prompt",
             "user",
-            "prompt_cache_options",
             "prompt_cache_retention",
         ),
     )

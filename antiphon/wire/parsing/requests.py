@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
@@ -25,6 +26,14 @@ from antiphon.wire import items as it
 from antiphon.wire.extensions import read_generation_config, read_structured_outputs
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CompactRequest, CreateResponse, InputTokensRequest, StreamOptions
+from antiphon.wire.request_options import (
+    AccessPrograms,
+    BackgroundOptions,
+    ImageOptions,
+    ModerationConfig,
+    MultiAgent,
+    PromptCacheRequest,
+)
 from antiphon.wire.request_shapes import RequestShapes
 from antiphon.wire.resources.conversations import MAX_NEW_ITEMS, CreateConversation
 from antiphon.wire.resources.prompts import TEMPLATE_FIELDS, CreatePrompt
@@ -41,6 +50,7 @@ from antiphon.wire.response import TextFormatConfig as Format
 from .errors import (
     empty_value,
     invalid_type,
+    invalid_value,
     json_type_name,
     missing_parameter,
     out_of_range,
@@ -85,6 +95,7 @@ _OWN = frozenset(
         "metadata",
         "previous_response_id",
         "prompt_cache_key",
+        "prompt_cache_options",
         "request_id",
         "safety_identifier",
         "stream",
@@ -199,8 +210,26 @@ def parse_compact_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> C
     request = _read_request(parse_json_object(body, limits), CompactRequest, limits)
     if not request.input and request.previous_response_id is None:
         raise missing_parameter("input") if request.input is None else empty_value("input", ())
+    _check_compact_cache(request.prompt_cache_options)
     check_request(request.as_create())
     return request
+
+
+def _check_compact_cache(options: PromptCacheRequest | None) -> None:
+    """Check the cache options of a compaction, of which OpenAI's API allows fewer. Raises
+    ``InvalidRequest``."""
+    if options is None:
+        return
+    if options.ttl != "30m":
+        raise invalid_value("prompt_cache_options.ttl", options.ttl, ("30m",))
+    for name in ("prewarm", "comparison_response_id"):
+        if getattr(options, name) not in (False, UNSET):
+            param = f"prompt_cache_options.{name}"
+            raise InvalidRequest(
+                f"Unsupported parameter: '{param}' is not supported for compactions.",
+                param=param,
+                code="unsupported_parameter",
+            )
 
 
 def parse_create_prompt(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreatePrompt:
@@ -340,12 +369,14 @@ def _read_format(raw: object, path: str) -> Format:
     return form
 
 
-def _read_reasoning(raw: object, path: str, limits: BodyLimits) -> ReasoningConfig:
-    return convert(read_object(raw, path), ReasoningConfig, path)
+def _object_reader(cls: type[Struct]) -> Callable[[object, str, BodyLimits], Struct]:
+    """Return a function that reads a JSON object with the fields of ``cls``. Null fields are
+    dropped."""
 
+    def read(raw: object, path: str, limits: BodyLimits) -> Struct:
+        return convert(read_object(raw, path), cls, path)
 
-def _read_stream_options(raw: object, path: str, limits: BodyLimits) -> StreamOptions:
-    return convert(read_object(raw, path), StreamOptions, path)
+    return read
 
 
 def _read_conversation(raw: object, path: str, limits: BodyLimits) -> ConversationRef:
@@ -456,8 +487,14 @@ _READERS: Mapping[str, Callable[[Any, str, BodyLimits], Any]] = {
     "tools": _read_tools,
     "tool_choice": _read_choice,
     "text": _read_text,
-    "reasoning": _read_reasoning,
-    "stream_options": _read_stream_options,
+    "reasoning": _object_reader(ReasoningConfig),
+    "stream_options": _object_reader(StreamOptions),
+    "prompt_cache_options": _object_reader(PromptCacheRequest),
+    "background_options": _object_reader(BackgroundOptions),
+    "access_programs": _object_reader(AccessPrograms),
+    "image": _object_reader(ImageOptions),
+    "moderation": _object_reader(ModerationConfig),
+    "multi_agent": _object_reader(MultiAgent),
     "conversation": _read_conversation,
     "previous_response_id": _read_previous_response_id,
     "prompt": _read_prompt,
