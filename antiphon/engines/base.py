@@ -118,6 +118,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     - ``constraints``: the engine enforces any Lark grammar.
     - ``grammars``: for an engine that enforces only some Lark grammars, a function that returns
       whether it enforces a given grammar.
+    - ``masks_delay_others``: the engine computes the masks of constraints in the loop that computes
+      the tokens of all generations.
     - ``images``: how the engine accepts images. There are three values: ``apart`` (images are
       inserted between token ids), ``template`` (images replace the placeholders that the chat
       template writes), and None (the engine accepts no images).
@@ -135,6 +137,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     max_logprobs: int | None = None
     constraints: bool = False
     grammars: Callable[[str], bool] | None = None
+    masks_delay_others: bool = False
     images: Literal["apart", "template"] | None = None
     cached_tokens: bool = False
     seed: bool = False

@@ -25,8 +25,8 @@ from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
 from antiphon.engines.base import CachingEngine, Engine, ImageMeasurer, Sampling, SessionObserver
-from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.matched_generation import MatchedGeneration
+from antiphon.engines.common.watched_generation import GrammarWatch
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.inference.sampling import SessionSignal
@@ -50,7 +50,7 @@ class LocalBackend(Backend):
         self._engine = engine
         self._dialect = dialect
         self._grammars = GrammarCache()
-        self._tracker = GrammarTracker(engine.tokenizer)
+        self._watch = GrammarWatch(engine)
 
     @property
     def engine(self) -> Engine:
@@ -196,7 +196,7 @@ class LocalBackend(Backend):
     ) -> LocalReply:
         return LocalReply(
             self._engine,
-            self._tracker,
+            self._watch,
             rendered,
             self._sampling(rendered, options, extra_image_tokens),
             options,
@@ -268,7 +268,7 @@ class LocalReply(Reply):
     def __init__(
         self,
         engine: Engine,
-        tracker: GrammarTracker,
+        watch: GrammarWatch,
         rendered: Rendered,
         sampling: Sampling,
         options: Options,
@@ -280,7 +280,7 @@ class LocalReply(Reply):
         interrupted_constraint: Constraint | None = None,
     ) -> None:
         self._engine = engine
-        self._tracker = tracker
+        self._watch = watch
         self._rendered = rendered
         self._sampling = sampling
         self._extra_image_tokens = extra_image_tokens
@@ -334,7 +334,7 @@ class LocalReply(Reply):
         rendered = replace(rendered, prompt=prompt)
         return LocalReply(
             self._engine,
-            self._tracker,
+            self._watch,
             rendered,
             sampling,
             self._options,
@@ -405,14 +405,19 @@ class LocalReply(Reply):
         ``needed``.
         """
         constraint = None if self._reasoning_cut else self._interrupted_constraint
-        if constraint is None:
-            return self._engine.generate(prompt, sampling)
         end_ids = {*self._engine.tokenizer.end_ids, *self._rendered.stop_ids}
+        if constraint is None:
+            if sampling.constraint is None or not self._engine.capabilities.masks_delay_others:
+                return self._engine.generate(prompt, sampling)
+            return self._watch.generate(prompt, sampling, end_ids)
+        tracker = self._watch.tracker
         grammar = await asyncio.to_thread(
-            self._tracker.start, constraint.lark, self._sampled_before, end_ids
+            tracker.start, constraint.lark, self._sampled_before, end_ids
         )
         if grammar is not None:
-            return MatchedGeneration(self._engine, grammar, prompt, sampling).chunks()
+            return MatchedGeneration(
+                self._engine, grammar, prompt, sampling, tracker.turns
+            ).chunks()
         if constraint.needed:
             raise CannotContinue("its grammar cannot be continued")
         return self._engine.generate(prompt, sampling)

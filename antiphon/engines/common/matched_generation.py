@@ -1,4 +1,5 @@
-"""Matched generation: continue an interrupted reply, and keep its output within its grammar.
+"""Matched generation: sample without a grammar, and keep the output within the grammar. This
+continues an interrupted reply, or one whose grammar is too costly for the engine.
 
 An engine can apply a grammar only from the first token of a request. For an interrupted reply, the
 engine therefore samples without the grammar, and this module matches the sampled tokens to the
@@ -8,19 +9,24 @@ grammar.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
 from antiphon.engines.base import Engine, Sampling
 from antiphon.errors import BackendError
 from antiphon.inference.tokens import Chunk, Prompt, TokenLogprob
+from antiphon.support.fair_limiter import FairLimiter
 
 from .grammar_state import GrammarState
 from .stop_conditions import StopConditions
 
 __all__ = ["MatchedGeneration"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class MatchedGeneration:
@@ -30,14 +36,20 @@ class MatchedGeneration:
     When a sampled token does not match, the token is dropped and the request to the engine ends.
     The next request samples only one token, with a ``logit_bias`` that allows only the matching
     tokens. The request after that samples freely again. ``grammar``: the state of the grammar after
-    the part of the reply that is already in the prompt.
+    the part of the reply that is already in the prompt. ``turns``: limits the work on grammars.
     """
 
     def __init__(
-        self, engine: Engine, grammar: GrammarState, prompt: Prompt, sampling: Sampling
+        self,
+        engine: Engine,
+        grammar: GrammarState,
+        prompt: Prompt,
+        sampling: Sampling,
+        turns: FairLimiter,
     ) -> None:
         self._engine = engine
         self._grammar = grammar
+        self._turns = turns
         self._prompt = prompt
         # A stop string may begin in one request and end in the next, so it is matched here.
         self._sampling = replace(sampling, constraint=None, stop=(), is_matched=True)
@@ -51,14 +63,14 @@ class MatchedGeneration:
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Yield chunks as ``Engine.generate`` does. Also raises ``BackendError`` if the engine
-        samples a token that ``logit_bias`` does not allow."""
+        samples a token that ``logit_bias`` does not allow, or if the grammar is too costly."""
         while not self._stop_conditions.finished:
             counts_cached = not self._sampled
             prompt, sampling = await self._next_request()
             async with aclosing(self._engine.generate(prompt, sampling)) as chunks:
                 async for chunk in chunks:
                     cached = chunk.cached_tokens if counts_cached else None
-                    matched = self._feed(chunk)
+                    matched = await self._feed(chunk)
                     if matched is not None or cached is not None:
                         yield replace(matched or Chunk(), cached_tokens=cached)
                     if self._is_cut or self._stop_conditions.finished:
@@ -72,10 +84,19 @@ class MatchedGeneration:
         max_tokens = self._sampling.max_tokens - len(self._sampled)
         sampling = replace(self._sampling, max_tokens=max_tokens)
         if self._is_masked:
-            sampling = await asyncio.to_thread(self._grammar.mask, sampling)
+            sampling = await self._in_turn(self._grammar.mask, sampling)
         return prompt, sampling
 
-    def _feed(self, chunk: Chunk) -> Chunk | None:
+    async def _in_turn(
+        self, work: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs
+    ) -> _T:
+        """Do a piece of work on the grammar on a thread, when it is the tenant's turn."""
+        async with self._turns.slot(self._sampling.tenant):
+            done = await asyncio.to_thread(work, *arguments, **options)
+        self._grammar.check_budget()
+        return done
+
+    async def _feed(self, chunk: Chunk) -> Chunk | None:
         """Match a chunk of the engine to the grammar.
 
         Returns a chunk of the tokens that can be sent now, or None if there are none. Tokens that
@@ -83,7 +104,7 @@ class MatchedGeneration:
         """
         if not chunk.ids and chunk.finish is None:
             return None
-        count, is_rejected = self._grammar.match(chunk.ids, chunk.finish)
+        count, is_rejected = await self._in_turn(self._grammar.match, chunk.ids, chunk.finish)
         if is_rejected and self._is_masked:
             raise BackendError("The engine does not sample the allowed tokens.", permanent=True)
         self._is_cut = is_rejected or self._is_masked

@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from antiphon.dialects.grammar.json_schema import short_grammar_fault
 from antiphon.engines.base import (
     DEFAULT_LOAD_OPTIONS,
     Capabilities,
@@ -275,6 +277,7 @@ class LlamaEngine:
         self.capabilities = Capabilities(
             max_logprobs=max_logprobs,
             constraints=True,
+            masks_delay_others=True,
             cached_tokens=True,
             separates_caches=separates_caches,
             seed=True,
@@ -478,12 +481,8 @@ def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
 def _check_constraint(constraint: Constraint) -> None:
     """Raise ``InvalidRequest`` if the constraint's grammar is unusable, because llama.cpp would
     silently ignore such a grammar. Raise ``SetupError`` if llguidance is not installed."""
-    try:
-        import llguidance
-    except ImportError:
-        raise SetupError(needs_extra("llguidance is not installed", "llama")) from None
-    problem = llguidance.LLMatcher.validate_grammar(
-        llguidance.grammar_from("lark", constraint.lark)
-    )
+    if find_spec("llguidance") is None:
+        raise SetupError(needs_extra("llguidance is not installed", "llama"))
+    problem = short_grammar_fault(constraint.lark)
     if problem:
         raise InvalidRequest(f"The grammar cannot be used: {problem}", code="invalid_grammar")

@@ -208,6 +208,7 @@ class TransformersEngine:
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
+            masks_delay_others=True,
             images="template" if self._image_processor is not None else None,
             cached_tokens=self._batch_runner is not None,
             seed=True,

@@ -1,8 +1,12 @@
-"""Replies that are interrupted under a grammar continue within it."""
+"""Replies that are interrupted under a grammar, or whose grammar is costly, continue within it."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import time
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 
 import pytest
@@ -12,8 +16,9 @@ from antiphon.backends.base import Reply, flatten
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Sampling
+from antiphon.engines.common import watched_generation
 from antiphon.engines.common.grammar_state import GrammarState, GrammarTracker
-from antiphon.errors import CannotContinue
+from antiphon.errors import BackendError, CannotContinue
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt
 from antiphon.stream.deltas import Delta, Finish, SampledTokens, Text
@@ -124,3 +129,68 @@ async def test_engine_without_logit_bias_cannot_continue_a_constrained_reply() -
     reply = await _backend(engine).prepare(CONVERSATION, OPTIONS)
     with pytest.raises(CannotContinue, match="grammar"):
         reply.resume(ResumePoint((1,), tuple(b"{"), (), ()))
+
+
+class DelayedEngine(GreedyEngine):
+    """Computes masks in its loop, and gives the measurement of each the time that it needs."""
+
+    def __init__(self) -> None:
+        super().__init__(card=_engine().card)
+        self.capabilities = replace(self.capabilities, masks_delay_others=True)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().generate(prompt, sampling):
+            await asyncio.get_running_loop().run_in_executor(None, int)
+            yield chunk
+
+
+def _set_cost(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let each piece of work on a grammar take this CPU time, on the only thread."""
+    clock = itertools.count(step=seconds)
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock))
+    monkeypatch.setattr(watched_generation, "_PAUSE_S", 0.0)
+    executor = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(executor)
+
+
+async def test_costly_grammar_leaves_the_engines_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    undisturbed = await _play(await _backend(_engine()).prepare(CONVERSATION, OPTIONS))
+    _set_cost(monkeypatch, 0.01)
+    engine = DelayedEngine()
+    backend = _backend(engine)
+    first = await _play(await backend.prepare(CONVERSATION, OPTIONS))
+    assert _text(first) == _text(undisturbed)
+    (finish,) = (delta for delta in first if isinstance(delta, Finish))
+    assert finish.usage.output_tokens == len(_ids(first)) == len(_ids(undisturbed))
+    constrained = [sampling.constraint is not None for _, sampling in engine.requests]
+    assert constrained[0] and len(constrained) > 1 and not any(constrained[1:])
+    engine.requests.clear()
+    again = await _play(await backend.prepare(CONVERSATION, OPTIONS))
+    assert _text(again) == _text(undisturbed)
+    assert all(sampling.constraint is None for _, sampling in engine.requests)
+
+
+async def test_usual_grammar_stays_in_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    _set_cost(monkeypatch, 1e-5)
+    engine = DelayedEngine()
+    await _play(await _backend(engine).prepare(CONVERSATION, OPTIONS))
+    assert [sampling.constraint is not None for _, sampling in engine.requests] == [True]
+
+
+async def test_grammar_over_its_budget_fails_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    _set_cost(monkeypatch, 0.5)
+    reply = await _backend(DelayedEngine()).prepare(CONVERSATION, OPTIONS)
+    with pytest.raises(BackendError, match="too costly") as raised:
+        await _play(reply)
+    assert raised.value.permanent and raised.value.code == "invalid_grammar"
+
+
+async def test_grammar_over_llguidances_limits_fails_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _set_cost(monkeypatch, 0.0)
+    monkeypatch.setattr(GrammarState, "is_broken", property(lambda state: True))
+    monkeypatch.setattr(GrammarState, "measure", lambda state, ids: -1)
+    reply = await _backend(DelayedEngine()).prepare(CONVERSATION, OPTIONS)
+    with pytest.raises(BackendError, match="too costly"):
+        await _play(reply)
