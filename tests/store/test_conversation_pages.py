@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.store import open_store
+from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import ItemQuery
+from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.postgres import Postgres
 from antiphon.wire.items import InputText, Item, Message
@@ -35,7 +36,8 @@ def messages(count: int) -> tuple[Item, ...]:
 
 @pytest.mark.parametrize("what", QUERIES)
 async def test_sqlite_reads_a_page_alone(what: str, tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "a.db")
+    database = await Database.open(tmp_path / "a.db")
+    store = SqliteStore(database)
     conversation = ConversationResource(id="conv_a", created_at=1)
     await store.save_conversation("t", conversation, messages(MANY))
     steps = 0
@@ -45,7 +47,7 @@ async def test_sqlite_reads_a_page_alone(what: str, tmp_path: Path) -> None:
         steps += 100
         return 0
 
-    store._database._read_connection.set_progress_handler(count, 100)
+    await database.read(lambda connection: connection.set_progress_handler(count, 100))
     found = await store.list_conversation_items("t", "conv_a", QUERIES[what])
     await store.find_conversation_items("t", "conv_a", ["msg_7", "msg_4711"])
     assert found
@@ -55,8 +57,8 @@ async def test_sqlite_reads_a_page_alone(what: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", QUERIES)
 async def test_postgres_reads_a_page_alone(what: str, database: Postgres) -> None:
-    store = await open_store(await database.create_migrated_database())
-    assert isinstance(store, PostgresStore)
+    pool = await ConnectionPool.open(await database.create_migrated_database())
+    store = PostgresStore(pool)
     conversation = ConversationResource(id="conv_a", created_at=1)
     await store.save_conversation("t", conversation, messages(MANY))
     query = QUERIES[what]
@@ -65,9 +67,9 @@ async def test_postgres_reads_a_page_alone(what: str, database: Postgres) -> Non
     if query.kinds is not None:
         name, arguments = f"{name}_of_kinds", (*arguments, list(KINDS))
     assert await store.list_conversation_items("t", "conv_a", query)
-    async with store._pool.transaction() as transaction:
+    async with pool.transaction() as transaction:
         await transaction.execute("ANALYZE conversation_items")
-        explain = "EXPLAIN (ANALYZE, FORMAT JSON) " + store._pool.queries[name]
+        explain = "EXPLAIN (ANALYZE, FORMAT JSON) " + pool.queries[name]
         plan = json.loads((await transaction.fetch(explain, *arguments))[0][0])
     assert _rows(plan[0]["Plan"]) < 100
     await store.close()

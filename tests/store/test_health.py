@@ -13,6 +13,7 @@ import pytest
 from antiphon.errors import Overloaded, StoreError
 from antiphon.store import health
 from antiphon.store.health import StoreHealth
+from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.memory_store.store import MemoryStore
 
@@ -101,9 +102,10 @@ async def test_stores_that_cannot_be_written(tmp_path: Path) -> None:
     await memory.close()
     with pytest.raises(StoreError):
         await memory.check_writable()
-    store = await SqliteStore.open(tmp_path / "a.db")
+    database = await Database.open(tmp_path / "a.db")
+    store = SqliteStore(database)
     await store.check_writable()
-    await store._database.write(_fill)
+    await database.write(_fill)
     with pytest.raises(StoreError):
         await store.check_writable()
     await store.close()

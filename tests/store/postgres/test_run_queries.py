@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.store import open_store
+from antiphon.store.postgres.pool import ConnectionPool
+from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.response_check import make_response
@@ -66,7 +67,7 @@ def discarded_rows(plan: dict[str, Any]) -> Iterator[int]:
 async def test_runs_are_looked_up_by_key(database: Postgres, statistics: str) -> None:
     """A query does not read all runs that have not ended, even if the planner expects few."""
     url = await database.create_migrated_database()
-    store: Any = await open_store(url)
+    pool = await ConnectionPool.open(url)
     async with connected(url) as connection:
         await connection.execute("SET search_path TO antiphon")
         if statistics != "none":
@@ -74,30 +75,32 @@ async def test_runs_are_looked_up_by_key(database: Postgres, statistics: str) ->
             await connection.execute("ANALYZE runs")
         await connection.execute(INSERT_RUNS, "resp_", None, UNENDED)
         for name, (arguments, count) in LOOKUPS.items():
-            query = f"EXPLAIN (ANALYZE, FORMAT JSON) {store._pool.queries[name]}"
+            query = f"EXPLAIN (ANALYZE, FORMAT JSON) {pool.queries[name]}"
             async with connection.transaction():
                 plan = json.loads(await connection.fetchval(query, *arguments))
             assert max(discarded_rows(plan[0]["Plan"]), default=0) < 50 * count, name
-    await store.close()
+    await pool.close()
 
 
 async def test_frequent_statements_use_generic_plans(database: Postgres) -> None:
     """PostgreSQL plans a statement anew for each execution if a custom plan for the arguments seems
     cheaper than the generic plan. It decides after five executions."""
-    store: Any = await open_store(await database.create_migrated_database(), connections=1)
+    url = await database.create_migrated_database()
+    pool = await ConnectionPool.open(url, connections=1)
+    store = PostgresStore(pool)
     claims = [await begin_run(store, name) for name in "ab"]
     for n in range(30):
         for count in (1, 2):
             first = 2 + 10 * (2 * n + count)
             appends = [Append(claim, batch(first, 10)) for claim in claims[:count]]
             assert await store.runs.append(appends) == frozenset()
-        await store._pool.rows("follow", "other", ["t"], ["resp_a"], 60.0)
-        await store._pool.rows("new_batches", [claims[0].row], [first])
+        await pool.rows("follow", "other", ["t"], ["resp_a"], 60.0)
+        await pool.rows("new_batches", [claims[0].row], [first])
         await store.save("t", make_response(str(n)))
         await store.load("t", f"resp_{n}")
     query = "SELECT statement, custom_plans FROM pg_prepared_statements"
-    async with store._pool.transaction() as transaction:
+    async with pool.transaction() as transaction:
         custom = dict(await transaction.fetch(query))
     for name in ("append", "append_one", "follow", "new_batches", "save", "load"):
-        assert custom[store._pool.queries[name]] <= 5, name
+        assert custom[pool.queries[name]] <= 5, name
     await store.close()

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.errors import StoreError
+from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import TurnTokens
 from antiphon.testing.postgres import Postgres
@@ -17,23 +18,28 @@ from antiphon.testing.response_check import make_response
 
 
 @pytest.fixture
-async def store(database: Postgres) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.open(await database.create_migrated_database())
+async def pool(database: Postgres) -> ConnectionPool:
+    return await ConnectionPool.open(await database.create_migrated_database())
+
+
+@pytest.fixture
+async def store(pool: ConnectionPool) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(pool)
     yield store
     await store.close()
 
 
 @pytest.fixture
-def statements(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def statements(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the statements that are executed."""
     executed: list[str] = []
-    rows = store._pool.rows
+    rows = pool.rows
 
     async def recorded(name: str, *arguments: Any) -> list[Any]:
         executed.append(name)
         return await rows(name, *arguments)
 
-    monkeypatch.setattr(store._pool, "rows", recorded)
+    monkeypatch.setattr(pool, "rows", recorded)
     return executed
 
 
@@ -47,16 +53,16 @@ async def test_concurrent_saves_share_statements(
 
 
 async def test_saves_of_one_response_keep_their_order(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, released = store._pool.rows, asyncio.Event()
+    rows, released = pool.rows, asyncio.Event()
 
     async def slow_at_first(name: str, *arguments: Any) -> list[Any]:
         if name == "save_many" and not released.is_set():
             await released.wait()
         return await rows(name, *arguments)
 
-    monkeypatch.setattr(store._pool, "rows", slow_at_first)
+    monkeypatch.setattr(pool, "rows", slow_at_first)
     named = [store.save("t", make_response(str(number))) for number in range(6)]
     saves = [asyncio.create_task(each) for each in named]
     await saves[0]

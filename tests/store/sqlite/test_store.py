@@ -22,6 +22,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention
 from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, RunEnd
+from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.response_check import make_response
 from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
@@ -202,14 +203,21 @@ async def test_append_does_not_rewrite_the_request(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
 
+async def store_with_database(folder: Path) -> tuple[SqliteStore, Database]:
+    database = await Database.open(folder / "a.db")
+    return SqliteStore(database), database
+
+
 async def test_reading_a_page_reads_only_its_rows(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "a.db")
+    store, database = await store_with_database(tmp_path)
     claim = await begin_run(store)
     await store.runs.append([Append(claim, batch(n)) for n in range(2, 5_000)])
     steps: list[None] = []
-    store._database._read_connection.set_progress_handler(lambda: steps.append(None), 100)
+    await database.read(
+        lambda connection: connection.set_progress_handler(lambda: steps.append(None), 100)
+    )
     page = await store.runs.events("t", "resp_a", 3_000, limit=10)
-    store._database._read_connection.set_progress_handler(None, 0)
+    await database.read(lambda connection: connection.set_progress_handler(None, 0))
     assert page is not None and [each.first for each in page.batches] == list(range(3_001, 3_011))
     assert len(steps) < 10, "a thousand instructions for ten rows"
     await store.close()
@@ -256,14 +264,14 @@ async def test_concurrent_writes_share_a_commit(tmp_path: Path) -> None:
 
 
 async def test_failing_write_fails_alone(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "a.db")
+    store, database = await store_with_database(tmp_path)
 
     def broken(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO nowhere VALUES (1)")
 
     saves = [store.save("t", make_response(str(n))) for n in range(20)]
     results = await asyncio.gather(
-        *saves[:10], store._database.write(broken), *saves[10:], return_exceptions=True
+        *saves[:10], database.write(broken), *saves[10:], return_exceptions=True
     )
     assert isinstance(results[10], RunError)
     assert [result for result in results if result is not True] == [results[10]]
@@ -283,14 +291,14 @@ async def test_unstorable_value_fails_alone(tmp_path: Path) -> None:
 
 
 async def test_full_disk_fails_only_new_writes(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "a.db")
+    store, database = await store_with_database(tmp_path)
     await store.save("t", make_response("before"))
 
     def fill(connection: sqlite3.Connection) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + 10}")
 
-    await store._database.write(fill)
+    await database.write(fill)
     small, large = make_response("small"), make_response("large", text="x" * 1_000_000)
     results = await asyncio.gather(
         store.save("t", large), store.save("t", small), return_exceptions=True
@@ -298,9 +306,7 @@ async def test_full_disk_fails_only_new_writes(tmp_path: Path) -> None:
     assert isinstance(results[0], RunError) and results[1] is True
     assert await store.load("t", "resp_large") is None
     assert await store.load("t", "resp_small") == small
-    await store._database.write(
-        lambda connection: connection.execute("PRAGMA max_page_count = 1000000")
-    )
+    await database.write(lambda connection: connection.execute("PRAGMA max_page_count = 1000000"))
     await store.save("t", large)
     assert await store.load("t", "resp_large") == large
     await store.close()
@@ -397,12 +403,13 @@ async def test_unwritable_folder_is_named(tmp_path: Path) -> None:
 
 
 async def test_long_chain_is_one_query(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "a.db")
+    store, database = await store_with_database(tmp_path)
     await asyncio.gather(
         *(store.save("t", make_response(str(n), str(n - 1) if n else None)) for n in range(500))
     )
     requests: list[str] = []
-    store._database._read_connection.set_trace_callback(requests.append)
+    await database.read(lambda connection: connection.set_trace_callback(requests.append))
+    requests.clear()
     chain = await store.load_chain("t", "resp_499")
     assert chain is not None and len(requests) == 1
     assert [stored.response.id for stored in chain] == [f"resp_{n}" for n in range(500)]
@@ -544,10 +551,10 @@ async def test_runs_keep_their_conversations_locked_over_a_restart(tmp_path: Pat
 
 
 async def test_unreadable_row_raises_run_error(tmp_path: Path) -> None:
-    store = await SqliteStore.open(tmp_path / "a.db")
+    store, database = await store_with_database(tmp_path)
     await store.save("t", make_response("a"))
     await store.save("t", make_response("b"))
-    await store._database.write(
+    await database.write(
         lambda db: db.execute("UPDATE responses SET body = '{' WHERE id = 'resp_a'")
     )
     with pytest.raises(RunError, match=r"^The store could not be read\.$"):

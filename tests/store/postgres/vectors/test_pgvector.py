@@ -11,6 +11,8 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
+from antiphon.store.postgres.pool import ConnectionPool
+from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.postgres.vectors import pgvector
 from antiphon.store.postgres.vectors.pgvector import Pgvector
 from antiphon.store.vectors import VectorQuery
@@ -99,13 +101,13 @@ async def test_index_is_searched_only_for_large_parts(
 
 
 async def test_repeated_searches_are_planned_for_their_vector(url: str) -> None:
-    store = await open_store(url, vectors="pgvector", connections=1)
+    pool = await ConnectionPool.open(url, connections=1)
+    store = PostgresStore(pool, await Pgvector.open(pool))
     try:
         await store.vectors.put("t", make_vector_store("a"))
         await add_file(store, "0", random.Random(10))
         for _ in range(7):
             assert await compare(store, None) == 10
-        pool = store.vectors._pool  # type: ignore[attr-defined]
         async with pool.transaction() as transaction:
             found = await transaction.fetch(
                 "SELECT custom_plans, generic_plans FROM pg_prepared_statements"
@@ -126,9 +128,10 @@ async def test_start_creates_the_index_that_a_dead_process_did_not(
     await add_file(store, "0", random.Random(11), chunks=120)
     await store.close()
     monkeypatch.setattr(pgvector, "SMALL_ROWS", 100)
-    store = await open_store(url, vectors="pgvector")
+    pool = await ConnectionPool.open(url)
+    store = PostgresStore(pool, await Pgvector.open(pool))
     try:
-        async with store.vectors._pool.transaction() as transaction:  # type: ignore[attr-defined]
+        async with pool.transaction() as transaction:
             found = await transaction.fetch("SELECT count(*) FROM antiphon.large_vector_stores")
         assert found[0][0] == 1
         assert await compare(store, None) == 10
