@@ -35,11 +35,15 @@ class ByteTokenizer:
     def size(self) -> int:
         return 256 + len(self._special)
 
+    def split(self, text: str) -> list[str]:
+        """Split a text before and after each special token."""
+        return self._pattern.split(text)
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         if not special:
             return list(text.encode())
         ids: list[int] = []
-        for piece in self._pattern.split(text):
+        for piece in self.split(text):
             token = self._special.get(piece)
             ids.extend(piece.encode() if token is None else (token,))
         return ids

@@ -18,6 +18,7 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import UnreadableImage
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.resources.files import Files
+from antiphon.runs.background import jobs
 from antiphon.runs.request import attachments
 from antiphon.store.base import Store
 from antiphon.testing.memory_store.store import MemoryStore
@@ -301,10 +302,12 @@ async def test_model_errors_about_an_image_name_its_part(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("FILE-STORED")
-async def test_background_run_reads_files_in_another_process(store: Store, serve: Serve) -> None:
+async def test_background_run_reads_files_in_another_process(
+    store: Store, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = serve(on=store)
     name = await upload(server, b"text", "a.txt")
-    server.service._jobs._prepared_requests = _Forgetful()
+    monkeypatch.setattr(jobs, "_MAX_PREPARED", 0)  # as in another process
     queued = (await server.post(input=message(file(file_id=name)), background=True)).json()
     async with asyncio.timeout(60):
         while queued["status"] in ("queued", "in_progress"):
@@ -313,13 +316,6 @@ async def test_background_run_reads_files_in_another_process(store: Store, serve
     assert queued["status"] == "completed"
     assert last_parts(server) == [it.InputText(text="[file 'a.txt']\ntext")]
     assert len(server.backend.requests) == 2, "it was prepared twice"  # type: ignore[attr-defined]
-
-
-class _Forgetful(dict[str, Any]):
-    """A backend that loses its prepared state, as if it ran in another process."""
-
-    def pop(self, *_: Any) -> Any:
-        return None
 
 
 @pytest.mark.requirement("FILE-STORED")

@@ -42,8 +42,8 @@ class PieceTokenizer(ByteTokenizer):
     def encode_pieces(self, text: str) -> list[int]:
         """Return the tokens of a text: at each place the longest piece, or a byte."""
         ids: list[int] = []
-        for part in self._pattern.split(text):
-            token = self._special.get(part)
+        for part in self.split(text):
+            token = self.special.get(part)
             ids.extend(self._encode_part(part.encode()) if token is None else (token,))
         return ids
 

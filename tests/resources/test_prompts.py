@@ -15,6 +15,7 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, NotFound, RequestError, SetupError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.resources.prompts import Prompts
+from antiphon.runs.background import jobs
 from antiphon.runs.service import Service
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire import items as it
@@ -362,13 +363,15 @@ async def test_invalid_template_is_refused(tmp_path: Path, body: Any, param: str
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_background_run_keeps_its_prompt_version(tmp_path: Path) -> None:
+async def test_background_run_keeps_its_prompt_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_MAX_PREPARED", 0)  # as in another process
     prompts = write_prompts(tmp_path, {"p/1.toml": 'instructions = "one"'})
     prompt_service = PromptService(prompts)
     body = json.dumps({"input": "hi", "background": True, "prompt": {"id": "p"}}).encode()
     queued = await prompt_service.service.enqueue("t", parse_create_response(body))
     await create_prompt(prompts, id="p", template={"instructions": "two"})
-    prompt_service.service._jobs._prepared_requests.clear()  # as in another process
     prompt_service.service.start()
     try:
         async with asyncio.timeout(60):

@@ -14,6 +14,7 @@ from antiphon.sandbox import bubblewrap
 from antiphon.sandbox.agent_client import AgentBox
 from antiphon.sandbox.base import Limits
 from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
+from tests.child_processes import child_processes
 from tests.sandbox.real_sandboxes import SMALL, open_box, sandbox
 
 pytestmark = pytest.mark.e2e
@@ -162,11 +163,6 @@ async def test_dead_box_raises_tool_error() -> None:
         with pytest.raises(ToolError, match="has ended"):
             await run(box, "1")
         assert not box.is_alive
-
-
-def child_processes() -> set[str]:
-    lists = Path("/proc/self/task").glob("*/children")
-    return {pid for each in lists for pid in each.read_text().split()}
 
 
 async def test_pool_keeps_one_box_ready() -> None:

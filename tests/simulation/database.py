@@ -70,7 +70,7 @@ class Database:
         self.random = random
         self.clock = clock
         self.store = MemoryStore()
-        self.reservations = LapsingReservations(self.store.runs._owners)
+        self.reservations = LapsingReservations(self.store.runs.owners)
         self.store.runs.reservations = self.reservations
         self.connections: list[Connection] = []
         self._recorder = _Recorder()
@@ -137,7 +137,7 @@ class LapsingReservations(Reservations):
         return undo
 
     def ids(self, tenant: str, lease_s: float) -> tuple[str, ...]:
-        before = set(self._reserved.get(tenant, ()))
+        before = set(self.reserved.get(tenant, ()))
         reserved = super().ids(tenant, lease_s)
         self.lapsed |= before - set(reserved)
         return reserved

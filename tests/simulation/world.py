@@ -269,7 +269,7 @@ class _World:
             raise Violation(f"unhandled: {context.get('message')} {context.get('exception')!r}")
 
     def _responses(self) -> set[str]:
-        rows = self._database.store._rows.items()
+        rows = self._database.store.rows.items()
         return {id for (tenant, id), row in rows if tenant == TENANT and row.live}
 
     def _check_quota(self) -> None:
@@ -300,7 +300,7 @@ class _World:
     async def _check_locks(self) -> None:
         """Nothing is locked once every run has ended."""
         runs = self._database.store.runs
-        for (tenant, conversation), (holder, _) in list(runs._locks._locks.items()):
+        for (tenant, conversation), (holder, _) in list(runs.locks.held.items()):
             if not await runs.lock_conversation(
                 tenant, "nobody", ConversationLock(conversation, "nobody"), lease_s=LEASE_S
             ):
@@ -310,7 +310,7 @@ class _World:
         if self._broken:
             raise Violation("; ".join(self._broken))
         runs = self._database.store.runs
-        for key, run in runs._runs.items():
+        for key, run in runs.rows.items():
             if run.ended_at is None:
                 raise Violation(f"the run {key[1]} never ended")
             _check_log(key[1], [line for batch in run.batches for line in _lines(batch.lines)])
@@ -330,7 +330,7 @@ class _World:
         if response.status == "cancelled" and not turn.cancelled:
             raise Violation(f"{turn.id} was cancelled by nobody")
         if not _is_unstored(turn):
-            row = self._database.store._rows.get((TENANT, turn.id))
+            row = self._database.store.rows.get((TENANT, turn.id))
             if row is None or row.stored.response != response:
                 raise Violation(f"{turn.id}: the store has {row and row.stored.response}")
         if response.status == "failed" and "fails" not in turn.text:
@@ -364,7 +364,7 @@ class _World:
 
     def _check_conversation(self) -> None:
         """Each answer saw exactly what precedes it, and each announced turn is there once."""
-        row = self._database.store._conversations[TENANT, self._conversation]
+        row = self._database.store.conversations[TENANT, self._conversation]
         items = list(row.items.values())
         for index, item in enumerate(items):
             if isinstance(item, it.Message) and item.role == "assistant":

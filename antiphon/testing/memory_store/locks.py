@@ -44,13 +44,13 @@ class ConversationLocks:
     def __init__(self, owners: OwnerHeartbeats) -> None:
         self._owners = owners
         #: The holder and the owner of each lock, by tenant and conversation.
-        self._locks: dict[tuple[str, str], tuple[str, str]] = {}
+        self.held: dict[tuple[str, str], tuple[str, str]] = {}
         #: Tenant and id of each response that has an unended run, or whose run is being created.
         self._running: set[tuple[str, str]] = set()
 
     def is_held(self, tenant: str, holder: str, lock: ConversationLock) -> bool:
         """Return whether the response ``holder`` has this lock."""
-        return self._locks.get((tenant, lock.conversation)) == (holder, lock.owner)
+        return self.held.get((tenant, lock.conversation)) == (holder, lock.owner)
 
     def acquire(self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float) -> bool:
         """Lock a conversation for the response ``holder``.
@@ -60,12 +60,12 @@ class ConversationLocks:
         its lock, because the next owner of the run will continue the run.
         """
         key = (tenant, lock.conversation)
-        current, current_owner = self._locks.get(key, (holder, lock.owner))
+        current, current_owner = self.held.get(key, (holder, lock.owner))
         if current != holder and (
             self.has_run(tenant, current) or current_owner in self._owners.living_owners(lease_s)
         ):
             return False
-        self._locks[key] = (holder, lock.owner)
+        self.held[key] = (holder, lock.owner)
         self._owners.record(lock.owner)
         return True
 
@@ -74,9 +74,9 @@ class ConversationLocks:
         response does not have this lock, or if its run has not ended."""
         if self.has_run(tenant, holder):
             return
-        lock = self._locks.get((tenant, conversation_id))
+        lock = self.held.get((tenant, conversation_id))
         if lock is not None and lock[0] == holder:
-            del self._locks[tenant, conversation_id]
+            del self.held[tenant, conversation_id]
 
     def has_run(self, tenant: str, holder: str) -> bool:
         """Return whether the response ``holder`` has an unended run, or whether its run is being
@@ -91,25 +91,25 @@ class ConversationLocks:
     def transfer(self, tenant: str, holder: str, owner: str) -> None:
         """Transfer the locks of a run to the owner that has claimed the run."""
         for key in self._keys_held_by(tenant, holder):
-            self._locks[key] = (holder, owner)
+            self.held[key] = (holder, owner)
 
     def remove_holder(self, tenant: str, holder: str) -> None:
         """Release the locks of a response that has ended or was deleted."""
         self._running.discard((tenant, holder))
         for key in self._keys_held_by(tenant, holder):
-            del self._locks[key]
+            del self.held[key]
 
     def remove_tenant(self, tenant: str) -> None:
         """Release all locks of a tenant, because the tenant's runs were deleted."""
         self._running = {key for key in self._running if key[0] != tenant}
-        self._locks = {key: lock for key, lock in self._locks.items() if key[0] != tenant}
+        self.held = {key: lock for key, lock in self.held.items() if key[0] != tenant}
 
     def release_owner(self, owner: str) -> None:
         """Release the locks of an owner that stops, except for locks that belong to runs that have
         not ended. The lock of such a run passes to the next owner of the run."""
-        for (tenant, conversation_id), (holder, lock_owner) in list(self._locks.items()):
+        for (tenant, conversation_id), (holder, lock_owner) in list(self.held.items()):
             if lock_owner == owner and not self.has_run(tenant, holder):
-                del self._locks[tenant, conversation_id]
+                del self.held[tenant, conversation_id]
 
     def _keys_held_by(self, tenant: str, holder: str) -> list[tuple[str, str]]:
-        return [key for key, lock in self._locks.items() if (key[0], lock[0]) == (tenant, holder)]
+        return [key for key, lock in self.held.items() if (key[0], lock[0]) == (tenant, holder)]

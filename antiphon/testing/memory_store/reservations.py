@@ -16,7 +16,7 @@ class Reservations:
 
     def __init__(self, owners: OwnerHeartbeats) -> None:
         self._owners = owners
-        self._reserved: dict[str, dict[str, str]] = {}
+        self.reserved: dict[str, dict[str, str]] = {}
 
     def add(self, tenant: str, response_id: str, owner: str) -> Callable[[], None]:
         """Add a reservation for a response. If the response already has a reservation, the
@@ -27,7 +27,7 @@ class Reservations:
         belongs to ``owner``.
         """
         self._owners.record(owner)
-        reserved = self._reserved.setdefault(tenant, {})
+        reserved = self.reserved.setdefault(tenant, {})
         former_owner = reserved.get(response_id)
         reserved[response_id] = owner
 
@@ -41,21 +41,21 @@ class Reservations:
 
     def remove(self, tenant: str, response_id: str, owner: str) -> None:
         """Remove the reservation of a response, if the reservation belongs to ``owner``."""
-        reserved = self._reserved.get(tenant, {})
+        reserved = self.reserved.get(tenant, {})
         if reserved.get(response_id) == owner:
             del reserved[response_id]
         if not reserved:
-            self._reserved.pop(tenant, None)
+            self.reserved.pop(tenant, None)
 
     def remove_tenant(self, tenant: str) -> None:
         """Remove the reservations of all responses of a tenant."""
-        self._reserved.pop(tenant, None)
+        self.reserved.pop(tenant, None)
 
     def ids(self, tenant: str, lease_s: float) -> tuple[str, ...]:
         """Return the ids of the tenant's responses that have a reservation. Reservations of dead
         owners are removed first."""
         alive = self._owners.living_owners(lease_s)
-        for response_id, owner in list(self._reserved.get(tenant, {}).items()):
+        for response_id, owner in list(self.reserved.get(tenant, {}).items()):
             if owner not in alive:
                 self.remove(tenant, response_id, owner)
-        return tuple(self._reserved.get(tenant, {}))
+        return tuple(self.reserved.get(tenant, {}))

@@ -71,12 +71,12 @@ class MemoryRuns(RunStore):
     def __init__(self, save: Callable[[Saving], None], check: Callable[[], None]) -> None:
         self._save = save
         self._check = check
-        self._owners = OwnerHeartbeats()
-        self._locks = ConversationLocks(self._owners)
+        self.owners = OwnerHeartbeats()
+        self.locks = ConversationLocks(self.owners)
         #: Reservations for responses that are being generated.
-        self.reservations = Reservations(self._owners)
+        self.reservations = Reservations(self.owners)
         self.notifications = LocalNotifications()
-        self._runs: dict[_Key, _Run] = {}
+        self.rows: dict[_Key, _Run] = {}
         self._webhooks: dict[str, tuple[WebhookEvent, int]] = {}
 
     async def create(self, run: NewRun) -> bool:
@@ -87,10 +87,10 @@ class MemoryRuns(RunStore):
         for limit in run.limits:
             if self._count_unended(job.tenant, limit.api_key) >= limit.max_runs:
                 raise RunLimitReached(limit)
-        if (job.tenant, job.id) in self._runs:
+        if (job.tenant, job.id) in self.rows:
             raise StoreError("The store has a run of this id.")
-        row = self._runs[job.tenant, job.id] = _Run(job, run.api_key)
-        self._locks.add_run(job.tenant, job.id)
+        row = self.rows[job.tenant, job.id] = _Run(job, run.api_key)
+        self.locks.add_run(job.tenant, job.id)
         self._save(Saving.of_new_run(run))
         self._add_batch(row, run.batch)
         self.notifications.notify_queued()
@@ -100,11 +100,11 @@ class MemoryRuns(RunStore):
         self._check()
         if query.limit < 1:
             return ()
-        self._owners.record(query.owner)
-        is_free = self._owners.free_runs(query)
+        self.owners.record(query.owner)
+        is_free = self.owners.free_runs(query)
         queued: dict[str, list[tuple[int, _Run]]] = {}
         running, own = Counter[str](), Counter[str]()
-        for rank, run in enumerate(self._runs.values()):
+        for rank, run in enumerate(self.rows.values()):
             if run.ended_at is not None:
                 continue
             running[run.job.tenant] += run.owner is not None
@@ -118,36 +118,36 @@ class MemoryRuns(RunStore):
         claims: list[Claim] = []
         for run in choose_fairly(queued, running, limit=query.limit, room=room):
             claims.append(self._take(run, query.owner))
-            self._locks.transfer(run.job.tenant, run.job.id, query.owner)
+            self.locks.transfer(run.job.tenant, run.job.id, query.owner)
         return tuple(claims)
 
     async def heartbeat(self, query: ClaimQuery) -> bool:
         self._check()
-        self._owners.record(query.owner)
-        is_free = self._owners.free_runs(query)
+        self.owners.record(query.owner)
+        is_free = self.owners.free_runs(query)
         return any(
             run.ended_at is None
             and run.job.model in query.models
             and is_free(run.job.id, run.owner)
-            for run in self._runs.values()
+            for run in self.rows.values()
         )
 
     def forget_tenant(self, tenant: str) -> None:
         """Remove a tenant's conversation locks, and its reservations for responses that are being
         generated. Called when the tenant is deleted."""
-        self._locks.remove_tenant(tenant)
+        self.locks.remove_tenant(tenant)
         self.reservations.remove_tenant(tenant)
 
     async def lock_conversation(
         self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float
     ) -> bool:
         self._check()
-        if not self._locks.has_run(tenant, holder) and self._has_ended(tenant, holder):
+        if not self.locks.has_run(tenant, holder) and self._has_ended(tenant, holder):
             return False
-        return self._locks.acquire(tenant, holder, lock, lease_s=lease_s)
+        return self.locks.acquire(tenant, holder, lock, lease_s=lease_s)
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        self._locks.release(tenant, conversation_id, holder)
+        self.locks.release(tenant, conversation_id, holder)
 
     def is_locked(self, tenant: str, holder: str, lock: ConversationLock) -> bool:
         """Return whether the response ``holder`` still has this lock.
@@ -155,25 +155,25 @@ class MemoryRuns(RunStore):
         If it has, the call counts as a heartbeat of the lock's owner, which is this process, so the
         lock does not expire during the write that the caller starts next.
         """
-        is_locked = self._locks.is_held(tenant, holder, lock)
+        is_locked = self.locks.is_held(tenant, holder, lock)
         if is_locked:
-            self._owners.record(lock.owner)
+            self.owners.record(lock.owner)
         return is_locked
 
     async def release(self, owner: str) -> None:
         self._check()
-        for run in self._runs.values():
+        for run in self.rows.values():
             if run.owner == owner and run.ended_at is None:
                 run.owner = None
-        self._locks.release_owner(owner)
+        self.locks.release_owner(owner)
         self.notifications.notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         self._check()
-        run = self._runs.get((tenant, response_id))
+        run = self.rows.get((tenant, response_id))
         if run is None or run.ended_at is not None:
             return None
-        self._owners.record(_TAKEN_OVER)
+        self.owners.record(_TAKEN_OVER)
         return self._take(run, _TAKEN_OVER)
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
@@ -197,7 +197,7 @@ class MemoryRuns(RunStore):
         if end.webhook is not None:
             self._webhooks[end.webhook.id] = (end.webhook, 0)
         self._save(Saving.of_run_end(claim.job.tenant, end))
-        self._locks.remove_holder(claim.job.tenant, claim.job.id)
+        self.locks.remove_holder(claim.job.tenant, claim.job.id)
         self.notifications.subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])
         return True
 
@@ -208,7 +208,7 @@ class MemoryRuns(RunStore):
     def _count_unended(self, tenant: str, api_key: str | None) -> int:
         return sum(
             run.ended_at is None and run.job.tenant == tenant and api_key in (None, run.api_key)
-            for run in self._runs.values()
+            for run in self.rows.values()
         )
 
     async def take_due_webhooks(
@@ -229,14 +229,14 @@ class MemoryRuns(RunStore):
 
     async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
         self._check()
-        run = self._runs.get((claim.job.tenant, claim.job.id))
+        run = self.rows.get((claim.job.tenant, claim.job.id))
         return tuple(run.batches) if run is not None else ()
 
     async def events(
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
         self._check()
-        run = self._runs.get((tenant, response_id))
+        run = self.rows.get((tenant, response_id))
         if run is None:
             return None
         # Sequence numbers have no gaps, so ``after + limit`` is the number of the last event.
@@ -249,13 +249,13 @@ class MemoryRuns(RunStore):
 
     def delete(self, key: _Key) -> None:
         """Delete the run of a deleted response."""
-        if self._runs.pop(key, None) is not None:
-            self._locks.remove_holder(*key)
+        if self.rows.pop(key, None) is not None:
+            self.locks.remove_holder(*key)
             self.notifications.subscriptions.mark_stale([key])
 
     def delete_tenant(self, tenant: str) -> int:
         """Delete the runs of a tenant. Return their number."""
-        keys = [key for key in self._runs if key[0] == tenant]
+        keys = [key for key in self.rows if key[0] == tenant]
         for key in keys:
             self.delete(key)
         return len(keys)
@@ -263,14 +263,14 @@ class MemoryRuns(RunStore):
     def count_active(self, tenant: str) -> tuple[int, int]:
         """Count the runs of a tenant that have not ended. Return two numbers: how many of these
         runs have no owner (they are queued), and how many have an owner."""
-        active = [run for run in self._runs.values() if run.job.tenant == tenant]
+        active = [run for run in self.rows.values() if run.job.tenant == tenant]
         active = [run for run in active if run.ended_at is None]
         queued = sum(run.owner is None for run in active)
         return queued, len(active) - queued
 
     def is_running(self, key: _Key) -> bool:
         """Return whether the response has an unended run."""
-        run = self._runs.get(key)
+        run = self.rows.get(key)
         return run is not None and run.ended_at is None
 
     def expire(self, before: int | None, now: int) -> None:
@@ -280,16 +280,16 @@ class MemoryRuns(RunStore):
         The store has no clock, so it does not know when a run ended. The time ``now`` of the first
         sweep after the end counts as the time of the end.
         """
-        for key, run in list(self._runs.items()):
+        for key, run in list(self.rows.items()):
             if run.ended_at == 0:
                 run.ended_at = now
             if run.ended_at is not None and before is not None and run.ended_at < before:
-                del self._runs[key]
+                del self.rows[key]
 
     # --- private ---------------------------------------------------------------------------------
 
     def _has_ended(self, tenant: str, response_id: str) -> bool:
-        run = self._runs.get((tenant, response_id))
+        run = self.rows.get((tenant, response_id))
         return run is not None and run.ended_at is not None
 
     def _take(self, run: _Run, owner: str) -> Claim:
@@ -301,7 +301,7 @@ class MemoryRuns(RunStore):
         return Claim(job=run.job, epoch=run.epoch, attempts=run.attempts)
 
     def _claimed_run(self, claim: Claim) -> _Run | None:
-        run = self._runs.get((claim.job.tenant, claim.job.id))
+        run = self.rows.get((claim.job.tenant, claim.job.id))
         if run is None or run.ended_at is not None or run.epoch != claim.epoch:
             return None
         return run

@@ -99,15 +99,16 @@ _Key = tuple[str, str]
 
 
 class MemoryStore(Store):
-    """Implements ``Store`` with dictionaries."""
+    """Implements ``Store`` with dictionaries, which tests can read. ``rows``: the responses.
+    ``conversations``: the conversations with their items."""
 
     def __init__(self) -> None:
-        self._rows: dict[_Key, _ResponseRow] = {}
+        self.rows: dict[_Key, _ResponseRow] = {}
         #: Keys of responses, by the key of their parent (``_children``), and by the tenant and id
         #: of each of their items (``_holders``).
         self._children: dict[_Key, set[_Key]] = {}
         self._holders: dict[_Key, set[_Key]] = {}
-        self._conversations: dict[_Key, _ConversationRow] = {}
+        self.conversations: dict[_Key, _ConversationRow] = {}
         #: By tenant and approval: the response that claimed it, and the time of the claim.
         self._approvals: dict[_Key, tuple[str, int]] = {}
         self._order = 0
@@ -137,7 +138,7 @@ class MemoryStore(Store):
             self._save(saving)
             return True
         name = stored.response.id
-        if (tenant, name) in self._rows:
+        if (tenant, name) in self.rows:
             return True
         is_locked = self.runs.is_locked(tenant, name, lock)
         if is_locked:
@@ -149,7 +150,7 @@ class MemoryStore(Store):
         if saving.usage is not None:
             self.usage_log.add_now(saving.usage)
         key = (saving.tenant, stored.response.id)
-        old = self._rows.get(key)
+        old = self.rows.get(key)
         if old is not None:
             self._unlink(key, old)
         self._order += 1
@@ -157,22 +158,22 @@ class MemoryStore(Store):
         row = _ResponseRow(
             stored, len(_encode(stored)), order, saving.listed, expires_at=saving.expires_at
         )
-        self._rows[key] = row
+        self.rows[key] = row
         self._children.setdefault(_parent(key, row), set()).add(key)
         for item in row.items if saving.listed else ():
             self._holders.setdefault((saving.tenant, item.id), set()).add(key)
-        conversation_row = self._conversations.get((saving.tenant, saving.conversation or ""))
+        conversation_row = self.conversations.get((saving.tenant, saving.conversation or ""))
         if conversation_row is not None:
             conversation_row.add(row.items)
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         self._check()
-        row = self._rows.get((tenant, response_id))
+        row = self.rows.get((tenant, response_id))
         return row.stored if row is not None and row.live else None
 
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         self._check()
-        row = self._rows.get((tenant, response_id))
+        row = self.rows.get((tenant, response_id))
         if row is None or not row.live:
             return None
         chain: list[StoredResponse] = []
@@ -180,18 +181,18 @@ class MemoryStore(Store):
         while row is not None:
             chain.append(row.stored)
             key = _parent(key, row)
-            row = self._rows.get(key)
+            row = self.rows.get(key)
         return tuple(reversed(chain))
 
     async def list_responses(
         self, tenant: str, query: ResponseQuery
     ) -> tuple[ResponseSummary, ...] | None:
         self._check()
-        after = self._rows.get((tenant, query.after or ""))
+        after = self.rows.get((tenant, query.after or ""))
         if query.after is not None and (after is None or not after.live):
             return None
         sign = -1 if query.newest_first else 1
-        rows = [row for (owner, _), row in self._rows.items() if owner == tenant and row.live]
+        rows = [row for (owner, _), row in self.rows.items() if owner == tenant and row.live]
         rows.sort(key=lambda row: sign * row.order)
         found = (
             summarize(row.stored.response, row.stored.input)
@@ -202,7 +203,7 @@ class MemoryStore(Store):
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
         self._check()
-        rows = (self._rows[key] for key in self._holders.get((tenant, item_id), ()))
+        rows = (self.rows[key] for key in self._holders.get((tenant, item_id), ()))
         newest = max((row for row in rows if row.live), key=lambda row: row.order, default=None)
         if newest is None:
             return self._conversation_item(tenant, item_id)
@@ -211,7 +212,7 @@ class MemoryStore(Store):
     async def delete(self, tenant: str, response_id: str) -> bool:
         self._check()
         key = (tenant, response_id)
-        row = self._rows.get(key)
+        row = self.rows.get(key)
         if row is None or not row.live:
             return False
         row.live = False
@@ -223,10 +224,10 @@ class MemoryStore(Store):
         self._check()
         total = self.runs.delete_tenant(tenant)
         self.runs.forget_tenant(tenant)
-        for key in [key for key in self._rows if key[0] == tenant]:
-            self._unlink(key, self._rows.pop(key))
+        for key in [key for key in self.rows if key[0] == tenant]:
+            self._unlink(key, self.rows.pop(key))
             total += 1
-        for rows in (self._conversations, self._approvals):
+        for rows in (self.conversations, self._approvals):
             total += _drop_tenant(rows, tenant)
         total += sum(
             part.delete_tenant(tenant)
@@ -253,7 +254,7 @@ class MemoryStore(Store):
         )
 
     def _response_totals(self, tenant: str) -> tuple[int, int]:
-        rows = [row for key, row in self._rows.items() if key[0] == tenant]
+        rows = [row for key, row in self.rows.items() if key[0] == tenant]
         return sum(row.live for row in rows), sum(row.bytes for row in rows)
 
     async def reserve_response(self, reservation: Reservation) -> bool:
@@ -261,7 +262,7 @@ class MemoryStore(Store):
         tenant, reservations = reservation.tenant, self.runs.reservations
         undo = reservations.add(tenant, reservation.response_id, reservation.owner)
         reserved = reservations.ids(tenant, reservation.lease_s)
-        saved = [self._rows[tenant, id] for id in reserved if (tenant, id) in self._rows]
+        saved = [self.rows[tenant, id] for id in reserved if (tenant, id) in self.rows]
         unsaved = len(reserved) - sum(row.live for row in saved)
         count, stored_bytes = self._response_totals(tenant)
         if exceeds(count + unsaved, reservation.max_responses) or exceeds(
@@ -290,7 +291,7 @@ class MemoryStore(Store):
         self.runs.expire(int(now - log_age_s) if log_age_s is not None else None, now)
         lapsed = [
             key
-            for key, row in self._rows.items()
+            for key, row in self.rows.items()
             if row.live and row.expires_at is not None and row.expires_at <= now
         ]
         for key in lapsed:
@@ -298,15 +299,15 @@ class MemoryStore(Store):
         return len(lapsed) + self._expire(retention, now)
 
     def _expire(self, retention: Retention, now: int) -> int:
-        live = [key for key, row in self._rows.items() if row.live]
+        live = [key for key, row in self.rows.items() if row.live]
         ended = [key for key in live if not self.runs.is_running(key)]
-        ended.sort(key=lambda key: (self._created_at(key), self._rows[key].order))
+        ended.sort(key=lambda key: (self._created_at(key), self.rows[key].order))
         too_old = [key for key in ended if retention.is_too_old(now - self._created_at(key))]
         for key in too_old:
             self._expire_row(key)
         expired = len(too_old)
         totals = TenantTotals(
-            retention, ((key[0], int(row.live), row.bytes) for key, row in self._rows.items())
+            retention, ((key[0], int(row.live), row.bytes) for key, row in self.rows.items())
         )
         oldest: dict[str, deque[_Key]] = {}
         for key in ended[expired:]:
@@ -320,11 +321,11 @@ class MemoryStore(Store):
         return expired
 
     def _created_at(self, key: _Key) -> int:
-        return self._rows[key].stored.response.created_at
+        return self.rows[key].stored.response.created_at
 
     def _expire_row(self, key: _Key) -> int:
         """Delete a response and its run. Return how many bytes became free."""
-        self._rows[key].live = False
+        self.rows[key].live = False
         self.runs.delete(key)
         return self._free_unneeded(key)
 
@@ -332,7 +333,7 @@ class MemoryStore(Store):
         self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
     ) -> None:
         self._check()
-        conversation_row = self._conversations.setdefault(
+        conversation_row = self.conversations.setdefault(
             (tenant, conversation.id), _ConversationRow(conversation)
         )
         conversation_row.conversation = conversation
@@ -342,27 +343,27 @@ class MemoryStore(Store):
         self, tenant: str, *, after: str | None = None, limit: int
     ) -> tuple[ConversationResource, ...]:
         self._check()
-        ids = [id for owner, id in self._conversations if owner == tenant]
+        ids = [id for owner, id in self.conversations if owner == tenant]
         if after is not None:
             ids = ids[ids.index(after) + 1 :] if after in ids else []
-        return tuple(self._conversations[tenant, id].conversation for id in ids[:limit])
+        return tuple(self.conversations[tenant, id].conversation for id in ids[:limit])
 
     async def load_conversation(
         self, tenant: str, conversation_id: str
     ) -> ConversationResource | None:
         self._check()
-        conversation_row = self._conversations.get((tenant, conversation_id))
+        conversation_row = self.conversations.get((tenant, conversation_id))
         return conversation_row.conversation if conversation_row is not None else None
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
         self._check()
-        return self._conversations.pop((tenant, conversation_id), None) is not None
+        return self.conversations.pop((tenant, conversation_id), None) is not None
 
     async def add_conversation_items(
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
     ) -> bool:
         self._check()
-        conversation_row = self._conversations.get((tenant, conversation_id))
+        conversation_row = self.conversations.get((tenant, conversation_id))
         if conversation_row is None:
             return False
         conversation_row.add(items)
@@ -372,7 +373,7 @@ class MemoryStore(Store):
         self, tenant: str, conversation_id: str, query: ItemQuery
     ) -> tuple[Item, ...] | None:
         self._check()
-        row = self._conversations.get((tenant, conversation_id))
+        row = self.conversations.get((tenant, conversation_id))
         if row is None or not query.cursors <= row.items.keys():
             return None if query.cursors else ()
         return tuple(islice(row.select(query), query.limit))
@@ -381,7 +382,7 @@ class MemoryStore(Store):
         self, tenant: str, conversation_id: str, item_id: str
     ) -> bool:
         self._check()
-        conversation_row = self._conversations.get((tenant, conversation_id))
+        conversation_row = self.conversations.get((tenant, conversation_id))
         return (
             conversation_row is not None and conversation_row.items.pop(item_id, None) is not None
         )
@@ -407,7 +408,7 @@ class MemoryStore(Store):
         it."""
         conversation_rows = (
             conversation_row
-            for (owner, _), conversation_row in self._conversations.items()
+            for (owner, _), conversation_row in self.conversations.items()
             if owner == tenant
         )
         return next(
@@ -427,13 +428,13 @@ class MemoryStore(Store):
         """Remove a deleted response from memory if it has no descendants. Then do the same for its
         parent, if the parent is deleted too, and so on. Return how many bytes became free."""
         freed = 0
-        row = self._rows.get(key)
+        row = self.rows.get(key)
         while row is not None and not row.live and key not in self._children:
-            del self._rows[key]
+            del self.rows[key]
             self._unlink(key, row)
             freed += row.bytes
             key = _parent(key, row)
-            row = self._rows.get(key)
+            row = self.rows.get(key)
         return freed
 
     def _unlink(self, key: _Key, row: _ResponseRow) -> None:

@@ -180,8 +180,8 @@ class BlankTokenizer(ByteTokenizer):
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         ids: list[int] = []
-        for piece in self._pattern.split(text) if special else [text]:
-            token = self._special.get(piece) if special else None
+        for piece in self.split(text) if special else [text]:
+            token = self.special.get(piece) if special else None
             ids += [token] if token is not None else (" " + piece).encode() if piece else []
         return ids
 

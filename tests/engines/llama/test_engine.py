@@ -7,7 +7,6 @@ import contextlib
 import gc
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.testing.engine_check import TIMEOUT_S, collect
+from tests.child_processes import LINUX, child_processes, socket_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
-
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def prompt(engine: LlamaEngine, text: str) -> Prompt:
@@ -203,30 +201,35 @@ async def test_alternating_conversations_keep_their_cached_prefix(llama: LlamaEn
             talk += [*outcome.ids, *prompt(llama, "\nGo on: ").ids]
 
 
+@LINUX
 async def test_loads_without_a_word_and_leaves_nothing(
     smollm2_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    others = child_processes()
     engine = await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=1))
     await collect(engine, prompt(engine, "Hi"), greedy(2))
-    folder, pid = Path(engine._process.client.path).parent, engine._process.pid
+    (pid,) = child_processes() - others
+    folder = socket_path(pid).parent
     await engine.close()
     await engine.close()
     assert capfd.readouterr() == ("", "")
-    assert pid is not None and not folder.exists()
+    assert not folder.exists()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
 @LINUX
 async def test_only_this_user_with_the_key_reaches_the_server(smollm2_path: Path) -> None:
+    others = child_processes()
     engine = await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=1))
     try:
-        sockets = Path(f"/proc/{engine._process.pid}/fd")
+        (pid,) = child_processes() - others
+        sockets = Path(f"/proc/{pid}/fd")
         mine = {str(each.readlink()) for each in sockets.iterdir()}
         for table in ("tcp", "tcp6"):
             rows = [row.split() for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
             assert not [row for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine]
-        path = Path(engine._process.client.path)
+        path = socket_path(pid)
         assert path.parent.stat().st_mode & 0o077 == 0
         refused = await LlamaClient(str(path), "wrong").get("/props")
         assert refused["error"]["code"] == 401
@@ -234,13 +237,16 @@ async def test_only_this_user_with_the_key_reaches_the_server(smollm2_path: Path
         await engine.close()
 
 
+@LINUX
 async def test_process_that_died_is_started_again(smollm2_path: Path) -> None:
+    others = child_processes()
     engine = await load(smollm2_path, LoadOptions(threads=1, context_size=512, parallel=2))
     try:
         async with asyncio.timeout(TIMEOUT_S):
             chunks = engine.generate(prompt(engine, "Count: 1 2"), greedy(400, ignore_eos=True))
             await anext(chunks)
-            os.kill(engine._process.pid or 0, signal.SIGKILL)
+            (pid,) = child_processes() - others
+            os.kill(pid, signal.SIGKILL)
             with pytest.raises(BackendError, match="process ended"):
                 async for _ in chunks:
                     pass

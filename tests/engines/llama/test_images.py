@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -182,11 +181,6 @@ async def test_very_long_words_are_split(run: str) -> None:
     runs = re.finditer(rf"{letters}+|\d+|\s+|(?:{signs})+", text)
     assert max(len(found[0]) for found in runs) <= 1002
     assert PromptDetokenizer(tokenizer, "<m>").escaped_ids(prompt.ids) == tuple(text.encode())
-
-
-async def test_socket_is_private(seeing: LlamaEngine) -> None:
-    path = Path(seeing._process.client.path)
-    assert path.parent.stat().st_mode & 0o077 == 0
 
 
 async def test_as_a_backend_it_takes_images(seeing: LlamaEngine) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from antiphon.engines.base import LoadOptions, Sampling
-from antiphon.engines.llama.engine import LlamaEngine, load
+from antiphon.engines.llama.engine import load
 from antiphon.engines.llama.zero_pages import MemoryRange, release_zero_pages, writable_ranges
 from antiphon.inference.tokens import Prompt
 from antiphon.testing.engine_check import collect
+from tests.child_processes import child_processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and madvise")
 
@@ -24,8 +25,8 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-def anonymous_bytes(engine: LlamaEngine) -> int:
-    status = Path(f"/proc/{engine._process.pid}/status").read_text()
+def anonymous_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("RssAnon:")[2].split()[0]) << 10
 
 
@@ -64,12 +65,14 @@ def test_small_ranges_are_left_alone() -> None:
 
 @pytest.mark.e2e
 async def test_cache_of_a_model_takes_memory_only_as_it_is_used(smollm2_path: Path) -> None:
+    others = child_processes()
     engine = await load(smollm2_path, LoadOptions(threads=1, parallel=4))
-    loaded = anonymous_bytes(engine)
+    (pid,) = child_processes() - others
+    loaded = anonymous_bytes(pid)
     ids = tuple(engine.tokenizer.encode("Rivers of Europe: " * 250, special=False))
     assert len(ids) > 1000
     await collect(engine, Prompt(ids), Sampling(max_tokens=8, temperature=0))
-    used = anonymous_bytes(engine)
+    used = anonymous_bytes(pid)
     await engine.close()
     # The cache of 4 x 8192 tokens has 720 MiB, so 22.5 KiB a token.
     assert loaded < 100 * MIB

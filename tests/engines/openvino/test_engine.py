@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from antiphon.engines.openvino.engine import OpenvinoEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Constraint
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
+from tests.child_processes import LINUX, child_processes
 from tests.tiny_models.tiny_tools import FOLDER, GGUF, calls_a_tool_and_answers, prompt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
@@ -149,8 +149,9 @@ async def test_invalid_prompt_lookup_is_rejected(value: object, problem: str) ->
         await load(GGUF, LoadOptions(engine_options={"prompt_lookup": value}))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+@LINUX
 async def test_worker_death_fails_running_requests_only() -> None:
+    others = child_processes()
     engine = await load(GGUF, LoadOptions(threads=1, context_size=1024))
     try:
         input_prompt = prompt(engine, "Once upon a time")
@@ -158,8 +159,7 @@ async def test_worker_death_fails_running_requests_only() -> None:
         async with asyncio.timeout(60):
             for chunks in running:
                 await anext(chunks)
-            pid = engine._worker.pid
-            assert pid is not None
+            (pid,) = child_processes() - others
             os.kill(pid, signal.SIGKILL)
             for chunks in running:
                 with pytest.raises(BackendError, match="its process ended"):
@@ -169,15 +169,17 @@ async def test_worker_death_fails_running_requests_only() -> None:
             *(collect(engine, input_prompt, greedy(4)) for _ in range(3))
         )
         assert {len(one.ids) for one in together} == {4}
-        assert engine._worker.pid not in (None, pid)
+        (new_pid,) = child_processes() - others
+        assert new_pid != pid
     finally:
         await engine.close()
 
 
+@LINUX
 async def test_the_child_goes_with_its_engine() -> None:
+    others = child_processes()
     engine = await load(GGUF, LoadOptions(threads=1, context_size=512))
-    pid = engine._worker.pid
-    assert pid is not None
+    (pid,) = child_processes() - others
     await engine.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

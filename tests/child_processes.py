@@ -1,0 +1,26 @@
+"""The processes that the code under test has started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+__all__ = ["LINUX", "child_processes", "socket_path"]
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def child_processes() -> set[int]:
+    """Return the ids of the child processes of this process."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for each in lists for pid in each.read_text().split()}
+
+
+def socket_path(pid: int) -> Path:
+    """Return the path of the Unix socket on which a process listens."""
+    mine = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    (found,) = {row[7] for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in mine}
+    return Path(found)
