@@ -49,7 +49,8 @@ class TruncationPolicy(Struct, frozen=True, kw_only=True):
 
 class CodexModel(Struct, frozen=True, kw_only=True):
     """A model in the model catalog that the client Codex (version 0.169) reads. It has the fields
-    that Codex requires, and the optional fields for the patch tool and the context window."""
+    that Codex requires, and the optional fields for the patch tool, the context window and the
+    inputs. Codex sends no images to a model whose ``input_modalities`` lack them."""
 
     slug: str
     display_name: str
@@ -65,6 +66,7 @@ class CodexModel(Struct, frozen=True, kw_only=True):
     supports_search_tool: bool = False
     base_instructions: str
     context_window: int | UnsetType = UNSET
+    input_modalities: tuple[Literal["text", "image"], ...] | UnsetType = UNSET
 
 
 class ModelList(Struct, frozen=True, kw_only=True):

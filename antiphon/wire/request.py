@@ -168,6 +168,8 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     previous_input_messages: PreviousMessages | None = None
     #: W3C trace context; over HTTP it comes in headers.
     trace: dict[str, str] | None = None
+    #: Names of the request's fields that are unknown. The parser sets it, not the client.
+    ignored_fields: tuple[str, ...] = ()
 
     @property
     def has_context(self) -> bool:

@@ -32,6 +32,7 @@ __all__ = [
     "InputTransformation",
     "JsonObjectFormat",
     "JsonSchemaFormat",
+    "OmittedPart",
     "OutputTokensDetails",
     "PlainFormat",
     "PromptRef",
@@ -184,6 +185,14 @@ class IgnoredTool(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class OmittedPart(Struct, frozen=True, kw_only=True):
+    """A part of the request that the model cannot read. A note replaced it in the prompt.
+    ``type``: the type of the part. ``param``: its path in the request."""
+
+    type: str
+    param: str
+
+
 class Response(Struct, frozen=True, kw_only=True):
     """A response: the accumulated result of a run's events, and the fields of the request with
     defaults filled in."""
@@ -232,6 +241,10 @@ class Response(Struct, frozen=True, kw_only=True):
     tool_usage: JsonObject | UnsetType = UNSET
     #: Extension: tools of the request that the server does not run.
     ignored_tools: tuple[IgnoredTool, ...] | UnsetType = UNSET
+    #: Extension: fields of the request that the server does not know.
+    ignored_fields: tuple[str, ...] | UnsetType = UNSET
+    #: Extension: parts of the request that the model cannot read. It saw notes in their place.
+    omitted_parts: tuple[OmittedPart, ...] | UnsetType = UNSET
     #: Extension: the stop string of the request that ended the output.
     matched_stop: str | UnsetType = UNSET
     #: Extensions: the messages the model read and wrote, and timings.

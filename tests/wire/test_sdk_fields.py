@@ -54,6 +54,8 @@ OURS = {
     ("response", "frequency_penalty"): "Open Responses demands it",
     ("response", "context_management"): "echoed once it is supported",
     ("response", "ignored_tools"): "hosted tools that this server does not run, and why",
+    ("response", "ignored_fields"): "unknown fields of the request",
+    ("response", "omitted_parts"): "parts that the model cannot read",
     ("response", "matched_stop"): "the stop string that ended the output",
     **{
         ("response", name): "an extension, given where a request asks for it"

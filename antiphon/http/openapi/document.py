@@ -426,8 +426,9 @@ def _with_treatments(components: Mapping[str, JsonObject]) -> dict[str, JsonObje
     request = components[name]
     properties = {
         field: {**schema, "description": _ACCEPTED_VALUES.get(field, text)}
-        if (text := _FIELD_TREATMENTS.get(FIELDS.get(field, "honoured")))
+        if (text := _FIELD_TREATMENTS.get(FIELDS[field]))
         else schema
         for field, schema in request["properties"].items()
+        if field in FIELDS  # clients cannot set the others
     }
     return {**components, name: {**request, "properties": properties}}

@@ -57,6 +57,7 @@ def initial_response(
         safety_identifier=request.safety_identifier,
         prompt_cache_key=request.prompt_cache_key,
         prompt_cache_options=(request.prompt_cache_options or PromptCacheRequest()).effective,
+        ignored_fields=request.ignored_fields or UNSET,
         **explicit_fields(
             request,
             "conversation",

@@ -2,12 +2,13 @@
 
 An invalid body raises an error with status 400 and the path of the faulty field.
 
-Null means "not given". Unknown fields are ignored, with two exceptions:
+Null means "not given". Unknown fields are ignored, and the response names them. Three kinds of
+unknown fields cause an error:
 
 - A field of the Chat Completions API that has another name in the Responses API, such as
-  ``messages``, causes an error. The error names the field that replaces it.
-- A field that would change the answer in another server or API, such as ``min_tokens``, causes an
-  error; see ``refuse_unsupported_fields``.
+  ``messages``. The error names the field that replaces it.
+- A field that would change the answer in another server or API, such as ``min_tokens``.
+- A misspelt field, such as ``max_output_token``.
 
 ``wire.request`` decides which features Antiphon supports.
 """
@@ -25,7 +26,13 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.extensions import read_generation_config, read_structured_outputs
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.request import CompactRequest, CreateResponse, InputTokensRequest, StreamOptions
+from antiphon.wire.request import (
+    FIELDS,
+    CompactRequest,
+    CreateResponse,
+    InputTokensRequest,
+    StreamOptions,
+)
 from antiphon.wire.request_options import (
     AccessPrograms,
     BackgroundOptions,
@@ -65,7 +72,7 @@ from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from .previous_messages import read_previous_messages
 from .request_checks import check_request
 from .tools import check_name, read_tool_choice, read_tools
-from .unsupported_fields import refuse_unsupported_fields
+from .unsupported_fields import find_ignored_fields, refuse_unsupported_fields
 
 __all__ = [
     "BodyLimits",
@@ -104,6 +111,8 @@ _OWN = frozenset(
     }
 )
 _NOT_GIVEN: Mapping[str, Any] = dict.fromkeys(_OWN)
+#: Fields that a client can set. Clients may send a request for a response to all endpoints.
+_KNOWN = frozenset({*FIELDS, *InputTokensRequest.__struct_fields__})
 _MAX_TEXT_CHARS = 10_485_760  # characters of a string input, OpenAI's limit
 _FORMAT_NAME_LENGTH = 64
 _MAX_TOKEN_ID = 2**31 - 1
@@ -301,11 +310,14 @@ def _read_request(raw: JsonObject, cls: type[_R], limits: BodyLimits) -> _R:
     if not _MOVED_FIELDS.keys().isdisjoint(raw):
         raise _moved_field(raw)
     refuse_unsupported_fields(raw)
+    ignored = find_ignored_fields(raw, _KNOWN)
     if "generation_config" in raw:
         raw = {**read_generation_config(raw["generation_config"], "generation_config"), **raw}
         raw["generation_config"] = {}
     for name in [name for name in raw if name in _READERS]:
         raw[name] = _READERS[name](raw[name], name, limits)
+    if ignored:
+        raw = {**raw, "ignored_fields": ignored}
     return convert(raw, cls, "")
 
 

@@ -1,25 +1,38 @@
-"""Refuse fields of other APIs that would change the answer.
+"""Fields that Antiphon does not know.
 
-The fields belong to OpenAI's older APIs, vLLM, SGLang, llama.cpp, Ollama and DashScope. Ignoring
-such a field would mislead the client.
+A field of another API that would change the answer is refused, and so is a misspelt field, because
+ignoring it would mislead the client. The fields of other APIs belong to OpenAI's older APIs, vLLM,
+SGLang, llama.cpp, Ollama and DashScope. All other unknown fields are ignored, and the response
+names them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from antiphon.errors import InvalidRequest
 
-__all__ = ["refuse_unsupported_fields"]
+from .errors import truncated
+
+__all__ = ["find_ignored_fields", "refuse_unsupported_fields"]
+
+#: How similar an unknown name has to be to a known one to count as misspelt, from 0 to 1.
+_SIMILARITY = 0.86
+_MAX_IGNORED = 32  # names in the response
 
 #: Field → values that have no effect.
 _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
     "allowed_token_ids": ([],),
     "audio": (),
     "bad_words": ([],),
     "best_of": (1,),
     "chat_template": (),
+    "chat_template_content_format": ("auto",),
+    "continue_final_message": (False,),
     "continuous_usage_stats": (False,),
     "documents": ([],),
     "dry_multiplier": (0,),
@@ -33,6 +46,7 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
+    "images": ([],),
     "json_schema": (),
     "length_penalty": (1,),
     "logits_processors": ([],),
@@ -47,6 +61,8 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "prompt_logprobs": (False,),
     "regex": (),
     "repeat_penalty": (1,),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
     "stop_token_ids": ([],),
     "suffix": ("",),
     "truncate_prompt_tokens": (),
@@ -76,3 +92,37 @@ def refuse_unsupported_fields(
                 param=field,
                 code="unsupported_parameter",
             )
+
+
+def find_ignored_fields(raw: Mapping[str, object], known: frozenset[str]) -> tuple[str, ...]:
+    """Return the names of the fields that are ignored: those that are neither ``known`` nor fields
+    of other APIs without effect. Raises ``InvalidRequest`` for a misspelt field."""
+    if raw.keys() <= known:
+        return ()
+    ignored = [
+        name
+        for name, value in raw.items()
+        if name not in known and name not in _NEUTRAL_VALUES and value != []
+    ]
+    for name in ignored:
+        if meant := _misspelt(truncated(name), known):
+            shown = truncated(name)
+            raise InvalidRequest(
+                f"Unknown parameter: '{shown}'. Did you mean '{meant}'?",
+                param=shown,
+                code="unknown_parameter",
+            )
+    return tuple(map(truncated, ignored[:_MAX_IGNORED]))
+
+
+@lru_cache(maxsize=256)
+def _misspelt(name: str, known: frozenset[str]) -> str | None:
+    """Return the known name that a client meant with ``name``, or None. Case and separators do not
+    count, as in ``maxOutputTokens``."""
+    names = {_letters(each): each for each in sorted(known)}
+    found = get_close_matches(_letters(name), names, n=1, cutoff=_SIMILARITY)
+    return names[found[0]] if found else None
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).casefold()

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
@@ -339,11 +340,47 @@ def test_fields_of_other_apis_without_effect_are_accepted() -> None:
     assert parse_create_response(json.dumps({"input": "hi", **idle}).encode()).input is not None
 
 
-def test_unknown_fields_are_ignored() -> None:
-    assert (
-        parse_request(generate=True, stream_id="s", extra_body={"a": [None]}, acme=1)
-        == parse_request()
-    )
+def test_unknown_fields_are_ignored_and_named() -> None:
+    unknown = {"generate": True, "stream_id": "s", "extra_body": {"a": [None]}, "acme": 1}
+    neutral = {"n": 1, "echo": False, "empty": [], "nothing": None}
+    request = parse_request(**unknown, **neutral, ignored_fields=["mine"])
+    assert request.ignored_fields == (*unknown, "ignored_fields")
+    assert replace(request, ignored_fields=()) == parse_request()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("max_output_token", "max_output_tokens"),
+        ("maxOutputTokens", "max_output_tokens"),
+        ("temprature", "temperature"),
+        ("top-p", "top_p"),
+        ("instruction", "instructions"),
+        ("previous_response", "previous_response_id"),
+        ("tool", "tools"),
+    ],
+)
+def test_misspelt_fields_are_refused(name: str, meant: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"Did you mean '{meant}'?") as refused:
+        parse_request(**{name: 1})
+    assert (refused.value.param, refused.value.code) == (name, "unknown_parameter")
+
+
+@pytest.mark.parametrize(
+    ("name", "neutral", "value"),
+    [
+        ("return_token_ids", False, True),
+        ("continue_final_message", False, True),
+        ("add_generation_prompt", True, False),
+        ("chat_template_content_format", "auto", "string"),
+        ("return_tokens_as_token_ids", False, True),
+    ],
+)
+def test_fields_of_chat_servers_are_refused_by_name(name: str, neutral: Any, value: Any) -> None:
+    assert parse_request(**{name: neutral}) == parse_request()
+    with pytest.raises(InvalidRequest) as refused:
+        parse_request(**{name: value})
+    assert (refused.value.param, refused.value.code) == (name, "unsupported_parameter")
 
 
 @pytest.mark.parametrize(
