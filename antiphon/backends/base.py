@@ -45,6 +45,7 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
     - ``images``: the backend accepts images. If False, Antiphon does not fetch or check images. The
       backend gets them as the client sent them. It replaces each image by a note or rejects the
       request.
+    - ``audio_video``: the backend accepts audio and video.
     - ``hosted_tools``: types of the tools that the upstream runs, such as ``web_search``. The reply
       contains the items of these tools.
     - ``completes_text``: the backend implements ``complete``.
@@ -56,6 +57,7 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
     """
 
     images: bool = False
+    audio_video: bool = False
     hosted_tools: frozenset[str] = frozenset()
     completes_text: bool = False
     detokenizes: bool = False

@@ -74,7 +74,9 @@ class _Unloaded(Backend):
     recommended_options: Mapping[str, Any] = {}
     #: Until the first load, all features are assumed to work, so no request is rejected by mistake.
     #: Images are checked even if the model turns out not to accept images.
-    capabilities = BackendCapabilities(images=True, completes_text=True, detokenizes=True)
+    capabilities = BackendCapabilities(
+        images=True, audio_video=True, completes_text=True, detokenizes=True
+    )
 
     def __init__(self, context_size: int | None) -> None:
         self.context_size = context_size

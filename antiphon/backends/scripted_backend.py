@@ -49,7 +49,7 @@ class ScriptedBackend(Backend):
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
-    capabilities = BackendCapabilities(images=True)
+    capabilities = BackendCapabilities(images=True, audio_video=True)
 
     def __init__(
         self,

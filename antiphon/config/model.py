@@ -179,13 +179,14 @@ class Model(Struct, frozen=True, kw_only=True):
             "in the folder `source`, if it has exactly one."
         ),
     ] = None
-    images: Annotated[
-        Literal["note", "refuse"],
+    unsupported_modality: Annotated[
+        Literal["describe", "refuse"],
         declare(
-            "What happens to images if the model cannot read images. `note`: a note in the "
-            "prompt replaces the image. `refuse`: the request is rejected."
+            "What happens to images, audio and video that the model cannot read. `refuse`: the "
+            "request is rejected with HTTP status 400. `describe`: a note in the prompt replaces "
+            "the part, and the response lists it in `omitted_parts`."
         ),
-    ] = "note"
+    ] = "refuse"
     adapters: Annotated[
         dict[str, str],
         declare(

@@ -138,7 +138,7 @@ class DialectOptions(Struct, frozen=True, kw_only=True):
       as a number, and the prompt contains no text for the image. With ``template``, the prompt
       contains the text that the template writes for an image, and this text marks the position.
       None means that the model has no vision.
-    - ``unreadable``: what happens to an image if the model has no vision. With ``note``, a note
+    - ``unreadable``: what happens to an image if the model has no vision. With ``describe``, a note
       replaces the image. With ``refuse``, the request is rejected.
     """
 
@@ -148,7 +148,7 @@ class DialectOptions(Struct, frozen=True, kw_only=True):
     formats: Formats = SHIPPED
     template_kwargs: Mapping[str, Any] = {}
     images: Literal["apart", "template"] | None = None
-    unreadable: Unreadable = "note"
+    unreadable: Unreadable = "refuse"
 
 
 class DialectFactory(Protocol):

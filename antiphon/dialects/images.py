@@ -25,9 +25,9 @@ __all__ = [
     "unused_characters",
 ]
 
-#: What happens to images and other parts that a text model cannot read: a note replaces them, or
-#: the request is rejected.
-Unreadable = Literal["note", "refuse"]
+#: What happens to images and other parts that a model cannot read: a note replaces them, or the
+#: request is rejected.
+Unreadable = Literal["describe", "refuse"]
 
 #: The private-use characters that can be marks.
 _FIRST, _LAST = 0x10F000, 0x10FF00
@@ -88,7 +88,7 @@ def unused_characters(text: str) -> Iterator[str]:
 
 
 def omission_note(what: str, path: str, unreadable: Unreadable) -> str:
-    """Return the note that replaces content that a text model cannot read, such as an image.
+    """Return the note that replaces content that a model cannot read, such as an image.
     ``what``: the kind of content. ``path``: the path of the content in the request.
 
     With the note, the model can tell the user about the omitted content. Raises ``InvalidRequest``
@@ -96,8 +96,9 @@ def omission_note(what: str, path: str, unreadable: Unreadable) -> str:
     """
     if unreadable == "refuse":
         raise InvalidRequest(
-            f"Invalid value: this model reads text only and cannot process the {what}.",
+            f"Invalid value: this model cannot read the {what}. Send text instead, or use a model "
+            "whose 'input_modalities' in GET /v1/models allow it.",
             param=path,
             code="invalid_value",
         )
-    return f"[{what} omitted: this model reads text only]"
+    return f"[{what} omitted: this model cannot read it]"

@@ -83,9 +83,12 @@ class _PartReader:
                 return refusal
             case it.InputFile():
                 return self._file(part, path)
+            case it.InputImage() | it.ComputerScreenshot() if self._images is not None:
+                return self._images.add(part) or omission_note("image", path, "describe")
+            case it.ComputerScreenshot(image_url=url) if url is UNSET:  # it is no longer stored
+                return omission_note("image", path, "describe")
             case it.InputImage() | it.ComputerScreenshot():
-                mark = self._images.add(part) if self._images is not None else None
-                return mark or self._omitted("image", path)
+                return self._omitted("image", path)
             case it.InputAudio():
                 return self._omitted("audio", path)
             case it.InputVideo():
@@ -156,13 +159,13 @@ def render_result(item: it.Item) -> str:
     for each part that is not text. Raises ``ValueError`` if the item contains no result."""
     if (form := KINDS[type(item)].result) is None:
         raise ValueError(f"Items of type {item.type} contain no result.")
-    return _result_text(item, form, _PartReader("note", None))
+    return _result_text(item, form, _PartReader("describe", None))
 
 
 def build_messages(
     items: Sequence[it.Item],
     prompt_tools: PromptTools,
-    unreadable: Unreadable = "note",
+    unreadable: Unreadable = "refuse",
     past_count: int = 0,
     images: PromptImages | None = None,
 ) -> list[Message]:
@@ -172,7 +175,7 @@ def build_messages(
     System and developer messages stay where they are. If the model must continue the last message,
     this message has the key ``open`` set to True.
 
-    ``unreadable``: whether a note replaces a part that the model cannot read (``note``), or the
+    ``unreadable``: whether a note replaces a part that the model cannot read (``describe``), or the
     request is rejected (``refuse``). ``past_count``: how many of the items come from earlier
     responses and not from this request. ``images`` collects the images for a model with vision.
     Raises ``InvalidRequest`` with the path of an item or part that cannot be shown to the model.

@@ -131,6 +131,8 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     - ``template``: arguments of the chat template.
     - ``thinking_budget``: maximum number of reasoning tokens.
     - ``include_stop_text``: keep the stop string at the end of the answer.
+    - ``describes_media``: a note replaces a part that the model cannot read, because a tool can
+      read the part.
     - ``shape``: the shape of the request, for values that follow from ``tools`` and other options
       alone.
     """
@@ -148,6 +150,7 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     template: Mapping[str, Any] = {}
     thinking_budget: int | None = None
     include_stop_text: bool = False
+    describes_media: bool = False
     shape: RequestShape | None = None
 
     @property

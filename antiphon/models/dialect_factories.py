@@ -92,7 +92,7 @@ def _options(engine: Engine, model: Model, settings: Settings) -> DialectOptions
         formats=available_formats(settings),
         template_kwargs=model.template_kwargs,
         images=engine.capabilities.images,
-        unreadable=model.images,
+        unreadable=model.unsupported_modality,
     )
 
 
@@ -118,7 +118,7 @@ def _harmony(engine: Engine, name: str, model: Model, settings: Settings) -> Dia
         engine.tokenizer,
         load_vocabulary(model.vocabulary, cache, environment_variable),
         settings=model.template_kwargs,
-        unreadable=model.images,
+        unreadable=model.unsupported_modality,
     )
 
 

@@ -36,6 +36,7 @@ from antiphon.runs.request.mcp_approvals import (
     release_approvals,
 )
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
+from antiphon.runs.request.omitted_parts import find_omitted_parts
 from antiphon.runs.request.options import build_options, text_config
 from antiphon.runs.request.session_identity import session_identity
 from antiphon.runs.request.tool_selection import (
@@ -431,6 +432,9 @@ class Preparer:
             response = replace(response, input_transformations=transformations)
         if tools.ignored_tools:
             response = replace(response, ignored_tools=tools.ignored_tools)
+        capabilities = model.backend.capabilities
+        if omitted := find_omitted_parts(context.conversation, capabilities):
+            response = replace(response, omitted_parts=omitted)
         if context.prompt_items:
             text = request.instructions
             instructions = Message(

@@ -167,6 +167,8 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
     - ``parse_fields``: computes fields of the item from the arguments. It is used for calls that
       the client runs and for calls that fail.
     - ``namespace``: distinguishes functions with the same name.
+    - ``reads_images``: whether the function reads the images of the conversation. If so, a model
+      that reads only text can pass them on.
     - ``failed_output``: makes the output item of a failed call, from the ``call_id`` and the reason
       for the failure. It is set only if the output of a call is a separate item. In this case, the
       item of the call is closed as soon as the model has written the call. The closed item has the
@@ -183,6 +185,7 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
     failed_status: str = "failed"
     namespace: str | None = None
     failed_output: Callable[[str, str], Item] | None = None
+    reads_images: bool = False
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ def model(scenes: Path = SCENES, context_size: int = 9000) -> str:
     return (
         f'[models.scripted]\nengine = "replay"\nsource = "{scenes}"\n'
         f'context_size = {context_size}\nreasoning_format = "think"\ntool_format = "hermes"\n'
+        'unsupported_modality = "describe"\n'
     )
 
 

@@ -563,9 +563,9 @@ def test_images_for_a_model_that_reads_text_only_are_announced(visitor: Visitor)
     page = visitor.open()
     page.evaluate(GIVE, ["notes.md", "text/markdown", "", "drop"])
     page.get_by_role("button", name="Remove notes.md").wait_for()
-    assert page.get_by_text("it will not see the image").count() == 0
+    assert page.get_by_text("only a tool can use the image").count() == 0
     page.evaluate(GIVE, ["pixel.png", "image/png", base64.b64encode(PIXEL).decode(), "paste"])
-    page.get_by_text("scripted reads text only: it will not see the image.").wait_for()
+    page.get_by_text("scripted reads text only: only a tool can use the image.").wait_for()
 
 
 def test_refused_request_says_why_and_can_be_edited(visitor: Visitor) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
+from antiphon.dialects.chat.dialect import ChatDialect
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import (
     TOOL,
@@ -16,7 +18,7 @@ from tests.conformance.scripts import (
     message_deltas,
     reasoning_deltas,
 )
-from tests.conformance.server import Ask, Json, engine
+from tests.conformance.server import Ask, Json, Server, engine
 
 TURN = [
     *reasoning_deltas("Hm."),
@@ -24,6 +26,15 @@ TURN = [
     *call('{"city": "Rome"}', call_id="call_a"),
     *custom_call_deltas("ls", name="shell"),
     finish(),
+]
+_SEEN = [
+    {
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": "What is this?"},
+            {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+        ],
+    }
 ]
 TOOLS = [TOOL, {"type": "custom", "name": "shell"}]
 
@@ -171,13 +182,28 @@ async def test_reasoning_is_rendered_within_a_tool_loop(serve: Serve, ask: Ask) 
 @pytest.mark.requirement("D-51", "API-TEXT-MODEL")
 async def test_text_model_sees_a_note_instead_of_an_image(serve: Serve, ask: Ask) -> None:
     scripted_engine = engine(["ok"])
-    server = serve(scripted_engine)
-    image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
-    text = {"type": "input_text", "text": "What is this?"}
-    answer = await ask(server, input=[{"role": "user", "content": [text, image]}])
+    dialect = ChatDialect(scripted_engine.card, scripted_engine.tokenizer, unreadable="describe")
+    server = serve(LocalBackend(scripted_engine, dialect))
+    answer = await ask(server, input=_SEEN)
     assert answer.text == "ok"
-    assert "[image omitted: this model reads text only]" in last_prompt(scripted_engine)
+    assert "[image omitted: this model cannot read it]" in last_prompt(scripted_engine)
     assert "AAAA" not in last_prompt(scripted_engine)
+    assert answer.terminal_response["omitted_parts"] == [
+        {"type": "input_image", "param": "input[0].content[1]"}
+    ]
+
+
+@pytest.mark.requirement("D-51", "API-TEXT-MODEL")
+async def test_text_model_refuses_an_image(serve: Serve, ask: Ask) -> None:
+    refused = (await ask(serve(engine(["ok"])), input=_SEEN)).rejection
+    assert (refused["http"], refused["param"]) == (400, "input[0].content[1]")
+
+
+async def test_unknown_fields_are_named_in_the_response(server: Server, ask: Ask) -> None:
+    answer = await ask(server, input="Hi", acme=1)
+    assert answer.terminal_response["ignored_fields"] == ["acme"]
+    refused = (await ask(server, input="Hi", max_output_token=1)).rejection
+    assert (refused["http"], refused["param"]) == (400, "max_output_token")
 
 
 @pytest.mark.requirement("TR-5", "API-UNKNOWN-ITEM")

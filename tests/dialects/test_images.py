@@ -30,7 +30,7 @@ IMAGE = TOKENIZER.special["<|image|>"]
 
 def dialect(images: str | None, template: str = TEMPLATE) -> ChatDialect:
     card = ModelCard(name="m", context_size=10_000, chat_template=template)
-    return ChatDialect(card, TOKENIZER, images=images)  # type: ignore[arg-type]
+    return ChatDialect(card, TOKENIZER, images=images, unreadable="describe")  # type: ignore[arg-type]
 
 
 def message(*parts: str | bytes, role: str = "user") -> it.Message:
@@ -115,7 +115,7 @@ def test_model_without_images_gets_notes() -> None:
     for created in (dialect(None), dialect("template", TEMPLATE.replace("<|image|>", ""))):
         assert not created.supports_images
         text, images = rendered(created, message("one", RED))
-        assert "[image omitted: this model reads text only]" in text and images == []
+        assert "[image omitted: this model cannot read it]" in text and images == []
 
 
 def test_image_given_by_reference_becomes_a_note() -> None:

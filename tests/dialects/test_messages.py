@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.messages import build_messages
+from antiphon.dialects.messages import Unreadable, build_messages
 from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Options
@@ -24,8 +24,8 @@ TOOLS = (
 VISIBLE_TOOLS = collect_tools(Options(tools=TOOLS), ())
 
 
-def read(*items: it.Item, **more: Any) -> list[dict[str, Any]]:
-    return build_messages(items, VISIBLE_TOOLS, **more)
+def read(*items: it.Item, unreadable: Unreadable = "describe", **more: Any) -> list[dict[str, Any]]:
+    return build_messages(items, VISIBLE_TOOLS, unreadable, **more)
 
 
 def user(*parts: it.Part) -> it.Message:
@@ -117,7 +117,7 @@ def test_tools_have_the_names_in_the_prompt() -> None:
 def test_outputs_may_be_parts() -> None:
     parts = (text("one"), it.InputImage(image_url="data:image/png;base64,AA"))
     read_messages = read(call("a"), output("a", parts))
-    assert read_messages[1]["content"] == "one\n[image omitted: this model reads text only]"
+    assert read_messages[1]["content"] == "one\n[image omitted: this model cannot read it]"
 
 
 def test_output_without_its_call_is_refused() -> None:
@@ -129,10 +129,10 @@ def test_output_without_its_call_is_refused() -> None:
     ("part", "shown"),
     [
         (it.Refusal(refusal="No."), "No."),
-        (it.InputImage(file_id="f"), "[image omitted: this model reads text only]"),
-        (it.InputFile(filename="a.pdf"), "[file 'a.pdf' omitted: this model reads text only]"),
-        (it.InputVideo(video_url="u"), "[video omitted: this model reads text only]"),
-        (it.InputAudio(input_audio={}), "[audio omitted: this model reads text only]"),
+        (it.InputImage(file_id="f"), "[image omitted: this model cannot read it]"),
+        (it.InputFile(filename="a.pdf"), "[file 'a.pdf' omitted: this model cannot read it]"),
+        (it.InputVideo(video_url="u"), "[video omitted: this model cannot read it]"),
+        (it.InputAudio(input_audio={}), "[audio omitted: this model cannot read it]"),
         (
             it.InputFile(
                 filename="a.md",
@@ -143,7 +143,7 @@ def test_output_without_its_call_is_refused() -> None:
         (it.InputFile(file_data="data:text/plain,a%20b"), "[file]\na b"),
         (
             it.InputFile(file_data=base64.b64encode(b"%PDF\0\xff").decode()),
-            "[file omitted: this model reads text only]",
+            "[file omitted: this model cannot read it]",
         ),
     ],
 )
@@ -263,7 +263,7 @@ def test_unsupported_items_are_refused_with_their_path(item: it.Item) -> None:
             ],
             "computer",
             {"action": {"type": "click"}},
-            "[image omitted: this model reads text only]",
+            "[image omitted: this model cannot read it]",
         ),
         (
             [

@@ -108,7 +108,7 @@ class RemoteBackend(Backend, ABC):
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
     #: Only the upstream knows whether its model accepts images. It rejects images itself.
-    capabilities = BackendCapabilities(images=True)
+    capabilities = BackendCapabilities(images=True, audio_video=True)
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ class ChatDialect:
       as a number, and the prompt contains no text for the image. With ``template``, the prompt
       contains the text that the template writes for an image, and this text marks the position.
       None means that the model has no vision.
-    - ``unreadable``: what happens to an image if the model has no vision. With ``note``, a note
+    - ``unreadable``: what happens to an image if the model has no vision. With ``describe``, a note
       replaces the image. With ``refuse``, the request is rejected.
     - ``today``: returns the current date, for templates that state it.
 
@@ -104,7 +104,7 @@ class ChatDialect:
         formats: Formats = SHIPPED,
         settings: Mapping[str, object] | None = None,
         images: Literal["apart", "template"] | None = None,
-        unreadable: Unreadable = "note",
+        unreadable: Unreadable = "refuse",
         today: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._card = card
@@ -333,7 +333,7 @@ class ChatDialect:
             build_messages(
                 conversation.items,
                 prompt_tools,
-                self._unreadable,
+                "describe" if options.describes_media else self._unreadable,
                 conversation.past_count,
                 prompt_images,
             )

@@ -51,7 +51,7 @@ class HarmonyDialect:
     - ``settings``: name of a setting of the system message → value. ``SETTINGS`` contains the
       names.
     - ``unreadable``: what happens to an image, which the harmony format cannot contain. With
-      ``note``, a note replaces the image. With ``refuse``, the request is rejected.
+      ``describe``, a note replaces the image. With ``refuse``, the request is rejected.
     - ``today``: returns the current date, for the system message.
 
     Raises ``SetupError`` for models with another vocabulary, and for unknown or invalid settings.
@@ -67,7 +67,7 @@ class HarmonyDialect:
         encoding: HarmonyEncoding,
         *,
         settings: Mapping[str, object] | None = None,
-        unreadable: Unreadable = "note",
+        unreadable: Unreadable = "refuse",
         today: Callable[[], datetime] = datetime.now,
     ) -> None:
         _check_vocabulary(card, tokenizer, encoding)
@@ -89,7 +89,7 @@ class HarmonyDialect:
         history = build_conversation(
             conversation.items,
             prompt_tools,
-            self._unreadable,
+            "describe" if options.describes_media else self._unreadable,
             conversation.past_count,
             keeps_reasoning,
         )

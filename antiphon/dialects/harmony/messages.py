@@ -88,13 +88,13 @@ def native_tools(prompt_tools: PromptTools) -> Mapping[str, str]:
 def build_conversation(
     items: Sequence[it.Item],
     prompt_tools: PromptTools,
-    unreadable: Unreadable = "note",
+    unreadable: Unreadable = "refuse",
     past_count: int = 0,
     keeps_reasoning: bool = False,
 ) -> HarmonyConversation:
     """Convert a conversation's items to messages of the harmony format.
 
-    ``unreadable``: whether a note replaces a part that the model cannot read (``note``), or the
+    ``unreadable``: whether a note replaces a part that the model cannot read (``describe``), or the
     request is rejected (``refuse``). ``past_count``: how many of the items come from earlier
     responses. ``keeps_reasoning``: whether all reasoning stays. If False, the reasoning before the
     last final answer is dropped, as OpenAI recommends. Raises ``InvalidRequest`` with the path of

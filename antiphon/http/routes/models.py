@@ -129,4 +129,5 @@ def _catalog_entry(name: str, model: CatalogModel, priority: int) -> CodexModel:
         priority=priority,
         base_instructions=_CODEX_INSTRUCTIONS,
         context_window=UNSET if model.context_size is None else model.context_size,
+        input_modalities=_input_modalities(model),
     )

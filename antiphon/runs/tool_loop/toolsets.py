@@ -120,6 +120,7 @@ def with_functions(
         tools=(*tools.visible_tools, *visible) if visible else tools.visible_tools,
         tool_choice=resolve_tool_choice(tools, items, functions),
         checks_calls=bool(tools.search_functions or tools.server_tools),
+        describes_media=any(function.reads_images for group in functions for function in group),
     )
 
 

@@ -126,7 +126,12 @@ class ImageGenerationProvider:
         self, tool: tl.ImageGeneration, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         action = self._action(tool)
-        return (ToolFunction(tool=_function(action), initial_item=ImageGenerationCall()),)
+        function = ToolFunction(
+            tool=_function(action),
+            initial_item=ImageGenerationCall(),
+            reads_images=action != "generate",
+        )
+        return (function,)
 
     @asynccontextmanager
     async def open(

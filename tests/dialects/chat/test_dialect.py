@@ -318,9 +318,9 @@ def test_images_are_noted_or_refused() -> None:
     from antiphon.wire.items import InputImage
 
     picture = Message(role="user", content=(InputImage(file_id="f"),))
-    assert "[image omitted" in Model("smol").prompt(picture)
+    assert "[image omitted" in Model("smol", unreadable="describe").prompt(picture)
     with pytest.raises(InvalidRequest):
-        Model("smol", unreadable="refuse").render(picture)
+        Model("smol").render(picture)
 
 
 # --- tokens --------------------------------------------------------------------------------------

@@ -221,9 +221,11 @@ def test_outputs_that_are_lists() -> None:
 def test_images_leave_a_note_or_are_refused() -> None:
     image = it.InputImage(image_url="data:image/png;base64,AAAA")
     message = it.Message(role="user", content=(it.InputText(text="What is it?"), image))
-    assert "[image omitted" in decoded(ids(message))
+    conversation = Conversation(items=(message,))
+    described = dialect(unreadable="describe").render(conversation, Options())
+    assert "[image omitted" in decoded(described.prompt.ids)
     with pytest.raises(InvalidRequest) as caught:
-        dialect(unreadable="refuse").render(Conversation(items=(message,)), Options())
+        dialect().render(conversation, Options())
     assert caught.value.param == "input[0].content[1]"
 
 

@@ -61,7 +61,7 @@ def build_chat_messages(
         writer.replace_parts(item, index - conversation.past_count)
         for index, item in enumerate(conversation.items)
     ]
-    rendered = build_messages(items, prompt_tools, past_count=conversation.past_count)
+    rendered = build_messages(items, prompt_tools, "describe", past_count=conversation.past_count)
     if conversation.instructions:
         rendered.insert(0, {"role": "system", "content": conversation.instructions})
     return writer.restore_parts(rendered)

@@ -79,7 +79,10 @@ class ResponsesBackend(RemoteBackend):
         self.flavour = flavour
         self.unreadable_formats = flavour.unreadable_formats
         self.capabilities = BackendCapabilities(
-            images=True, hosted_tools=hosted_tools, summarizes_reasoning=True
+            images=True,
+            audio_video=True,
+            hosted_tools=hosted_tools,
+            summarizes_reasoning=True,
         )
 
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:

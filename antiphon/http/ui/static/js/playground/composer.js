@@ -105,7 +105,7 @@ export function Composer({ turn, models, settings, onSettings }) {
           <${IconButton} icon="close" label="Remove ${file.name}" onClick=${() => drop(index)} />
         </li>`)}
       </ul>`}
-      ${readsTextOnly && files.some(({ preview }) => preview) && html`<p class="trouble" role="status">${model} reads text only: it will not see the image.</p>`}
+      ${readsTextOnly && files.some(({ preview }) => preview) && html`<p class="trouble" role="status">${model} reads text only: only a tool can use the image.</p>`}
       ${trouble && html`<p class="trouble" role="alert">${trouble}</p>`}
       <textarea ref=${area} rows="1" aria-label="Message" placeholder="Write a message" value=${text}
         onInput=${(event) => draft.update({ text: event.currentTarget.value })} onKeyDown=${onKeyDown} onPaste=${onPaste}></textarea>
