@@ -47,7 +47,9 @@ def format_instructions(options: Options, apart: Collection[str] = ()) -> list[s
 
     ``apart``: names of the namespaces that the prompt declares elsewhere. They get no instructions.
     """
-    lines = [] if options.tool_choice.mode == "none" else namespace_notes(options.tools, apart)
+    lines: list[str] = []
+    if options.tool_choice.mode != "none":
+        lines += options.derive(namespace_notes, (options.tools,), frozenset(apart))
     if (guide := options.guide) is not None:
         what = _SYNTAX_NAMES[guide.syntax]
         lines.append(f"Answer with text that matches this {what}:\n{guide.definition}")

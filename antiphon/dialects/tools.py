@@ -73,6 +73,11 @@ class PromptTool(Struct, frozen=True, kw_only=True):
     grammar: tl.GrammarFormat | None = None
     from_search: bool = False
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the input must match the schema or the grammar."""
+        return bool(self.strict or self.grammar)
+
     def definition(self) -> dict[str, Any]:
         """Return the definition in the format of chat templates."""
         return {
@@ -101,6 +106,16 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
         """A mapping: name of a tool in the prompt (``PromptTool.name``) → the tool's name and
         schema in the API."""
         return {tool.name: tool.shape for tool in self.tools}
+
+    @cached_property
+    def api_names(self) -> frozenset[tuple[str, str | None]]:
+        """The (name, namespace) of each tool in the API."""
+        return frozenset((tool.shape.wire_name, tool.shape.namespace) for tool in self.tools)
+
+    @cached_property
+    def constrained(self) -> tuple[PromptTool, ...]:
+        """The tools that may be called and whose input must match a strict schema or a grammar."""
+        return tuple(tool for tool in self.callable if tool.is_constrained)
 
     @property
     def initial_tools(self) -> tuple[PromptTool, ...]:

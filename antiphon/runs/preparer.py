@@ -60,6 +60,7 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.request import CreateResponse, InputTokensRequest
 from antiphon.wire.request_options import ComparisonNotFound
+from antiphon.wire.request_shapes import derive
 from antiphon.wire.response import Response, Usage
 from antiphon.wire.tools import Custom, Function
 
@@ -117,7 +118,6 @@ class Preparer:
         self._session = dependencies.session
         self._signal = dependencies.signal
         self._tracer = dependencies.tracer
-        self._shapes = dependencies.shapes
         self._keys = dependencies.keys
         self._on_tool_call = dependencies.on_tool_call
         self._attachments = attachments
@@ -280,7 +280,7 @@ class Preparer:
         """Return the types of the request's tools, in order. For a type with several names, such as
         ``web_search`` and ``web_search_preview``, return the current name. For an MCP tool that the
         operator has replaced with a built-in tool, return the type of the built-in tool."""
-        return tool_types(replace_mcp_labels(request, self._policy.mcp_labels))
+        return derive(replace_mcp_labels(request, self._policy.mcp_labels), tool_types)
 
     def _traced(self, backend: Backend, model: CatalogModel) -> Backend:
         return TracedBackend(backend, self._tracer, model.name) if self._tracer.enabled else backend
@@ -294,10 +294,7 @@ class Preparer:
         request, and its tools grouped by who runs them."""
         policy, upstream = self._policy, model.backend.capabilities.hosted_tools
         resolved = replace_mcp_labels(request, policy.mcp_labels)
-        shape = self._shapes.find_by_tools(resolved.tools)
-        return resolved, select_tools(
-            resolved, policy.unavailable_tools, self._providers, upstream, shape
-        )
+        return resolved, select_tools(resolved, policy.unavailable_tools, self._providers, upstream)
 
     async def _build_options(
         self,
@@ -317,10 +314,7 @@ class Preparer:
             else self._session(tenant, identity, is_stored=request.store is not False)
         )
         scope = self._cache_scope(tenant, request)
-        options = replace(
-            build_options(request, scope, tenant=tenant, session=session),
-            shape=self._shapes.find_by_tools(request.tools),
-        )
+        options = build_options(request, scope, tenant=tenant, session=session)
         return with_functions(options, tools, toolsets, tool_context.items)
 
     # --- the reply -------------------------------------------------------------------------------
@@ -536,10 +530,14 @@ def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None
     is_simple = (
         size is not None
         and not request.context_management
-        and all(isinstance(tool, Function | Custom) for tool in request.tools or ())
+        and derive(request, _has_plain_tools)
         and all(isinstance(item, _SIMPLE_INPUT) for item in request.input or ())
     )
     return _PAST_CONTEXTS * size if is_simple and size is not None else None
+
+
+def _has_plain_tools(request: CreateResponse) -> bool:
+    return all(isinstance(tool, Function | Custom) for tool in request.tools)
 
 
 def _past_tokens(

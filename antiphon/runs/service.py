@@ -62,6 +62,7 @@ from antiphon.wire.request import (
     InputTokensRequest,
     refuse_unsupported,
 )
+from antiphon.wire.request_shapes import derive
 from antiphon.wire.response import CompactedResponse, Response
 from antiphon.wire.response_list import ResponseSummary, Transcript
 from antiphon.wire.timeline import Timeline, timeline_of
@@ -444,7 +445,7 @@ class Service:
         resolved = await self.prompts.resolve(request)
         request = resolved.request
         model = self._find_model(request.model, client)
-        refuse_unsupported(request)
+        derive(request, refuse_unsupported)
         if request.tools:
             client.check_tools(self._preparer.tool_types(request))
         await model.ready()

@@ -6,14 +6,19 @@ request. A shape is parsed once, and what follows from it alone is computed once
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from functools import cached_property
 from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import asdict
 
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.tools import CodeInterpreter, Mcp, Shell, Tool
 
-__all__ = ["RequestShape", "RequestShapes"]
+__all__ = ["RequestShape", "RequestShapes", "ShapedRequest", "SharedTools", "derive", "shape_of"]
 
 #: Limit for the JSON of all kept shapes, in bytes. The objects take some five times as much memory.
 _MAX_BYTES = 8 * 2**20
@@ -21,8 +26,24 @@ _MAX_BYTES = 8 * 2**20
 _MAX_SHAPE_BYTES = 2**20
 #: Limit for the derived values of one shape.
 _MAX_DERIVED = 32
+#: The fields whose values may be long, as they begin in a body.
+_LONG_FIELDS = (b'"tools":', b'"instructions":')
+#: A value of this many bytes is long.
+_LONG_BYTES = 1024
+#: By this many bytes at its start, a long value is looked up.
+_PREFIX_BYTES = 128
 
+_encode = msgspec.json.Encoder().encode
 _T = TypeVar("_T")
+
+
+class SharedTools(tuple[Tool, ...]):
+    """Tools that many requests have in common. They contain no secrets."""
+
+    @cached_property
+    def json(self) -> msgspec.Raw:
+        """The tools as JSON."""
+        return msgspec.Raw(_encode(self))
 
 
 class RequestShape:
@@ -32,7 +53,9 @@ class RequestShape:
     __slots__ = ("_derived", "template")
 
     def __init__(self, template: CreateResponse) -> None:
-        self.template = template
+        if not isinstance(tools := template.tools, SharedTools):
+            tools = SharedTools(tools)
+        self.template = ShapedRequest(**{**asdict(template), "tools": tools, "shape": self})
         self._derived: dict[Hashable, tuple[Any, Any]] = {}
 
     def derive(
@@ -58,6 +81,28 @@ class RequestShape:
         return result
 
 
+class ShapedRequest(CreateResponse, frozen=True, kw_only=True):
+    """A request with a kept shape."""
+
+    shape: RequestShape
+
+
+def shape_of(request: CreateResponse) -> RequestShape | None:
+    """Return the shape of a request, or None if it is not kept."""
+    return request.shape if isinstance(request, ShapedRequest) else None
+
+
+def derive(request: CreateResponse, function: Callable[..., _T], *objects: object) -> _T:
+    """Return ``function(request, *objects)``, which is computed once for the requests of a shape.
+
+    ``function``: its result depends only on its other arguments and on those fields of the request
+    that belong to its shape. ``objects``: immutable values that are compared by identity.
+    """
+    if (shape := shape_of(request)) is None:
+        return function(request, *objects)
+    return shape.derive(function, (shape.template, *objects))
+
+
 class RequestShapes:
     """The shapes of recent requests of all tenants, limited in bytes. A shape with a secret, such
     as the authorization of an MCP server, is not kept."""
@@ -65,35 +110,64 @@ class RequestShapes:
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._shapes: OrderedDict[tuple[bytes, ...], RequestShape] = OrderedDict()
-        self._by_tools: dict[int, RequestShape] = {}
+        self._shapes: OrderedDict[tuple[str | bytes, ...], RequestShape] = OrderedDict()
+        #: Beginning of a long value → the value.
+        self._long_values: dict[bytes, bytes] = {}
+        # Nobody else can guess them, so none of them is in a body before it is put there.
+        self._placeholders = {
+            name: b'"%b"' % secrets.token_hex(8).encode() for name in _LONG_FIELDS
+        }
 
-    def find(self, key: tuple[bytes, ...]) -> RequestShape | None:
+    def shorten(self, body: bytes) -> tuple[bytes, Mapping[bytes, bytes]]:
+        """Replace long values of kept shapes by placeholders, which are strings. A known value is
+        recognized much faster than it is parsed. Return the short body, and the value for each
+        placeholder.
+
+        The short body is read in the same way: after the name of a field, a value and its
+        placeholder are both complete values. But this field may be that of an inner object.
+        """
+        replaced: dict[bytes, bytes] = {}
+        for name in _LONG_FIELDS if len(body) > _LONG_BYTES else ():
+            start = body.find(name) + len(name)
+            if body[start : start + 1] == b" ":
+                start += 1
+            value = self._long_values.get(body[start : start + _PREFIX_BYTES])
+            if value is not None and body.startswith(value, start):
+                placeholder = self._placeholders[name]
+                body = b"".join((body[:start], placeholder, body[start + len(value) :]))
+                replaced[placeholder] = value
+        return body, replaced
+
+    def find(self, key: tuple[str | bytes, ...]) -> RequestShape | None:
         """Return the shape whose fields have these names and values, or None."""
         shape = self._shapes.get(key)
         if shape is not None:
             self._shapes.move_to_end(key)
         return shape
 
-    def find_by_tools(self, tools: tuple[Tool, ...]) -> RequestShape | None:
-        """Return the kept shape to which this tuple of tools belongs, as an object, or None."""
-        return self._by_tools.get(id(tools))
-
-    def add(self, key: tuple[bytes, ...], template: CreateResponse) -> None:
-        """Keep a shape. ``key``: names and values of its fields, as JSON."""
+    def add(self, key: tuple[str | bytes, ...], template: CreateResponse) -> RequestShape | None:
+        """Keep a shape, and return it. Returns None for a shape that must not be kept. ``key``:
+        names of its fields, each before its value as JSON."""
         size = sum(map(len, key))
         if size > min(_MAX_SHAPE_BYTES, self._max_bytes) or any(
             map(_may_hold_secret, template.tools)
         ):
-            return
+            return None
         self._shapes[key] = shape = RequestShape(template)
         self._bytes += size
-        if template.tools:  # all empty tuples are the same object
-            self._by_tools[id(template.tools)] = shape
+        for value in _long_values(key):
+            self._long_values[value[:_PREFIX_BYTES]] = value
         while self._bytes > self._max_bytes:
-            oldest, dropped = self._shapes.popitem(last=False)
+            oldest, _ = self._shapes.popitem(last=False)
             self._bytes -= sum(map(len, oldest))
-            self._by_tools.pop(id(dropped.template.tools), None)
+            for value in _long_values(oldest):
+                if self._long_values.get(value[:_PREFIX_BYTES]) is value:
+                    del self._long_values[value[:_PREFIX_BYTES]]
+        return shape
+
+
+def _long_values(key: tuple[str | bytes, ...]) -> list[bytes]:
+    return [value for value in key if isinstance(value, bytes) and len(value) > _LONG_BYTES]
 
 
 def _may_hold_secret(tool: Tool) -> bool:

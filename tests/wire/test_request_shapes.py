@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS
 from antiphon.wire.parsing.requests import parse_create_response
-from antiphon.wire.request_shapes import RequestShapes
+from antiphon.wire.request_shapes import RequestShapes, SharedTools, derive, shape_of
 
 _TOOL = {
     "type": "function",
@@ -30,6 +32,11 @@ _SHAPES: list[dict[str, Any]] = [
     {"previous_input_messages": [{"role": "user", "content": "before"}]},
     {"tools": None, "instructions": None},
     {"prompt": {"id": "pmpt_1"}},
+    {
+        "tools": [{**_TOOL, "description": '\\"[' * 1_000}],
+        "instructions": '\u00e4"tools":' * 500,
+    },
+    {"instructions": '"tools": [' * 500, "tools": [{**_TOOL, "description": "x" * 2_000}]},
 ]
 _OWN: list[dict[str, Any]] = [
     {"input": "hi"},
@@ -44,15 +51,28 @@ _OWN: list[dict[str, Any]] = [
     {"input": "hi", "stream_options": {}},
     {"input": [{"type": "function_call_output", "output": "x"}]},
     {"input": "hi", "previous_response_id": "wrong"},
+    {"input": [{"role": "user", "content": "hi", "tools": [_TOOL], "instructions": "y" * 2_000}]},
+    {"input": "hi", "metadata": {"tools": json.dumps([_TOOL])}},
 ]
 
 
 def _parse(fields: dict[str, Any], shapes: RequestShapes | None) -> Any:
     """The request, or the error."""
+    return _parse_body(json.dumps(fields).encode(), shapes)
+
+
+def _parse_body(body: bytes, shapes: RequestShapes | None) -> Any:
     try:
-        return parse_create_response(json.dumps(fields).encode(), DEFAULT_LIMITS, shapes)
+        return parse_create_response(body, DEFAULT_LIMITS, shapes)
     except InvalidRequest as error:
         return error.message, error.param, error.code
+
+
+def _fields(parsed: Any) -> Any:
+    """The fields of a request without its shape, or the error."""
+    if isinstance(parsed, tuple):
+        return parsed
+    return {name: value for name, value in asdict(parsed).items() if name != "shape"}
 
 
 @given(
@@ -64,7 +84,52 @@ def test_known_shape_gives_the_same_request(requests: list[tuple[Any, Any, bool]
     shapes = RequestShapes()
     for shape, own, is_own_first in requests:
         fields = {**own, **shape} if is_own_first else {**shape, **own}
-        assert _parse(fields, shapes) == _parse(fields, None)
+        assert _fields(_parse(fields, shapes)) == _fields(_parse(fields, None))
+
+
+_LONG_TOOLS = json.dumps([{**_TOOL, "description": "x" * 2_000}])
+_LONG_TEXT = json.dumps('\u00e4" [] {} ' * 500)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        '{"input": [{"role": "user", "content": "a", "tools": TOOLS}]}',
+        '{"input": [{"type": "additional_tools", "role": "developer", "tools": TOOLS}]}',
+        '{"input": [{"type": "additional_tools", "tools": TOOLS}], "tools": TOOLS}',
+        '{"input": "a", "metadata": {"tools": TOOLS}}',
+        '{"input": "a", "tools": TOOLS, "tools": []}',
+        '{"input": "a", "tools": [], "tools": TOOLS}',
+        '{"input": "a", "instructions": TOOLS}',
+        '{"tools": TEXT, "input": "a"}',
+        '{"input": TEXT, "instructions": TEXT}',
+        '{"input": "a", "tools": TOOLS]',
+        '{"input": "a", "tools": TOOLS1}',
+        '{"input": "a", "tools":  TOOLS , "instructions" :TEXT}',
+        '{"input": "a", "instructions": TEXT, "tools": TOOLS, "store": false}',
+        '{"input": "\\"tools\\": ", "tools": TOOLS}',
+        '{"input": "a", "x\\"tools": TOOLS}',
+        '{"x\\"tools": TOOLS, "instructions": TEXT, "input": "\\"tools\\": []"}',
+    ],
+)
+def test_long_value_in_another_place_changes_nothing(other: str) -> None:
+    shapes = RequestShapes()
+    first = '{"input": "a", "tools": TOOLS, "instructions": TEXT}'
+    for body in (first, other, other):
+        body = body.replace("TOOLS", _LONG_TOOLS).replace("TEXT", _LONG_TEXT)
+        expected = _fields(_parse_body(body.encode(), None))
+        assert _fields(_parse_body(body.encode(), shapes)) == expected
+
+
+def test_long_values_of_a_kept_shape_are_not_parsed_again() -> None:
+    shapes = RequestShapes()
+    fields = {"tools": json.loads(_LONG_TOOLS), "instructions": json.loads(_LONG_TEXT)}
+    body = json.dumps({"input": "a", **fields}).encode()
+    assert shapes.shorten(body) == (body, {})
+    _parse_body(body, shapes)
+    short, replaced = shapes.shorten(body)
+    assert len(short) < 100 and len(replaced) == 2
+    assert shapes.shorten(short) == (short, {})
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b"", b'{"input": "hi"', b'"x"', b"\xff", b"null"])
@@ -82,9 +147,11 @@ def test_tools_of_one_shape_are_one_object() -> None:
     _parse({**fields, "input": "a"}, shapes)
     one, other = (_parse({**fields, "input": text}, shapes) for text in "bc")
     assert one.tools is other.tools and (one.input, other.input) != (other.input, one.input)
-    shape = shapes.find_by_tools(one.tools)
-    assert shape is not None and shape.template.input is None
-    assert shapes.find_by_tools((*one.tools, *one.tools)) is None
+    assert isinstance(one.tools, SharedTools) and bytes(one.tools.json) == msgspec.json.encode(
+        one.tools
+    )
+    shape = shape_of(one)
+    assert shape is not None and shape.template.input is None and shape is shape_of(other)
 
 
 @pytest.mark.parametrize(
@@ -99,21 +166,27 @@ def test_shape_that_may_hold_a_secret_is_not_kept(tool: dict[str, Any]) -> None:
     shapes = RequestShapes()
     for _ in range(2):
         request = _parse({"tools": [tool], "input": "hi"}, shapes)
-        assert shapes.find_by_tools(request.tools) is None
+        assert shape_of(request) is None and not isinstance(request.tools, SharedTools)
 
 
 def test_shapes_are_limited_in_bytes() -> None:
-    shapes, requests = RequestShapes(max_bytes=10_000), []
-    for number in range(100):
-        tool = {**_TOOL, "description": f"{number} " + "x" * 1_000}
-        requests.append(_parse({"tools": [tool], "input": "hi"}, shapes))
-        assert shapes.find_by_tools(requests[-1].tools) is not None
-    kept = [shapes.find_by_tools(request.tools) is not None for request in requests]
-    assert kept == [False] * (100 - sum(kept)) + [True] * sum(kept)
+    shapes = RequestShapes(max_bytes=10_000)
+    bodies = [
+        {"tools": [{**_TOOL, "description": f"{number} " + "x" * 1_000}], "input": "hi"}
+        for number in range(100)
+    ]
+    first = [shape_of(_parse(body, shapes)) for body in bodies]
+    assert None not in first
+    newest = bodies[::-1]
+    kept = [
+        shape_of(_parse(body, shapes)) is shape
+        for body, shape in zip(newest, reversed(first), strict=True)
+    ]
+    assert kept == [True] * sum(kept) + [False] * (100 - sum(kept))
     assert 5 < sum(kept) < 10
     large = {**_TOOL, "description": "x" * 20_000}
     request = _parse({"tools": [large], "input": "hi"}, shapes)
-    assert shapes.find_by_tools(request.tools) is None
+    assert shape_of(request) is None
 
 
 def test_values_are_derived_once_from_the_same_objects() -> None:
@@ -124,8 +197,9 @@ def test_values_are_derived_once_from_the_same_objects() -> None:
         return len(calls)
 
     request = _parse({**_SHAPES[1], "input": "a"}, shapes)
-    shape = shapes.find_by_tools(request.tools)
+    shape = shape_of(request)
     assert shape is not None
+    assert derive(request, lambda one: one.tools) is request.tools
     assert [shape.derive(combine, (request.tools,), n) for n in (1, 2, 1)] == [1, 2, 1]
     assert shape.derive(combine, ((*request.tools,),), 1) == 3, "an equal object"
     assert [shape.derive(combine, (request.tools,), {}) for _ in range(2)] == [4, 5], "no hash"

@@ -10,7 +10,7 @@ from antiphon.dialects.tools import PromptTools
 from antiphon.inference.conversation import Options
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire import items as it
-from antiphon.wire.tools import Custom, Function, Namespace
+from antiphon.wire.tools import Custom, Function, Namespace, Tool
 
 __all__ = ["OfferedCallFilter"]
 
@@ -40,11 +40,12 @@ class OfferedCallFilter:
 
     def __init__(self, options: Options, tools: PromptTools) -> None:
         self._passes_functions = options.checks_calls or tools.required
-        shapes = [tool.shape for tool in tools.tools]
-        self._functions = {(shape.wire_name, shape.namespace) for shape in shapes}
-        # Not every server repeats the namespace.
-        self._functions |= {(shape.wire_name, None) for shape in shapes}
-        self._prefixes = () if options.tool_choice.mode == "none" else _item_prefixes(options)
+        self._functions = tools.api_names
+        self._prefixes = (
+            ()
+            if options.tool_choice.mode == "none"
+            else options.derive(_item_prefixes, (options.tools,))
+        )
         self._is_text = self._is_dropped = False
 
     def filter(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
@@ -74,12 +75,18 @@ class OfferedCallFilter:
         if isinstance(item, _PLAIN_ITEMS):
             return (delta,)
         if isinstance(item, _CALLS):
-            if self._passes_functions or (item.name, item.namespace or None) in self._functions:
+            if self._passes_functions or self._is_offered(item):
                 return (delta,)
             self._is_text = True
             return Open(it.Message(role="assistant", content=())), Text(f"{item.name}(")
         self._is_dropped = not _tag(item).startswith(self._prefixes)
         return () if self._is_dropped else (delta,)
+
+    def _is_offered(self, call: it.FunctionCall | it.CustomToolCall) -> bool:
+        if call.namespace:
+            return (call.name, call.namespace) in self._functions
+        # Not every server repeats the namespace.
+        return any(name == call.name for name, _ in self._functions)
 
     def _end_text(self) -> tuple[Delta, ...]:
         if not self._is_text:
@@ -88,10 +95,10 @@ class OfferedCallFilter:
         return (Text(")"),)
 
 
-def _item_prefixes(options: Options) -> tuple[str, ...]:
-    """Return the prefixes of the item types that the request's hosted tools may produce, such as
+def _item_prefixes(tools: Sequence[Tool]) -> tuple[str, ...]:
+    """Return the prefixes of the item types that the hosted tools may produce, such as
     ``web_search`` for items of the type ``web_search_call``."""
-    hosted = (t for t in options.tools if not isinstance(t, Function | Custom | Namespace))
+    hosted = (t for t in tools if not isinstance(t, Function | Custom | Namespace))
     return tuple({_ITEM_PREFIXES.get(_tag(tool), _tag(tool)) for tool in hosted})
 
 

@@ -58,7 +58,7 @@ class ToolCallRules:
         """Return the format that the call's input must have. Return None if the input is not
         checked."""
         tool = self._callable.get(_call_name(call))
-        if tool is None or not _is_constrained(tool):
+        if tool is None or not tool.is_constrained:
             return None
         fault = f"the input does not match the format of '{call.name}'."
         if tool.grammar is None:
@@ -97,14 +97,13 @@ def tool_call_rules(
     grammars of the tools are not checked here. If not, raises ``InvalidRequest`` for a schema or
     grammar that cannot be validated. ``accept_strays``: see ``ToolCallRules``.
     """
-    constrained = [tool for tool in tools.callable if _is_constrained(tool)]
-    for tool in constrained:
-        if not is_enforced:
+    if not is_enforced:
+        for tool in tools.constrained:
             _check(tool)
     is_bound = tools.required or (tools.is_restricted and not accept_strays)
     return (
         ToolCallRules(tools, grammars, accept_strays=accept_strays)
-        if constrained or is_bound
+        if tools.constrained or is_bound
         else None
     )
 
@@ -122,13 +121,9 @@ async def compiled_tool_call_rules(
     make = partial(
         tool_call_rules, tools, grammars, is_enforced=is_enforced, accept_strays=accept_strays
     )
-    if any(map(_is_constrained, tools.callable)):
+    if tools.constrained:
         return await asyncio.to_thread(make)
     return make()
-
-
-def _is_constrained(tool: PromptTool) -> bool:
-    return bool(tool.strict or tool.grammar)
 
 
 def _tool_name(tool: PromptTool) -> _ToolName:

@@ -51,6 +51,7 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
         if request.tools != public_tools:
             sealed = seal.encrypt(_encode(request.tools), purpose=_PURPOSE, tenant=tenant)
         fields = asdict(request) | {"input": None, "tools": public_tools}
+        fields.pop("shape", None)
         return cls(**fields, sealed_tools=sealed, api_key=api_key)
 
     def with_secrets(self, seal: Encryptor, tenant: str) -> StoredRequest:

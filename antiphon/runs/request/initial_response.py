@@ -11,6 +11,7 @@ from antiphon.wire import tools as tl
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_options import PromptCacheRequest
+from antiphon.wire.request_shapes import SharedTools, derive
 from antiphon.wire.response import (
     ReasoningConfig,
     Response,
@@ -32,13 +33,32 @@ def initial_response(
     """Build the response as it is before anything is generated. Its fields come from the request;
     missing fields have default values. ``backend``: the backend that answers a conversation. It is
     None if the model only continues raw text."""
-    return Response(
+    own = explicit_fields(request, "conversation", "user")
+    return replace(
+        derive(request, _shared_fields),
         id=id,
         created_at=created_at,
         model=model,
-        instructions=request.instructions,
         previous_response_id=request.previous_response_id,
-        tools=tuple(map(_public, request.tools)),
+        reasoning=_reasoning(request, backend),
+        metadata=request.metadata or {},
+        safety_identifier=request.safety_identifier,
+        prompt_cache_key=request.prompt_cache_key,
+        prompt_cache_options=(request.prompt_cache_options or PromptCacheRequest()).effective,
+        **own,
+    )
+
+
+def _shared_fields(request: CreateResponse) -> Response:
+    """Return a response with the fields that it shares with others to requests of the same
+    shape."""
+    tools = request.tools
+    return Response(
+        id="",
+        created_at=0,
+        model="",
+        instructions=request.instructions,
+        tools=tools if isinstance(tools, SharedTools) else tuple(map(_public, tools)),
         tool_choice=request.tool_choice or "auto",
         parallel_tool_calls=request.parallel_tool_calls is not False,
         max_output_tokens=request.max_output_tokens,
@@ -50,20 +70,13 @@ def initial_response(
         frequency_penalty=_or(request.frequency_penalty, 0.0),
         truncation=request.truncation or "disabled",
         text=text_config(request),
-        reasoning=_reasoning(request, backend),
         store=request.store is not False,
         background=bool(request.background),
-        metadata=request.metadata or {},
-        safety_identifier=request.safety_identifier,
-        prompt_cache_key=request.prompt_cache_key,
-        prompt_cache_options=(request.prompt_cache_options or PromptCacheRequest()).effective,
         ignored_fields=request.ignored_fields or UNSET,
         **explicit_fields(
             request,
-            "conversation",
             "context_management",
             "prompt",
-            "user",
             "prompt_cache_retention",
         ),
     )

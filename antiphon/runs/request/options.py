@@ -12,6 +12,7 @@ from antiphon.inference.conversation import Options
 from antiphon.inference.sampling import Session
 from antiphon.wire.items import ItemBase, Reasoning
 from antiphon.wire.request import CreateResponse
+from antiphon.wire.request_shapes import RequestShape, derive, shape_of
 from antiphon.wire.response import (
     JsonSchemaFormat,
     PlainFormat,
@@ -39,15 +40,25 @@ def apply_defaults(
     come from ``defaults``, the model's defaults, or else from ``DEFAULT_SAMPLING``. So the response
     shows the values that are actually used. ``budgets``: reasoning effort → maximum number of
     reasoning tokens."""
+    return replace(request, **derive(request, _missing_fields, defaults, budgets))
+
+
+def _missing_fields(
+    request: CreateResponse, defaults: Mapping[str, object], budgets: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the fields that have default values. If the shape of the request is kept, its shape
+    with these values is one of them."""
     effort = request.reasoning.effort if request.reasoning is not None else None
     if effort is not None and effort in budgets:
         defaults = {**defaults, "thinking_token_budget": budgets[effort]}
-    missing = {
+    missing: dict[str, Any] = {
         name: value
         for name, value in {**DEFAULT_SAMPLING, **defaults}.items()
         if getattr(request, name) is None
     }
-    return replace(request, **missing) if missing else request
+    if shape_of(request) is not None:
+        missing["shape"] = RequestShape(replace(request, **missing))
+    return missing
 
 
 def hidden_item_types(request: CreateResponse) -> tuple[type[ItemBase], ...]:
@@ -66,6 +77,19 @@ def build_options(
     scope in which the prompt is cached; None if tenants share their caches. ``session``: the
     conversation of the request, by which a router chooses an engine. Raises
     ``InvalidRequest``."""
+    return replace(
+        derive(request, _shared_options),
+        cache_key=request.prompt_cache_key,
+        cache_scope=cache_scope,
+        tenant=tenant,
+        session=session,
+        trace=request.trace or {},
+        shape=shape_of(request),
+    )
+
+
+def _shared_options(request: CreateResponse) -> Options:
+    """Return the options that requests of the same shape have in common."""
     return Options(
         parallel_tool_calls=request.parallel_tool_calls is not False,
         text=_format(request),
@@ -84,17 +108,12 @@ def build_options(
         logit_bias=request.logit_bias or {},
         logprobs=(request.top_logprobs or 0) if _LOGPROBS in (request.include or ()) else None,
         truncate=request.truncation == "auto",
-        cache_key=request.prompt_cache_key,
         template=request.chat_template_kwargs or {},
         thinking_budget=request.thinking_token_budget,
         ignore_eos=bool(request.ignore_eos),
         include_stop_text=bool(request.include_stop_str_in_output),
         priority=request.priority,
         cache_salt=request.cache_salt,
-        cache_scope=cache_scope,
-        tenant=tenant,
-        session=session,
-        trace=request.trace or {},
         extra={**explicit_fields(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},
     )
 

@@ -19,7 +19,7 @@ from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.items import AdditionalTools, Item, ToolSearchOutput
 from antiphon.wire.parsing.tools import TOOL_TYPE_SPELLINGS
 from antiphon.wire.request import CreateResponse
-from antiphon.wire.request_shapes import RequestShape
+from antiphon.wire.request_shapes import derive
 from antiphon.wire.response import IgnoredTool
 
 __all__ = [
@@ -87,12 +87,8 @@ def select_tools(
     unavailable: str,
     providers: Mapping[str, AnyToolProvider] = {},
     upstream: frozenset[str] = frozenset(),
-    shape: RequestShape | None = None,
 ) -> ToolSelection:
     """Group the request's tools by who runs them. Raises ``InvalidRequest``.
-
-    ``shape``: the shape of the request. If it has only tools of the client, they are selected once:
-    whether another tool works can change.
 
     ``providers``: the server-side tools by type. ``upstream``: types of tools that the model's
     upstream can run. If both a provider and the upstream can run a tool, the provider runs it.
@@ -108,18 +104,20 @@ def select_tools(
 
     A request whose ``tool_choice`` forces such a tool is always rejected.
     """
-    tools, choice = request.tools, request.tool_choice
-    if not tools and not isinstance(choice, tl.ToolChoiceObject):
-        return ToolSelection(choice=choice)
-    if shape is not None and all(isinstance(tool, _FUNCTIONS) for tool in tools):
-        return shape.derive(_select_functions, (tools, choice), upstream)
-    return _select(tools, choice, unavailable, providers, upstream)
+    # Tools of the client are selected once for a shape. Whether another tool works can change.
+    if derive(request, _has_only_functions):
+        return derive(request, _select_functions, upstream)
+    return _select(request.tools, request.tool_choice, unavailable, providers, upstream)
 
 
-def _select_functions(
-    tools: tuple[tl.Tool, ...], choice: tl.ToolChoiceParam | None, upstream: frozenset[str]
-) -> ToolSelection:
-    return _select(tools, choice, "ignore", {}, upstream)
+def _has_only_functions(request: CreateResponse) -> bool:
+    choice = request.tool_choice
+    names_function = not isinstance(choice, tl.ToolChoiceObject) or choice.type == "function"
+    return names_function and all(isinstance(tool, _FUNCTIONS) for tool in request.tools)
+
+
+def _select_functions(request: CreateResponse, upstream: frozenset[str]) -> ToolSelection:
+    return _select(request.tools, request.tool_choice, "ignore", {}, upstream)
 
 
 def _select(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.request import CreateResponse
+from antiphon.wire.request_shapes import derive
 from antiphon.wire.tools import Mcp, Tool
 
 from .errors import empty_value
@@ -32,6 +33,12 @@ def check_tools(request: CreateResponse) -> None:
     """Check that ``tool_choice`` names declared tools and that labels of MCP servers are unique.
     Raises ``InvalidRequest``.
     """
+    derive(request, _check_labels)
+    if request.tool_choice is not None:
+        check_tool_choice(request.tool_choice, _all_tools(request.tools, request.input or ()))
+
+
+def _check_labels(request: CreateResponse) -> None:
     labels: set[str] = set()
     for index, tool in enumerate(request.tools):
         if isinstance(tool, Mcp):
@@ -42,8 +49,6 @@ def check_tools(request: CreateResponse) -> None:
                     code="invalid_value",
                 )
             labels.add(tool.server_label)
-    if request.tool_choice is not None:
-        check_tool_choice(request.tool_choice, _all_tools(request.tools, request.input or ()))
 
 
 def _check_context(request: CreateResponse) -> None:

@@ -41,7 +41,7 @@ from antiphon.wire.request_options import (
     MultiAgent,
     PromptCacheRequest,
 )
-from antiphon.wire.request_shapes import RequestShapes
+from antiphon.wire.request_shapes import RequestShape, RequestShapes
 from antiphon.wire.resources.conversations import MAX_NEW_ITEMS, CreateConversation
 from antiphon.wire.resources.prompts import TEMPLATE_FIELDS, CreatePrompt
 from antiphon.wire.response import (
@@ -113,6 +113,8 @@ _OWN = frozenset(
 _NOT_GIVEN: Mapping[str, Any] = dict.fromkeys(_OWN)
 #: Fields that a client can set. Clients may send a request for a response to all endpoints.
 _KNOWN = frozenset({*FIELDS, *InputTokensRequest.__struct_fields__})
+#: Fields whose values change other fields. Requests with one of them have no shape.
+_UNKEPT = frozenset({"previous_input_messages", "prompt"})
 _MAX_TEXT_CHARS = 10_485_760  # characters of a string input, OpenAI's limit
 _FORMAT_NAME_LENGTH = 64
 _MAX_TOKEN_ID = 2**31 - 1
@@ -142,36 +144,45 @@ def parse_create_response(
     ``shapes``: the shapes of earlier requests. If the body has one of them, only the request's own
     fields are parsed.
     """
-    fields = _raw_fields(body) if shapes is not None else None
-    if shapes is None or fields is None:
+    if shapes is None:
+        return read_create(parse_json_object(body, limits), limits)
+    fields = _raw_fields(*shapes.shorten(body)) or _raw_fields(body, {})
+    if fields is None or not _UNKEPT.isdisjoint(fields):
         return read_create(parse_json_object(body, limits), limits)
     key = tuple(
-        part
-        for name, value in fields.items()
-        if name not in _OWN
-        for part in (name.encode(), value)
+        part for name, value in fields.items() if name not in _OWN for part in (name, value)
     )
     shape = shapes.find(key)
     if shape is None:
         request = read_create(parse_json_object(body, limits), limits)
-        if "previous_input_messages" not in fields:  # they become part of the input
-            shapes.add(key, replace(request, **_NOT_GIVEN))
-        return request
+        shape = shapes.add(key, replace(request, **_NOT_GIVEN))
+        return request if shape is None else _shaped(shape, request)
     own = b",".join(
-        b'"%b":%b' % (name.encode(), value) for name, value in fields.items() if name in _OWN
+        [b'"%b":%b' % (name.encode(), value) for name, value in fields.items() if name in _OWN]
     )
     values = _read_request(parse_json_object(b"{%b}" % own, limits), CreateResponse, limits)
-    request = replace(shape.template, **{name: getattr(values, name) for name in _OWN})
+    request = _shaped(shape, values)
     _check_whole(request)
     return request
 
 
-def _raw_fields(body: bytes) -> dict[str, bytes] | None:
-    """Return the fields of a JSON object, each with its JSON. Returns None for another body."""
+def _shaped(shape: RequestShape, request: CreateResponse) -> CreateResponse:
+    """Return the request of this shape with the own fields of ``request``."""
+    return replace(shape.template, **{name: getattr(request, name) for name in _OWN})
+
+
+def _raw_fields(body: bytes, replaced: Mapping[bytes, bytes]) -> dict[str, bytes] | None:
+    """Return the fields of a JSON object, each with its JSON. Returns None for another body, and if
+    a value was replaced that is not that of a field. ``replaced``: see ``RequestShapes.shorten``.
+    """
     try:
-        return {name: bytes(value) for name, value in _decode_fields(body).items()}
+        fields = {name: bytes(value) for name, value in _decode_fields(body).items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    if not replaced:
+        return fields
+    whole = {name: replaced.get(value, value) for name, value in fields.items()}
+    return whole if replaced.keys() <= set(fields.values()) else None
 
 
 def read_create(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
