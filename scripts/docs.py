@@ -14,6 +14,7 @@ from msgspec import Struct
 from antiphon.config.keys import ApiKey
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
+from antiphon.config.oidc import OidcGrant, OidcIssuer
 from antiphon.config.options import Option, flag_name, options, setting_tables
 from antiphon.config.reload import RELOADED_SETTINGS
 from antiphon.config.settings import Settings
@@ -84,6 +85,8 @@ _TABLES: tuple[tuple[str, type[Struct]], ...] = (
     ("`[models.NAME]`", Model),
     ("`[mcp.servers.NAME]`", McpServer),
     ("`[[keys]]`", ApiKey),
+    ("`[oidc.NAME]`", OidcIssuer),
+    ("`[[oidc.NAME.grants]]`", OidcGrant),
     ("`[tenants.NAME]`", Tenant),
 )
 

@@ -20,6 +20,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "tracing": {"errors", "support", "wire"},
     "config": {"errors", "support"},
     "security": {"errors"},
+    "oidc": {"errors", "support", "limits", "security"},
     "grammars": {"ipc", "support"},
     # the path of a request, from the wire to the model
     "wire": {"errors", "support"},
@@ -87,7 +88,17 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "attachments",
         "security",
     },
-    "http": {*ROOTS, "limits", "wire", "stream", "compat", "resources", "runs", "security"},
+    "http": {
+        *ROOTS,
+        "limits",
+        "wire",
+        "stream",
+        "compat",
+        "oidc",
+        "resources",
+        "runs",
+        "security",
+    },
     # the processes of a server
     "workers": {*ROOTS, "limits", "config", "http", "ipc", "models", "store", "tools", "wire"},
 }

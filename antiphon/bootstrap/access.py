@@ -11,6 +11,7 @@ from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 from antiphon.http.middleware import auth as guard
 from antiphon.limits.clients import ClientLimits
+from antiphon.oidc import SignIn
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.runs.service import RunDependencies
 from antiphon.security.ssrf import is_loopback
@@ -25,6 +26,7 @@ def check_exposure(settings: Settings) -> None:
     if (
         settings.keys
         or settings.stored_keys
+        or settings.oidc
         or settings.allow_unauthenticated
         or is_loopback(settings.host)
     ):
@@ -44,8 +46,12 @@ def stored_api_keys(settings: Settings, dependencies: RunDependencies) -> ApiKey
     return ApiKeys(store.keys, clock=clock, timer=time.monotonic, reserved=names)
 
 
-def auth_config(settings: Settings) -> guard.AuthConfig:
-    """Return the keys, and what each of them permits. Raises ``SetupError``."""
+def auth_config(settings: Settings, sign_in: SignIn | None = None) -> guard.AuthConfig:
+    """Return the keys, and what each of them permits. Raises ``SetupError``.
+
+    ``sign_in``: how users of issuers sign in. A reload does not change it, so that a server whose
+    settings lose their last issuer is not open to everybody.
+    """
     keys = tuple(
         guard.AuthKey(
             name=key.name or key.tenant,
@@ -59,13 +65,17 @@ def auth_config(settings: Settings) -> guard.AuthConfig:
         keys=keys,
         metrics=settings.metrics,
         hosts=settings.allowed_hosts,
-        prompt_editors=settings.prompt_editors,
         page=page_is_served(settings),
-        operators=settings.operators,
+        roles={
+            "operator": settings.operators,
+            "auditor": settings.auditors,
+            "prompt_editor": settings.prompt_editors,
+        },
         stored_keys=settings.stored_keys,
         tenants={
             name: _client_limits(each, f"tenants.{name}") for name, each in settings.tenants.items()
         },
+        issuers=() if sign_in is None else sign_in.tokens.issuers,
     )
 
 

@@ -29,6 +29,7 @@ from antiphon.limits.admission import Admission, admission_queue
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.models import catalog
 from antiphon.models.packaged_embedder import with_packaged_embedder
+from antiphon.oidc import SignIn
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import OptionalFeatures, RunDependencies, Service
@@ -52,6 +53,7 @@ from .clock import create_id, read_clock
 from .containers import container_dependencies, open_relay
 from .models import erase_prefixes, loading_models, reload_models, wait_for_models
 from .policy import request_limits, run_policy, tenant_quotas
+from .sign_in import open_sign_in
 from .storage import (
     open_encryptor,
     open_server_blobs,
@@ -169,11 +171,11 @@ async def open_app(
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
-        rates = RateLimits(store.rates, owner=secrets.token_hex(8), timer=time.monotonic)
-        stack.push_async_callback(rates.close)
+        sign_in = await open_sign_in(stack, settings, seal, clock)
         admission = _admission(settings, metrics, worker)
+        access = _Access(admission, _open_rates(stack, store), sign_in)
         factory = _AppFactory(
-            dependencies, models, containers, service, metrics, admission, rates, worker, log
+            dependencies, models, containers, service, metrics, access, worker, log
         )
         asgi = factory.build(settings, shown)
         async with open_watchdog(settings, log, metrics):
@@ -230,6 +232,20 @@ def _admission(settings: Settings, metrics: Metrics, worker: WorkerContext | Non
     return admission_queue(request_limits(settings), time.monotonic, metrics.observe_wait)
 
 
+def _open_rates(stack: AsyncExitStack, store: Store) -> RateLimits:
+    rates = RateLimits(store.rates, owner=secrets.token_hex(8), timer=time.monotonic)
+    stack.push_async_callback(rates.close)
+    return rates
+
+
+class _Access(Struct, frozen=True):
+    """Who may use the server, and how much of it at a time."""
+
+    admission: Admission
+    rates: RateLimits
+    sign_in: SignIn | None
+
+
 class _AppFactory(Struct, frozen=True):
     """Builds the ASGI app, at the start and after each reload of the settings. The fields are the
     parts of the server that stay the same after a reload."""
@@ -239,8 +255,7 @@ class _AppFactory(Struct, frozen=True):
     containers: ContainerRegistry | None
     service: Service
     metrics: Metrics
-    admission: Admission
-    rates: RateLimits
+    access: _Access
     worker: WorkerContext | None
     log: Log
 
@@ -249,15 +264,16 @@ class _AppFactory(Struct, frozen=True):
         operators."""
         return create_app(
             self.service,
-            auth_config(settings),
+            auth_config(settings, self.access.sign_in),
             request_limits(settings),
             ids=self.dependencies.ids,
             log=self.log,
             cors=settings.cors_origins,
             metrics=self.metrics,
-            admission=self.admission,
-            rates=self.rates,
+            admission=self.access.admission,
+            rates=self.access.rates,
             manager=self.models.manager,
+            sign_in=self.access.sign_in,
             api_keys=stored_api_keys(settings, self.dependencies),
             keys=self.dependencies.keys,
             processes=None if self.worker is None else self.worker.processes,
@@ -273,7 +289,7 @@ class _AppFactory(Struct, frozen=True):
         check_exposure(settings)
         auth_config(settings)
         await reload_models(self.models, settings, self.worker)
-        self.admission.update(request_limits(settings))
+        self.access.admission.update(request_limits(settings))
         self.dependencies.policy.quotas.update(tenant_quotas(settings))
         if self.containers is not None:
             self.containers.quotas.update(tenant_quotas(settings))

@@ -22,6 +22,7 @@ from .keys import ApiKey
 from .mcp import McpServer
 from .model import Model
 from .object_storage import storage_options
+from .oidc import OidcIssuer, resolve_secret
 from .options import (
     Option,
     did_you_mean,
@@ -178,7 +179,8 @@ def load(
     servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp.servers.items()}
     storage = storage_options(settings.files, settings.files_options, environ)
     mcp = replace(settings.mcp, servers=servers)
-    settings = replace(settings, models=models, mcp=mcp, files_options=storage)
+    oidc = {name: resolve_secret(name, each, environ) for name, each in settings.oidc.items()}
+    settings = replace(settings, models=models, mcp=mcp, oidc=oidc, files_options=storage)
     return LoadedSettings(settings, origins)
 
 
@@ -243,9 +245,10 @@ def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
 
 
 #: Name of an option that is a table of tables → type of the inner tables.
-_TABLES: Mapping[str, type[Model] | type[McpServer] | type[Tenant]] = {
+_TABLES: Mapping[str, type[Model | McpServer | OidcIssuer | Tenant]] = {
     "models": Model,
     "mcp.servers": McpServer,
+    "oidc": OidcIssuer,
     "tenants": Tenant,
 }
 
@@ -276,11 +279,6 @@ def _from_file(option: Option, value: object, where: str) -> object:
             )
             for name, table in value.items()
         }
-    if option.name == "keys" and isinstance(value, list):
-        return tuple(
-            from_table(ApiKey, table, f"{where}keys[{number}].")
-            for number, table in enumerate(value)
-        )
     return from_value(option, value, where)
 
 

@@ -216,6 +216,13 @@ def from_table(cls: type[S], table: object, prefix: str) -> S:
 def from_value(option: Option, value: object, where: str) -> object:
     """Convert a value of a settings file to the option's type. ``where``: in error messages, this
     text precedes the option's name. Raises ``SetupError``."""
+    bare = _bare(inspect.type_info(option.type))
+    item = bare.item_type if isinstance(bare, inspect.VarTupleType) else bare
+    if isinstance(item, inspect.StructType) and isinstance(value, list):
+        return tuple(
+            from_table(item.cls, table, f"{where}{option.name}[{number}].")
+            for number, table in enumerate(value)
+        )
     return _convert(option, value, where + option.name, strict=True)
 
 

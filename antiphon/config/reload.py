@@ -32,6 +32,7 @@ __all__ = [
 RELOADED_SETTINGS = frozenset(
     {
         "allowed_hosts",
+        "auditors",
         "cors_origins",
         "default_model",
         "keys",

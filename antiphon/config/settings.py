@@ -13,6 +13,7 @@ from . import groups
 from .folders import cache_folder, data_folder
 from .keys import ApiKey
 from .model import DEFAULT_MODEL, Model
+from .oidc import OidcIssuer
 from .options import AUTO_SWITCH, Switch
 from .tables import (
     ChatSettings,
@@ -386,6 +387,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             "key yet."
         ),
     ] = False
+    oidc: Annotated[
+        dict[str, OidcIssuer],
+        groups.access(
+            "Issuers of OpenID Connect whose users may use the server, besides clients with an "
+            "API key: `[oidc.NAME]` tables. See sign-in.md.",
+            flag=None,
+            kind="tables [oidc.NAME]",
+        ),
+    ] = field(default_factory=dict)
     tenants: Annotated[
         dict[str, Tenant],
         groups.access(
@@ -448,6 +458,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             "stored API keys and the data of tenants. They may also read the settings, the "
             "audit log and the usage of all tenants. If the server needs no API keys, every "
             "client on the same machine may do this."
+        ),
+    ] = ()
+    auditors: Annotated[
+        tuple[str, ...],
+        groups.access(
+            "Names of the API keys that may read the settings, the audit log and the usage of "
+            "all tenants, but may not manage the server. Operators may read these too."
         ),
     ] = ()
     allow_unauthenticated: Annotated[

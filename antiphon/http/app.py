@@ -56,6 +56,7 @@ from antiphon.http.routes.resources.skills import SkillRoutes
 from antiphon.http.routes.resources.uploads import UploadRoutes
 from antiphon.http.routes.resources.vector_stores import VectorStoreRoutes
 from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
+from antiphon.http.routes.sign_in import SignInRoutes
 from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
@@ -66,6 +67,7 @@ from antiphon.limits.key_ring import KeyRing
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.limits.requests import RequestLimits
 from antiphon.limits.token_budgets import TokenBudgets
+from antiphon.oidc import SignIn
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.stream.writer import Ids
 from antiphon.support.log import Log
@@ -96,6 +98,7 @@ def create_app(
     settings: SettingList | None = None,
     api_keys: ApiKeys | None = None,
     keys: KeyRing | None = None,
+    sign_in: SignIn | None = None,
     processes: ReadProcesses | None = None,
     clock: Callable[[], float] = time.monotonic,
     tracer: Tracer | None = None,
@@ -112,6 +115,7 @@ def create_app(
     - ``api_keys``: the API keys in the store; None if API keys are not kept in the store.
     - ``keys``: the key ring of the runs of ``service``, so that a run ends when its key is revoked;
       None creates one of the app's own.
+    - ``sign_in``: identifies the users of issuers; None if there are no issuers.
     - ``processes``: a function that reads the state of all processes of the server; None if there
       is only one process.
     - ``clock`` returns monotonic seconds.
@@ -135,10 +139,11 @@ def create_app(
         log=log,
         tracer=tracer or Tracer(),
     )
-    auditor = Auditor(service.audit, access)
+    auditor = Auditor(service.audit)
     routes = [*_routes(deps, access, auditor), *_manager_routes(service, access, manager, auditor)]
     routes += _key_routes(ApiKeyRoutes(api_keys, access, limits, auditor))
     routes += _tenant_routes(service, access, auditor)
+    routes += _sign_in_routes(SignInRoutes(sign_in.logins if sign_in is not None else None))
     routes += _health_routes(HealthRoutes(service, metrics, processes))
     if settings is not None:
         shown = SettingRoutes(settings, access)
@@ -147,7 +152,7 @@ def create_app(
     app: ASGIApp = _Router(routes)
     charges = ClientCharges(deps.rates, _budgets(service, clock))
     keys = _configured(keys or KeyRing(), access, limits, api_keys)
-    app = AuthMiddleware(app, access, charges=charges, keys=keys)
+    app = AuthMiddleware(app, access, charges=charges, keys=keys, sign_in=sign_in)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
         app = _with_cors(app, cors)
@@ -175,8 +180,10 @@ def _configured(
     keys.configure(
         access.keys,
         tenants=access.tenants,
+        roles=access.roles,
         requests_per_minute=limits.requests_per_minute,
         stored_keys=api_keys,
+        issuers=access.issuers,
     )
     return keys
 
@@ -366,6 +373,15 @@ def _manager_routes(
         _ActionRoute(model + "/unload", models.unload, methods=["POST"]),
         _ActionRoute(model + "/pull", models.pull, methods=["POST"]),
         Route(model, models.retrieve, methods=["GET"]),
+    ]
+
+
+def _sign_in_routes(sign_in: SignInRoutes) -> list[Route]:
+    return [
+        Route("/antiphon/session", sign_in.session, methods=["GET"]),
+        Route("/antiphon/sign-in/callback", sign_in.finish, methods=["GET"]),
+        Route("/antiphon/sign-in/{issuer}", sign_in.begin, methods=["GET"]),
+        Route("/antiphon/sign-out", sign_in.end, methods=["POST"]),
     ]
 
 

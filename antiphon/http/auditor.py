@@ -5,7 +5,6 @@ from __future__ import annotations
 import structlog
 from starlette.types import Scope
 
-from antiphon.http.middleware.auth import AuthConfig
 from antiphon.http.middleware.request_context import request_context
 from antiphon.resources.admin.audit import AuditTrail
 
@@ -18,9 +17,8 @@ class Auditor:
     """Records administrative actions of requests: who sent the request, what it did, and to which
     object. The actions are written to the audit log and to the server's log."""
 
-    def __init__(self, trail: AuditTrail, access: AuthConfig) -> None:
+    def __init__(self, trail: AuditTrail) -> None:
         self._trail = trail
-        self._operators = access.operators
 
     async def record(self, scope: Scope, type: str, target: str) -> None:
         """Record an administrative action. ``type``: the kind of action, such as
@@ -39,5 +37,5 @@ class Auditor:
     async def record_operator(self, scope: Scope, type: str, target: str) -> None:
         """Record an action, such as deleting a response, if the request has an operator's API key.
         Clients without such a key may perform the same action, but it is not recorded."""
-        if request_context(scope).key in self._operators:
+        if "operator" in request_context(scope).client.roles:
             await self.record(scope, type, target)

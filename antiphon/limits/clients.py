@@ -9,7 +9,14 @@ from msgspec import Struct
 
 from antiphon.errors import Forbidden, model_not_found
 
-__all__ = ["ANYONE", "Client", "ClientLimits", "LimitScope"]
+__all__ = ["ANYONE", "Client", "ClientLimits", "LimitScope", "Role"]
+
+#: What a client may do beyond using the API:
+#:
+#: - ``operator``: manage the server, and read what an auditor reads.
+#: - ``auditor``: read the settings, the audit log and the usage of all tenants.
+#: - ``prompt_editor``: read and change stored prompts.
+Role = Literal["operator", "auditor", "prompt_editor"]
 
 #: Types of tools that run on the client's machine. ``ClientLimits.tools`` does not apply to them.
 _ALWAYS_ALLOWED = frozenset({"function", "custom", "namespace"})
@@ -66,11 +73,12 @@ class LimitScope(Struct, frozen=True):
 
 
 class Client(Struct, frozen=True, kw_only=True):
-    """The sender of a request. ``key``: the name of the API key in the request. ``scopes``: the
-    limits of this key and of its tenant; a key or tenant without limits is left out. A request must
-    stay within the limits of all scopes."""
+    """The sender of a request. ``key``: the name of the API key in the request. ``roles``: the
+    roles of this key. ``scopes``: the limits of this key and of its tenant; a key or tenant without
+    limits is left out. A request must stay within the limits of all scopes."""
 
     key: str | None = None
+    roles: frozenset[Role] = frozenset()
     scopes: tuple[LimitScope, ...] = ()
 
     def allows_model(self, names: Collection[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from antiphon.errors import AccessRevoked, SetupError
 from antiphon.store.keys import KeyRecord
 
-from .clients import Client, ClientLimits, LimitScope
+from .clients import Client, ClientLimits, LimitScope, Role
 
 __all__ = ["AuthKey", "KeyEntry", "KeyRing", "StoredKeys"]
 
@@ -68,6 +68,8 @@ class KeyRing:
         self._entries: tuple[KeyEntry, ...] = ()
         self._stored_entries: tuple[KeyEntry, ...] = ()
         self._tenants: Mapping[str, ClientLimits] = {}
+        self._roles: Mapping[Role, Collection[str]] = {}
+        self._issuers: Collection[str] = ()
         self._per_minute: int | None = None
         self.anonymous = self._entry(None, "default", "", ClientLimits())
 
@@ -76,17 +78,22 @@ class KeyRing:
         keys: Sequence[AuthKey],
         *,
         tenants: Mapping[str, ClientLimits],
+        roles: Mapping[Role, Collection[str]],
         requests_per_minute: int | None,
         stored_keys: StoredKeys | None,
+        issuers: Collection[str] = (),
     ) -> None:
         """Take the keys and limits of new settings.
 
         - ``tenants``: tenant → limits that all API keys of the tenant share.
+        - ``roles``: role → names of the keys that have it.
         - ``requests_per_minute``: the limit of each key that has no limit of its own.
         - ``stored_keys``: reads the API keys in the store; None if they are not used.
+        - ``issuers``: the names of the issuers whose users may use the server.
         """
         self._is_configured = True
         self._tenants, self._per_minute = tenants, requests_per_minute
+        self._roles, self._issuers = roles, issuers
         self._entries = tuple(
             self._entry(key.name, key.tenant, key.sha256, key.limits) for key in keys
         )
@@ -101,6 +108,7 @@ class KeyRing:
         sha256: str,
         limits: ClientLimits,
         record: KeyRecord | None = None,
+        roles: frozenset[Role] = frozenset(),
     ) -> KeyEntry:
         if limits.requests_per_minute is None:
             limits = replace(limits, requests_per_minute=self._per_minute)
@@ -108,9 +116,18 @@ class KeyRing:
         if tenant in self._tenants:
             scopes.append(LimitScope("tenant", tenant, self._tenants[tenant]))
         client = Client(
-            key=name, scopes=tuple(each for each in scopes if each.limits != ClientLimits())
+            key=name,
+            roles=roles.union(role for role, names in self._roles.items() if name in names),
+            scopes=tuple(each for each in scopes if each.limits != ClientLimits()),
         )
         return KeyEntry(client, tenant, bytes.fromhex(sha256), record)
+
+    def signed_in(
+        self, name: str, tenant: str, limits: ClientLimits, roles: frozenset[Role]
+    ) -> KeyEntry:
+        """Return an entry for a user whom an issuer has identified. ``name``: the issuer's name, a
+        slash and the user's name."""
+        return self._entry(name, tenant, "", limits, roles=roles)
 
     async def find(self, digest: bytes) -> KeyEntry | None:
         """Return the key whose secret has this digest. Raises ``StoreError``."""
@@ -123,8 +140,9 @@ class KeyRing:
     async def check(self, tenant: str, name: str | None) -> None:
         """Raise ``AccessRevoked`` unless the key of this name still belongs to this tenant.
 
-        ``name``: None for work that began without a key, which may go on. A ring that was never
-        configured ends nothing: it belongs to a service whose apps have rings of their own.
+        ``name``: None for work that began without a key, which may go on. So may the work of a user
+        as long as the user's issuer is in the settings. A ring that was never configured ends
+        nothing: it belongs to a service whose apps have rings of their own.
         """
         if name is None or not self._is_configured:
             return
@@ -132,6 +150,8 @@ class KeyRing:
         for entry in (*self._entries, *self._stored_entries):
             if entry.client.key == name and entry.tenant == tenant:
                 return
+        if name.partition("/")[0] in self._issuers:
+            return
         raise AccessRevoked("The API key that began this response is no longer valid.")
 
     async def _read_stored_keys(self) -> None:

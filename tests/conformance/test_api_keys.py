@@ -55,7 +55,7 @@ class Process:
         )
         app = create_app(
             server.service,
-            AuthConfig(keys=(root,), operators=("root",), stored_keys=True),
+            AuthConfig(keys=(root,), roles={"operator": ("root",)}, stored_keys=True),
             ids=lambda prefix: f"{prefix}_k{next(numbers)}",
             log=open_log(server.log),
             api_keys=self.keys,

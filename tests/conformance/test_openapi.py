@@ -27,6 +27,8 @@ from tests.conformance.server import NOW, Server, engine
 from tests.conformance.test_api_keys import Process
 from tests.conformance.test_skills import skill_form
 from tests.harness import asgi_client
+from tests.oidc.issuer import NOW as ISSUED_AT
+from tests.oidc.issuer import FakeIssuer, access_claims, fake_sign_in
 
 Json = dict[str, Any]
 MESSAGE = {"role": "user", "content": "hi"}
@@ -65,6 +67,7 @@ async def test_every_operation_answers_as_documented(
     keyed = Process(server).client
     keyed.headers["authorization"] = "Bearer root"
     await call_organization(call.using(keyed))
+    await call_sign_in(call, server)
     embedding = call.using(serve(EmbeddingBackend("tiny", WordEmbedder(8))).client)
     await embedding("createEmbedding", json={"model": "tiny", "input": ["a", "b"]})
     reranking = call.using(serve(RerankBackend("tiny", WordReranker())).client)
@@ -255,8 +258,29 @@ async def call_server(call: DocumentedClient) -> None:
         "getMetrics",
     ):
         await call(id)
-    for id in ("getOpenapi", "getDocs"):
+    for id in ("getOpenapi", "getDocs", "getPageSession"):
         await call(id)
+    for id, args in (("beginSignIn", ("corp",)), ("finishSignIn", ()), ("signOut", ())):
+        await call(id, *args, status=403)
+
+
+async def call_sign_in(call: DocumentedClient, server: Server) -> None:
+    """Call what users of the page call to sign in and out."""
+    fake = FakeIssuer()
+    app = create_app(
+        server.service,
+        AuthConfig(issuers=("corp",)),
+        ids=lambda prefix: prefix,
+        log=open_log(io.StringIO()),
+        sign_in=fake_sign_in(fake, "http://localhost", clock=lambda: ISSUED_AT),
+    )
+    async with asgi_client(app) as browser:
+        signing_in = call.using(browser)
+        await signing_in("beginSignIn", "corp", status=303)
+        begun = await browser.get("/antiphon/sign-in/corp")
+        query = fake.sign_in(begun.headers["location"], access_claims(aud="page"))
+        await signing_in("finishSignIn", params=query, status=303)
+        await signing_in("signOut")
 
 
 async def call_organization(call: DocumentedClient) -> None:

@@ -166,7 +166,7 @@ class _Client:
         numbers = iter(range(1000))
         self._app = create_app(
             server.service,
-            AuthConfig(keys=keys, operators=("root",)),
+            AuthConfig(keys=keys, roles={"operator": ("root",)}),
             ids=lambda prefix: f"{prefix}_k{next(numbers)}",
             log=open_log(server.log),
         )

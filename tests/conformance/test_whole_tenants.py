@@ -52,7 +52,7 @@ class Clients:
         )
         self.app = create_app(
             server.service,
-            AuthConfig(keys=entries, operators=("root",), stored_keys=True),
+            AuthConfig(keys=entries, roles={"operator": ("root",)}, stored_keys=True),
             ids=lambda prefix: f"{prefix}_w{next(numbers)}",
             log=open_log(server.log),
             api_keys=self.keys,

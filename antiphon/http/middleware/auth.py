@@ -1,5 +1,5 @@
-"""Authentication middleware: API keys, tenants, protection against forged requests (CSRF, DNS
-rebinding).
+"""Authentication middleware: API keys, users of an issuer (OpenID Connect), tenants, protection
+against forged requests (CSRF, DNS rebinding).
 
 The middleware stores no API key. It stores the SHA-256 digests of the keys and compares digests in
 constant time.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import lru_cache, partial
 from typing import Literal
 
@@ -18,11 +18,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Unauthorized
 from antiphon.limits.charges import ClientCharges
-from antiphon.limits.clients import ClientLimits
-from antiphon.limits.key_ring import AuthKey, KeyRing
+from antiphon.limits.clients import ClientLimits, Role
+from antiphon.limits.key_ring import AuthKey, KeyEntry, KeyRing
+from antiphon.oidc import SignIn
+from antiphon.oidc.claims import Identity
+from antiphon.oidc.tokens import looks_like_token
 from antiphon.security.ssrf import is_ip_address, is_loopback
 
 from .request_context import RequestContext, header, request_context, route_path
+from .session_cookie import reject_other_origins, session_cookie
 
 __all__ = [
     "AuthConfig",
@@ -38,6 +42,10 @@ _LOOPBACK = ("127.0.0.1", "::1")
 #: Pages that say the same on every server of this version.
 _PUBLIC_PAGES = ("/openapi.json", "/docs")
 
+#: Where users of the web page sign in and out, for which they need no key.
+_SIGN_IN_PAGES = ("/antiphon/session", "/antiphon/sign-out")
+_SIGN_IN_PATH = "/antiphon/sign-in/"
+
 #: Headers of API keys. Browsers send them to other origins only after a preflight.
 _KEY_HEADERS = (b"authorization", b"x-api-key")
 _PORT = re.compile(r":\d*\Z")
@@ -50,26 +58,27 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
     - ``hosts``: host names that the Host header may contain, besides ``localhost`` and IP
       addresses; "*" allows all host names. The header is checked only for requests that come from
       this machine and need no key.
-    - ``prompt_editors``: names of the keys that may read and change stored prompts.
     - ``page``: whether the web page is served. Its files need no key, because they contain no data.
-    - ``operators``: names of the keys that may manage the server.
+    - ``roles``: role → names of the keys that have it.
     - ``stored_keys``: whether the store contains API keys too. If true, every request needs a key.
     - ``tenants``: tenant → limits that all API keys of the tenant share.
+    - ``issuers``: names of the issuers whose users may use the server. With issuers, every request
+      needs a key or a user.
     """
 
     keys: tuple[AuthKey, ...] = ()
     metrics: Literal["loopback", "everybody", "nobody"] = "loopback"
     hosts: tuple[str, ...] = ()
-    prompt_editors: tuple[str, ...] = ()
     page: bool = False
-    operators: tuple[str, ...] = ()
+    roles: Mapping[Role, Collection[str]] = {}
     stored_keys: bool = False
     tenants: Mapping[str, ClientLimits] = {}
+    issuers: tuple[str, ...] = ()
 
     @property
     def requires_key(self) -> bool:
-        """Whether requests need an API key."""
-        return bool(self.keys) or self.stored_keys
+        """Whether requests need an API key or a user."""
+        return bool(self.keys) or self.stored_keys or bool(self.issuers)
 
 
 #: Headers that proxies add, each of which shows that a request comes from another machine.
@@ -84,15 +93,23 @@ class AuthMiddleware:
 
     - ``charges`` counts requests against the limits of their clients.
     - ``keys``: the API keys that are valid now.
+    - ``sign_in``: identifies the users of issuers; None if there are no issuers.
     """
 
     def __init__(
-        self, app: ASGIApp, access: AuthConfig, *, charges: ClientCharges, keys: KeyRing
+        self,
+        app: ASGIApp,
+        access: AuthConfig,
+        *,
+        charges: ClientCharges,
+        keys: KeyRing,
+        sign_in: SignIn | None = None,
     ) -> None:
         self._app = app
         self._keys = keys
         self._charges = charges
         self._access = access
+        self._sign_in = sign_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
@@ -106,6 +123,8 @@ class AuthMiddleware:
         if path in _PUBLIC_PAGES:
             return self._unknown_host(scope) is None
         if self._access.page and _is_page_path(path):
+            return True
+        if path in _SIGN_IN_PAGES or path.startswith(_SIGN_IN_PATH):
             return True
         return path in ("/health", "/ready")
 
@@ -131,29 +150,57 @@ class AuthMiddleware:
         context = request_context(scope)
         uses_tokens = scope["type"] == "websocket" or scope["method"] == "POST"
         context.charge = partial(self._charge, context, uses_tokens=uses_tokens)
-        digest = self._sent_digest(scope) if self._access.requires_key else None
-        context.check_access = partial(self._check_access, context, digest)
+        context.check_access = partial(self._check_access, context, self._finder(scope))
         await context.check_access()
         await context.charge()
 
-    def _sent_digest(self, scope: Scope) -> bytes:
-        """Return the digest of the API key in a request. Raises ``Unauthorized`` if it has none."""
+    def _finder(self, scope: Scope) -> Callable[[], Awaitable[KeyEntry | None]]:
+        """Return a function that finds the client of a request, with the limits that it has now.
+        The function returns None if the API key is unknown. Raises ``Unauthorized`` if the request
+        has neither an API key nor a user."""
+        if not self._access.requires_key:
+            return self._anonymous
         key = _sent_key(scope)
+        if self._sign_in is not None:
+            if looks_like_token(key):
+                return partial(self._token_user, self._sign_in, key)
+            if not key and (cookie := session_cookie(scope)) is not None:
+                reject_other_origins(scope)
+                return partial(self._page_user, self._sign_in, cookie)
         if not key:
             raise Unauthorized(
                 "You didn't provide an API key. Send it in an Authorization header, as in "
                 "'Authorization: Bearer YOUR_KEY'.",
                 code="invalid_api_key",
             )
-        return hashlib.sha256(key).digest()
+        return partial(self._keys.find, hashlib.sha256(key).digest())
 
-    async def _check_access(self, context: RequestContext, digest: bytes | None) -> None:
+    async def _anonymous(self) -> KeyEntry:
+        return self._keys.anonymous
+
+    async def _token_user(self, sign_in: SignIn, token: bytes) -> KeyEntry:
+        """Return the user of an access token. Raises as ``AccessTokens.identify`` does."""
+        return self._user(await sign_in.tokens.identify(token))
+
+    async def _page_user(self, sign_in: SignIn, cookie: str) -> KeyEntry:
+        """Return the user of the web page. Raises ``Unauthorized`` if the session has ended, and
+        ``Forbidden`` if no grant matches the user."""
+        identity = sign_in.logins.identity(cookie)
+        if identity is None:
+            raise Unauthorized("Your session has ended. Sign in again.", code="session_expired")
+        return self._user(identity)
+
+    def _user(self, identity: Identity) -> KeyEntry:
+        return self._keys.signed_in(identity.name, identity.tenant, identity.limits, identity.roles)
+
+    async def _check_access(
+        self, context: RequestContext, find: Callable[[], Awaitable[KeyEntry | None]]
+    ) -> None:
         """Set the tenant and the client of a request, with the limits that they have now.
 
-        ``digest``: the digest of the API key; None if the request needs none. Raises
-        ``Unauthorized`` if there is no such key, or no longer.
+        Raises ``Unauthorized`` if the API key or the user is not valid, or no longer.
         """
-        entry = self._keys.anonymous if digest is None else await self._keys.find(digest)
+        entry = await find()
         if entry is None:
             raise Unauthorized("Incorrect API key provided.", code="invalid_api_key")
         context.tenant, context.client = entry.tenant, entry.client
@@ -253,14 +300,13 @@ def _is_loopback(scope: Scope) -> bool:
     return client is not None and (client[0] in _LOOPBACK or is_loopback(client[0]))
 
 
-def holds_role(scope: Scope, access: AuthConfig, names: Collection[str]) -> bool:
-    """Return whether the request may act in a role, such as operator. ``names``: the names of the
-    API keys that have this role.
+def holds_role(scope: Scope, access: AuthConfig, *roles: Role) -> bool:
+    """Return whether the client of the request has one of these roles.
 
     On a server without keys, return whether the request comes from this machine.
     """
     if access.requires_key:
-        return request_context(scope).key in names
+        return not request_context(scope).client.roles.isdisjoint(roles)
     return is_local(scope)
 
 

@@ -71,7 +71,7 @@ class ApiKeyRoutes:
         """Return the object that manages the API keys in the store. Raises ``Forbidden`` if the
         client may not manage keys. Raises ``InvalidRequest`` if API keys are not kept in the store,
         but only in the settings."""
-        if not holds_role(request.scope, self._access, self._access.operators):
+        if not holds_role(request.scope, self._access, "operator"):
             raise Forbidden("You may not manage the API keys of this server.")
         if self._keys is None:
             raise InvalidRequest(

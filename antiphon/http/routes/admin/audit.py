@@ -41,7 +41,7 @@ class AuditRoutes:
     @operation("listAuditEvents", query=_PARAMS, answer=Page[AuditEvent], errors=(400, 403))
     async def list(self, request: Request) -> Reply:
         """Return a page of the administrative actions."""
-        if not holds_role(request.scope, self._access, self._access.operators):
+        if not holds_role(request.scope, self._access, "operator", "auditor"):
             raise Forbidden("You may not read the audit log of this server.")
         query = Query(request.scope)
         page = AuditQuery(

@@ -99,7 +99,7 @@ class ManagedModelRoutes:
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not manage the models."""
-        if not holds_role(request.scope, self._access, self._access.operators):
+        if not holds_role(request.scope, self._access, "operator"):
             raise Forbidden("You may not manage the models of this server.")
 
 

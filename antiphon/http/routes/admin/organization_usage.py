@@ -136,7 +136,7 @@ class OrganizationUsageRoutes:
     def _listing(self, request: Request, kind: UsageKind) -> _Listing:
         """Check the client's role and parse the query string. Raises ``Forbidden`` and
         ``InvalidRequest``."""
-        if not holds_role(request.scope, self._access, self._access.operators):
+        if not holds_role(request.scope, self._access, "operator", "auditor"):
             raise Forbidden("You may not read the usage of this server.")
         query = Query(request.scope)
         query.refuse("user_ids", "batch")

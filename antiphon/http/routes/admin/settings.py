@@ -23,6 +23,6 @@ class SettingRoutes:
     @operation("listSettings", answer=SettingList, errors=(403,))
     async def list(self, request: Request) -> Reply:
         """List the settings with their origins, without secrets."""
-        if not holds_role(request.scope, self._access, self._access.operators):
+        if not holds_role(request.scope, self._access, "operator", "auditor"):
             raise Forbidden("You may not see the settings of this server.")
         return json_reply(self._settings)

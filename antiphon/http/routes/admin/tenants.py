@@ -51,7 +51,7 @@ class TenantRoutes:
     def _checked_name(self, request: Request) -> str:
         """Return the name of the tenant in the path. Raises ``Forbidden`` for clients that are not
         operators."""
-        if not holds_role(request.scope, self._access, self._access.operators):
+        if not holds_role(request.scope, self._access, "operator"):
             raise Forbidden("You may not manage the tenants of this server.")
         name: str = request.path_params["name"]
         return name

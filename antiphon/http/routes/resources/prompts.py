@@ -67,7 +67,7 @@ class PromptRoutes:
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not see the prompts."""
-        if not holds_role(request.scope, self._access, self._access.prompt_editors):
+        if not holds_role(request.scope, self._access, "prompt_editor"):
             raise Forbidden("You may not read or change the prompts of this server.")
 
 

@@ -165,7 +165,7 @@ async def test_only_operators_may_manage(
     def key(name: str) -> AuthKey:
         return AuthKey(name=name, tenant="t", sha256=hashlib.sha256(name.encode()).hexdigest())
 
-    access = AuthConfig(keys=(key("ann"), key("bob")), operators=("ann",))
+    access = AuthConfig(keys=(key("ann"), key("bob")), roles={"operator": ("ann",)})
     client = make_app(access=access, manager=catalog.manager).client
     for name, status in (("ann", 200), ("bob", 403)):
         headers = {"authorization": f"Bearer {name}"}

@@ -17,7 +17,7 @@ def key(name: str) -> AuthKey:
 
 
 async def test_operators_see_the_settings(make_app: Any) -> None:
-    access = AuthConfig(keys=(key("ann"), key("bob")), operators=("ann",))
+    access = AuthConfig(keys=(key("ann"), key("bob")), roles={"operator": ("ann",)})
     client = make_app(access=access, settings=SETTINGS).client
     for name, status in (("ann", 200), ("bob", 403)):
         headers = {"authorization": f"Bearer {name}"}

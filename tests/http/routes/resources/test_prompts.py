@@ -84,7 +84,7 @@ async def statuses_of_all_endpoints(client: httpx.AsyncClient, **options: Any) -
 
 
 async def test_only_prompt_editors_have_access(make_app: Any) -> None:
-    access = AuthConfig(keys=(key("admin"), key("app")), prompt_editors=("admin",))
+    access = AuthConfig(keys=(key("admin"), key("app")), roles={"prompt_editor": ("admin",)})
     client = make_app(access=access).client
     for name, status in (("admin", 200), ("app", 403), ("nobody", 401)):
         assert await statuses_of_all_endpoints(

@@ -14,6 +14,20 @@ export function setKey(key) {
   access.update({ key, needed: false });
 }
 
+/** Who is signed in at an issuer, if the server has issuers. */
+export const session = createStore({ user: null, issuers: [] });
+
+export async function loadSession() {
+  const reply = await fetch(url("/antiphon/session"));
+  if (reply.ok) session.update(await reply.json());
+}
+
+/** End the session here, and at the issuer if it has a page for that. */
+export async function signOut() {
+  const { end_session_url: next } = await post("/antiphon/sign-out");
+  location.assign(next ?? ROOT.href);
+}
+
 /** Call a function when the user forgets the key. */
 export function onForget(callback) {
   let last = access.get().key;

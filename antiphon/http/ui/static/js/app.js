@@ -1,5 +1,5 @@
 // The shell: navigation, theme, the question for a key, and which view is shown.
-import { access, setKey } from "./api.js";
+import { access, loadSession, session, setKey, signOut, url } from "./api.js";
 import { html, inBrowser, render, useEffect, useEscape, useRef, useState, useStore } from "./lib.js";
 import { Empty, Field, Icon, IconButton } from "./parts.js";
 import { Recent } from "./recent.js";
@@ -73,6 +73,7 @@ function App() {
 }
 
 function Sidebar({ active, open, hasKey, onClose }) {
+  const { user } = useStore(session);
   const [dark, setDark] = useState(isDark);
   const toggle = () => {
     theme.write(dark ? "light" : "dark");
@@ -86,6 +87,8 @@ function Sidebar({ active, open, hasKey, onClose }) {
         <a href="#/${path}" aria-current=${active === path ? "page" : undefined} onClick=${onClose}><${Icon} name=${icon} />${name}</a></li>`)}</ul>
       <${Recent} onOpen=${onClose} />
       <div class="sidebar-end">
+        ${user && html`<span class="hint grow" title=${`Signed in as ${user}`}>${user}</span>
+          <button type="button" class="quiet small" onClick=${signOut}>Sign out</button>`}
         ${hasKey && html`<button type="button" class="quiet small" onClick=${() => setKey("")}>Forget the key</button>`}
         <a class="button quiet small" href="docs" target="_blank" rel="noopener">API reference</a>
         <span class="grow"></span>
@@ -96,13 +99,15 @@ function Sidebar({ active, open, hasKey, onClose }) {
 
 /** Asks for the API key. It is kept in this tab only. */
 function KeyForm({ wrong }) {
+  const { issuers } = useStore(session);
   const [value, setValue] = useState(wrong);
   const submit = (event) => {
     event.preventDefault();
     setKey(value.trim());
   };
   return html`<form class="key-form stack" onSubmit=${submit}>
-    <h1>This server needs an API key</h1>
+    ${issuers.map((name) => html`<a key=${name} class="button primary" href=${url(`/antiphon/sign-in/${encodeURIComponent(name)}`)}>Sign in with ${name}</a>`)}
+    <h1>${issuers.length ? "Or use an API key" : "This server needs an API key"}</h1>
     <${Field} label="API key" hint="It stays in this tab and is forgotten when you close it.">
       <input type="password" autocomplete="off" required value=${value} onInput=${(event) => setValue(event.currentTarget.value)} />
     </${Field}>
@@ -111,4 +116,5 @@ function KeyForm({ wrong }) {
   </form>`;
 }
 
+loadSession();
 render(html`<${App} />`, document.getElementById("app"));
