@@ -71,7 +71,12 @@ class SignInRoutes:
         return reply
 
     @operation(
-        "finishSignIn", query=_PARAMS, media_type="", status=303, errors=(400, 401, 403, 503), security="open"
+        "finishSignIn",
+        query=_PARAMS,
+        media_type="",
+        status=303,
+        errors=(400, 401, 403, 503),
+        security="open",
     )
     async def finish(self, request: Request) -> Reply:
         """Finish a sign-in: the issuer has sent the browser back."""
