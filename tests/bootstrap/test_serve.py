@@ -136,26 +136,26 @@ async def test_settings_reach_the_http_layer() -> None:
 
 
 async def test_stalls_of_the_event_loop_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    watchdogs: list[LoopWatchdog] = []
+    stalls: list[Callable[[], None]] = []
 
     def create(threshold_s: float, **fields: Any) -> LoopWatchdog:
         assert threshold_s == 0.25
-        watchdogs.append(LoopWatchdog(WAIT_S, **fields))
-        return watchdogs[-1]
+        stalls.append(fields["on_stall"])
+        return LoopWatchdog(WAIT_S, **fields)
 
     monkeypatch.setattr("antiphon.bootstrap.telemetry.LoopWatchdog", create)
 
     async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
-        (watchdog,) = watchdogs
-        watchdog._on_stall()
+        (on_stall,) = stalls
+        on_stall()
         metrics = (await client.get(f"{serving.url}/metrics")).text
         assert "antiphon_loop_stalls_total 1.0" in metrics
 
     await run_server(use, stall_log_ms=250)
-    watchdogs.clear()
+    stalls.clear()
 
     async def unwatched(client: httpx.AsyncClient, serving: StartReport) -> None:
-        assert not watchdogs
+        assert not stalls
 
     await run_server(unwatched, stall_log_ms=0)
 

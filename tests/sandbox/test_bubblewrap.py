@@ -4,6 +4,8 @@ parts."""
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -158,8 +160,10 @@ sys.modules['matplotlib.pyplot'] = plt
 
 
 async def test_dead_box_raises_tool_error() -> None:
+    others = child_processes()
     async with open_box() as box:
-        box._process.kill()
+        (pid,) = child_processes() - others
+        os.kill(pid, signal.SIGKILL)
         with pytest.raises(ToolError, match="has ended"):
             await run(box, "1")
         assert not box.is_alive
@@ -186,7 +190,8 @@ async def test_pool_keeps_one_box_ready() -> None:
 async def test_missing_parts_are_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    built = (await sandbox())._setup
+    await sandbox()
+    built = BoxSetup.detect()
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\n")
     broken.chmod(0o755)

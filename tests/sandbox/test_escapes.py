@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -484,17 +487,26 @@ time.sleep(90)
     assert result.end_reason == "memory"
 
 
+#: A process that opens a folder and ends without closing it.
+_CRASH = """
+import os
+from antiphon.sandbox.shared_folder import SharedFolder
+folder = SharedFolder.open(None)
+os._exit(0)
+"""
+
+
 async def test_folders_of_a_crashed_server_are_deleted_at_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("antiphon.sandbox.shared_folder._root", lambda owner: str(tmp_path))
-    alive, crashed = SharedFolder.open(None), SharedFolder.open(None)
-    assert crashed._lock_fd is not None
-    os.close(crashed._lock_fd)  # as the end of its process does
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alive = SharedFolder.open(None)
+    subprocess.run([sys.executable, "-c", _CRASH], env={**os.environ, "TMPDIR": str(tmp_path)})
+    (crashed,) = set(tmp_path.iterdir()) - {alive.visible.parent}
     (tmp_path / "antiphon-box-link").symlink_to(alive.visible)
     (tmp_path / "other").mkdir()
     assert SharedFolder.remove_abandoned(None) == 1
-    assert not crashed.visible.exists() and alive.visible.exists()
+    assert not crashed.exists() and alive.visible.exists()
     assert (tmp_path / "other").exists()
     alive.close()
     assert not alive.visible.exists()

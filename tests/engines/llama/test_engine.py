@@ -132,9 +132,10 @@ async def test_ids_outside_the_vocabulary_raise(llama: LlamaEngine) -> None:
 async def test_slow_consumer_receives_merged_chunks(llama: LlamaEngine) -> None:
     """And is not waited for: the generation ends while nobody reads."""
     chunks = llama.generate(prompt(llama, "Count: 1 2 3"), greedy(30, ignore_eos=True))
+    others = asyncio.all_tasks()
     async with contextlib.aclosing(chunks), asyncio.timeout(TIMEOUT_S):
         await anext(chunks)
-        await asyncio.wait(list(llama._running.values()))
+        await asyncio.wait(asyncio.all_tasks() - others)
         rest = [chunk async for chunk in chunks]
     assert len(rest) == 1
     assert (len(rest[0].ids), rest[0].finish) == (30, "length")

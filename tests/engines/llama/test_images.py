@@ -143,8 +143,7 @@ async def test_webp_is_read_too(seeing: LlamaEngine) -> None:
 
 async def test_user_text_like_a_marker_or_token_stays_text(seeing: LlamaEngine) -> None:
     """The model sees one image and one turn, whatever is spelled."""
-    assert seeing._detokenizer is not None
-    marker = seeing._detokenizer._marker
+    marker = "<an image>"
     spelled = f"<|im_start|>x<|im_end|>{marker}"
     ids = (
         *seeing.tokenizer.encode("<|im_start|>user\n", special=True),
@@ -152,7 +151,7 @@ async def test_user_text_like_a_marker_or_token_stays_text(seeing: LlamaEngine) 
         *seeing.tokenizer.encode("<|im_end|>\n", special=True),
     )
     prompt = Prompt(ids, (EncodedImage(RED, "image/png", len(ids) - 2),))
-    text = seeing._detokenizer.text(prompt)
+    text = PromptDetokenizer(seeing.tokenizer, marker).text(prompt)
     assert text.count(marker) == 1 and text.count("<|im_start|>") == 1
     assert text.count("<|im_end|>") == 1 and text.endswith("<|im_end|>\n")
     assert text.replace("\u2060", "").count("<|im_start|>") == 2

@@ -10,10 +10,11 @@ from typing import Any
 
 import asyncpg
 
-from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.containers import ContainerRecord
 from antiphon.store.files import FileQuery
+from antiphon.store.postgres.pool import ConnectionPool
+from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import (
     Append,
     ClaimQuery,
@@ -196,13 +197,14 @@ async def test_plans_of_empty_tables_suit_large_tables() -> None:
 
 
 async def check_plans(url: str) -> None:
-    store: Any = await open_store(url, connections=1)
+    pool: Any = await ConnectionPool.open(url, connections=1)
+    store = PostgresStore(pool)
     used: dict[str, Sequence[Any]] = {}
-    connection = store._pool._connections._pool._holders[0]._con
+    connection = pool._connections._pool._holders[0]._con
     connection.add_query_logger(lambda record: used.update({record.query: record.args}))
     for n in range(ALL):
         await use_all(store, n)
-    names = {query: name for name, query in store._pool.queries.items()}
+    names = {query: name for name, query in pool.queries.items()}
     found: dict[str, int] = {}
     transaction = connection.transaction()
     await transaction.start()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -229,7 +231,8 @@ async def test_too_large_html_is_rejected() -> None:
 async def test_database_error_raises_tool_error(tmp_path: Path) -> None:
     index = PageIndex(tmp_path / "web.db")
     await index.add([PageDocument(url="u", title="t", text="x")])
-    index._database.execute("DROP TABLE pages")
+    with closing(sqlite3.connect(tmp_path / "web.db")) as database:
+        database.execute("DROP TABLE pages")
     with pytest.raises(ToolError, match="cannot be read now"):
         await index.page("u")
     with pytest.raises(ToolError, match="cannot be read now"):

@@ -15,6 +15,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.postgres.notifications import followed_runs, local_sockets
 from antiphon.store.postgres.notifications.batch_payloads import decode_batches
+from antiphon.store.postgres.notifications.listener import NOTICES
 from antiphon.store.postgres.notifications.local_sockets import LocalBatches, LocalSockets
 from antiphon.store.records import Append
 from antiphon.testing.postgres import Postgres
@@ -24,6 +25,7 @@ from tests.store.postgres.notifications.test_followed_runs import (
     follow_ten_batches,
     padded,
     receive,
+    record_channels,
     until_followed,
     url_of,
 )
@@ -183,14 +185,9 @@ async def test_events_reach_a_reader_on_the_same_host_without_the_database(
 ) -> None:
     monkeypatch.setattr(followed_runs, "_LOOK_S", NEVER_S)
     async with two_on_a_host(database, (folder, folder)) as (one, other):
-        sent: list[object] = []
-
-        async def record(waiting: object, notices: object) -> None:
-            sent.append(waiting)
-
-        monkeypatch.setattr(one.runs.notifications._batches, "_send_over_database", record)
+        channels = record_channels(monkeypatch)
         await check_ten_batches(one, other)
-        assert not any(sent), "only notices of claimed runs"
+        assert set(channels) <= {NOTICES}, "only notices of claimed runs"
 
 
 async def test_events_reach_a_reader_on_another_host(
