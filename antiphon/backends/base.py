@@ -52,6 +52,8 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
     - ``detokenizes``: the backend implements ``detokenize``.
     - ``summarizes_reasoning``: the backend may summarize its reasoning if a request asks for a
       summary.
+    - ``thinks``: whether the model can reason before it answers; None if this is unknown.
+    - ``template``: the source of the model's chat template; "" if it has none or it is unknown.
     - ``reasoning_retention``: function that returns, for the options of a request, which reasoning
       of earlier turns the model sees again. None if the backend does not know this.
     """
@@ -62,6 +64,8 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
     completes_text: bool = False
     detokenizes: bool = False
     summarizes_reasoning: bool = False
+    thinks: bool | None = None
+    template: str = ""
     reasoning_retention: Callable[[Options], ReasoningRetention] | None = None
 
 

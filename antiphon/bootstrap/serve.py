@@ -46,7 +46,8 @@ async def serve(
     """
     level = LogLevel(settings.log_level)
     log = _prepare(settings, level)
-    sockets = uvicorn_server.bind(settings.host, settings.port)
+    further = [settings.ollama_port] if settings.ollama_port else []
+    sockets = uvicorn_server.bind(settings.host, settings.port, *further)
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.callback(listener.close)

@@ -66,6 +66,17 @@ class Settings(Struct, frozen=True, kw_only=True):
             le=65535,
         ),
     ] = 8000
+    ollama_port: Annotated[
+        int,
+        groups.server(
+            (
+                "A second port at which the server listens, for clients that look for Ollama at "
+                "port 11434. 0: none. Both ports have the same endpoints. See ollama.md."
+            ),
+            ge=0,
+            le=65535,
+        ),
+    ] = 0
     workers: Annotated[
         int,
         groups.server(

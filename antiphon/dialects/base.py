@@ -12,7 +12,7 @@ of the group ``antiphon.dialects``; see ``DialectPlugin``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ from .formats.registry import SHIPPED, Formats
 from .images import Unreadable
 
 __all__ = [
+    "DescribedDialect",
     "Dialect",
     "DialectFactory",
     "DialectOptions",
@@ -124,6 +125,19 @@ class Dialect(Protocol):
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
         """Return which reasoning later prompts will contain: only the reasoning of the current
         turn, or the reasoning of all turns."""
+
+
+@runtime_checkable
+class DescribedDialect(Protocol):
+    """A dialect that tells clients about its model. A dialect need not implement this."""
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model can reason before it answers."""
+
+    @property
+    def template_source(self) -> str:
+        """The source of the chat template. Returns "" if the dialect has none."""
 
 
 class DialectOptions(Struct, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ from antiphon.http.routes.embeddings import EmbeddingsEndpoint
 from antiphon.http.routes.health import HealthRoutes, ReadProcesses
 from antiphon.http.routes.messages import MessageRoutes
 from antiphon.http.routes.models import ModelRoutes
+from antiphon.http.routes.ollama import OllamaRoutes
 from antiphon.http.routes.reference import ReferenceRoutes
 from antiphon.http.routes.rerank import RerankEndpoint
 from antiphon.http.routes.resources.containers import ContainerRoutes
@@ -59,6 +60,7 @@ from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, Respon
 from antiphon.http.routes.sign_in import SignInRoutes
 from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
+from antiphon.http.streaming.response import StreamFormat
 from antiphon.http.ui.routes import PageRoutes
 from antiphon.http.unknown_urls import UnknownUrls
 from antiphon.limits.admission import Admission, admission_queue
@@ -141,6 +143,7 @@ def create_app(
     )
     auditor = Auditor(service.audit)
     routes = [*_routes(deps, access, auditor), *_manager_routes(service, access, manager, auditor)]
+    routes += _ollama_routes(OllamaRoutes(deps, access, manager, auditor))
     routes += _key_routes(ApiKeyRoutes(api_keys, access, limits, auditor))
     routes += _tenant_routes(service, access, auditor)
     routes += _sign_in_routes(SignInRoutes(sign_in.logins if sign_in is not None else None))
@@ -476,12 +479,26 @@ def _messages_routes(deps: EndpointDependencies) -> list[Route]:
             errors=(404, 424, 502),
             error_body=MessageError,
         ),
-        end_mark=b"",
-        comment=PING,
+        stream_format=StreamFormat(end_mark=b"", comment=PING),
     )
     return [
         Route("/v1/messages", messages, methods=["POST"]),
         Route("/v1/messages/count_tokens", MessageRoutes(deps).count_tokens, methods=["POST"]),
+    ]
+
+
+def _ollama_routes(ollama: OllamaRoutes) -> list[Route]:
+    """The routes of Ollama's API."""
+    return [
+        Route("/api/version", ollama.version, methods=["GET"]),
+        Route("/api/tags", ollama.tags, methods=["GET"]),
+        Route("/api/ps", ollama.ps, methods=["GET"]),
+        Route("/api/show", ollama.show, methods=["POST"]),
+        Route("/api/chat", ollama.chat, methods=["POST"]),
+        Route("/api/generate", ollama.generate, methods=["POST"]),
+        Route("/api/embed", ollama.embed, methods=["POST"]),
+        Route("/api/embeddings", ollama.embeddings, methods=["POST"]),
+        Route("/api/pull", ollama.pull, methods=["POST"]),
     ]
 
 

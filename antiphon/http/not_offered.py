@@ -123,10 +123,22 @@ NOT_OFFERED: Sequence[NotOffered] = (
     NotOffered(_ANTHROPIC, ("/v1/tunnels",), "tunnels", "Set MCP servers in the settings."),
     NotOffered(
         _OLLAMA,
-        ("/api", "/v1/systemone"),
-        "Ollama's API",
-        "Use the OpenAI-compatible one below /v1.",
+        ("/api/blobs", "/api/create", "/api/push"),
+        "the creation of models",
+        "Describe a model in the settings, in '[models.NAME]'.",
     ),
+    NotOffered(
+        _OLLAMA, ("/api/copy",), "copies of models", "Set 'aliases' in the settings of the model."
+    ),
+    NotOffered(_OLLAMA, ("/api/delete",), "the deletion of models", "Delete the files."),
+    NotOffered(
+        _OLLAMA,
+        ("/api/web_fetch", "/api/web_search"),
+        "web search as an endpoint",
+        "Use the tool 'web_search' of /v1/responses.",
+    ),
+    NotOffered(_OLLAMA, ("/api",), "this part of Ollama's API", "It concerns Ollama's cloud."),
+    NotOffered(_OLLAMA, ("/v1/systemone",), "System One"),
 )
 
 

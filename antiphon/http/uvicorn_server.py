@@ -126,14 +126,28 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Open listening sockets on every address of ``host``. With port 0, all sockets get the same
-    free port. Raises ``SetupError`` with a one-line message.
+def bind(
+    host: str, port: int, *further_ports: int, reuse_port: bool = False
+) -> list[socket.socket]:
+    """Open listening sockets on every address of ``host``, those of ``port`` first. With port 0,
+    all sockets of this port get the same free port. Raises ``SetupError`` with a one-line message.
 
     Call this function before slow startup work. Clients that connect during this work then wait in
     the backlog and are not refused. ``reuse_port``: allow other sockets to bind the same port;
     Linux spreads the connections over all these sockets.
     """
+    sockets: list[socket.socket] = []
+    try:
+        for each in (port, *further_ports):
+            sockets += _bind_port(host, each, reuse_port)
+    except SetupError:
+        for listener in sockets:
+            listener.close()
+        raise
+    return sockets
+
+
+def _bind_port(host: str, port: int, reuse_port: bool) -> list[socket.socket]:
     try:
         found = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -131,11 +131,12 @@ class WorkerSupervisor:
         share of connections."""
         settings = self._settings
         spreads = sys.platform == "linux"
-        first = uvicorn_server.bind(settings.host, settings.port, reuse_port=spreads)
+        further = [settings.ollama_port] if settings.ollama_port else []
+        first = uvicorn_server.bind(settings.host, settings.port, *further, reuse_port=spreads)
         self._sockets = [first]
-        port = first[0].getsockname()[1]
+        ports = (first[0].getsockname()[1], *further)
         for _ in range(1, settings.workers):
-            more = uvicorn_server.bind(settings.host, port, reuse_port=True) if spreads else first
+            more = uvicorn_server.bind(settings.host, *ports, reuse_port=True) if spreads else first
             self._sockets.append(more)
 
     def _close_sockets(self) -> None:

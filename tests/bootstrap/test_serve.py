@@ -9,6 +9,7 @@ import io
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -82,6 +83,18 @@ async def run_server(use: Use, **fields: Any) -> None:
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
             await running
+
+
+async def test_ollama_port_has_the_same_endpoints() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
+        answer = await client.get(f"http://127.0.0.1:{port}/api/tags")
+        assert [model["name"] for model in answer.json()["models"]] == ["echo:latest"]
+
+    await run_server(use, ollama_port=port)
 
 
 async def test_response_is_generated_stored_and_chained() -> None:

@@ -140,6 +140,11 @@ class DocumentedClient:
             return answer.json()
         if media_type == "text/event-stream":
             return [self._event(schema, frame) for frame in answer.text.split("\n\n") if frame]
+        if media_type == "application/x-ndjson":
+            lines = [json.loads(line) for line in answer.text.splitlines()]
+            for line in lines:
+                self._validate(schema, line)
+            return lines
         return answer.content
 
     def _event(self, schema: Json, frame: str) -> Any:

@@ -70,6 +70,8 @@ async def test_every_operation_answers_as_documented(
     await call_sign_in(call, server)
     embedding = call.using(serve(EmbeddingBackend("tiny", WordEmbedder(8))).client)
     await embedding("createEmbedding", json={"model": "tiny", "input": ["a", "b"]})
+    await embedding("ollamaEmbed", json={"model": "tiny", "input": ["a", "b"]})
+    await embedding("ollamaEmbeddings", json={"model": "tiny", "prompt": "a"})
     reranking = call.using(serve(RerankBackend("tiny", WordReranker())).client)
     await reranking("rerank", json={"model": "tiny", "query": "a", "documents": ["a", "b"]})
     assert call.operation_ids == call.called

@@ -22,7 +22,7 @@ from antiphon.backends.validation.answer_format import answer_format, enforced_a
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.retry import ValidationPlan, validate_reply
 from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
-from antiphon.dialects.base import Dialect, Rendered
+from antiphon.dialects.base import DescribedDialect, Dialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
 from antiphon.engines.base import CachingEngine, Engine, ImageMeasurer, Sampling, SessionObserver
 from antiphon.engines.common.matched_generation import MatchedGeneration
@@ -51,6 +51,9 @@ class LocalBackend(Backend):
         self._dialect = dialect
         self._grammars = GrammarCache()
         self._watch = GrammarWatch(engine)
+        described = dialect if isinstance(dialect, DescribedDialect) else None
+        self._thinks = None if described is None else described.thinks
+        self._template = "" if described is None else described.template_source
 
     @property
     def engine(self) -> Engine:
@@ -63,6 +66,8 @@ class LocalBackend(Backend):
             images=self._dialect.supports_images,
             completes_text=True,
             detokenizes=True,
+            thinks=self._thinks,
+            template=self._template,
             reasoning_retention=self._dialect.reasoning_retention,
         )
 

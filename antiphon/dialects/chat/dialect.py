@@ -111,9 +111,7 @@ class ChatDialect:
         self._tokenizer = tokenizer
         self._settings = dict(settings or {})
         self._unreadable: Unreadable = unreadable
-        source = template or card.chat_template or card.chat_templates.get("default")
-        if source is None:
-            source = CHATML if "<|im_start|>" in tokenizer.special else PLAIN
+        self.template_source = source = _template_source(template, card, tokenizer)
         tool_source = (None if template else card.chat_templates.get("tool_use")) or source
         detected_reasoning, detected_tools = formats.detect(tool_source, tokenizer.special)
         if detected_tools is None and tool_format is None:
@@ -153,6 +151,11 @@ class ChatDialect:
             True: Lexer(tokenizer, self.reasoning, self.tools, result_tags),
             False: Lexer(tokenizer, self.reasoning, None),
         }
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model can reason before it answers."""
+        return self._reasoning_tags is not None
 
     @classmethod
     def from_options(
@@ -465,6 +468,14 @@ class ChatDialect:
             for name, value in variables.items()
             if template.mentions(name) and name not in options.template
         }
+
+
+def _template_source(template: str | None, card: ModelCard, tokenizer: Tokenizer) -> str:
+    """Return the source of the model's chat template, or of a default one."""
+    source = template or card.chat_template or card.chat_templates.get("default")
+    if source is not None:
+        return source
+    return CHATML if "<|im_start|>" in tokenizer.special else PLAIN
 
 
 def _format_name(name: str | None, detected: str | None) -> str:

@@ -59,6 +59,8 @@ class HarmonyDialect:
 
     #: The format has no images.
     supports_images = False
+    thinks = True
+    template_source = ""
 
     def __init__(
         self,

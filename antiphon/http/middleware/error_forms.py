@@ -2,6 +2,8 @@
 
 - Clients of the Messages API get Anthropic's error format, and the request id in the header
   ``request-id``.
+- Clients of Ollama's API get an object with a text. Some of them would show an object as
+  ``[object Object]``.
 - ``@ai-sdk/open-responses`` gets empty strings instead of null. In OpenAI's format, ``param`` and
   ``code`` are null if they do not apply. This client cannot read null: it would show the status
   line instead of the message.
@@ -26,6 +28,7 @@ __all__ = ["is_messages_client", "send_for_client"]
 #: Part of the user agent of the client that requires strings.
 _STRICT_CLIENT = b"ai-sdk/open-responses"
 _MESSAGES_PATH = "/v1/messages/"
+_OLLAMA_PATH = "/api/"
 
 #: Takes the HTTP status and the ``error`` object of a body, and returns the new body.
 _Rewrite = Callable[[int, JsonObject], Any]
@@ -42,6 +45,8 @@ def send_for_client(scope: Scope, send: Send) -> Send:
     a wrapper of ``send`` that rewrites error bodies in the format that the client reads."""
     if scope["type"] != "http":
         return send
+    if route_path(scope).startswith(_OLLAMA_PATH):
+        return _rewriting(send, _ollama_error)
     if is_messages_client(scope):
         id = request_context(scope).id
         return _rewriting(_with_request_id(send, id), partial(_anthropic_error, id))
@@ -98,7 +103,16 @@ def _with_strings(status: int, error: JsonObject) -> Any:
 
 
 def _anthropic_error(request_id: str, status: int, error: JsonObject) -> Any:
+    return message_error(status, _with_param(error), error.get("code"), request_id)
+
+
+def _ollama_error(status: int, error: JsonObject) -> Any:
+    if error.get("code") == "model_not_found":  # the whole text is known to clients
+        return {"error": error["message"]}
+    return {"error": _with_param(error)}
+
+
+def _with_param(error: JsonObject) -> str:
+    """Return the message of an error for a format without a field for ``param``."""
     message, param = str(error.get("message")), error.get("param")
-    if param and f"'{param}" not in message:  # Anthropic's format has no field for ``param``
-        message = f"{param}: {message}"
-    return message_error(status, message, error.get("code"), request_id)
+    return f"{param}: {message}" if param and f"'{param}" not in message else message

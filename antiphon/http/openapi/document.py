@@ -67,6 +67,7 @@ _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/chat": ("Chat Completions", "OpenAI's older APIs."),
     "/v1/completions": ("Chat Completions", ""),
     "/v1/messages": ("Messages", "Anthropic's Messages API."),
+    "/api": ("Ollama", "Ollama's API."),
     "/v1/organization": ("Usage", "The usage of all tenants, for operators."),
     "/v1": ("Other", "Further endpoints."),
     "/antiphon": ("Administration", "Endpoints of this server that OpenAI's API does not have."),
@@ -317,7 +318,8 @@ def _responses(endpoint: Endpoint, types: _Types) -> JsonObject:
     elif operation.media_type:
         content[operation.media_type] = {"schema": {"type": "string"}}
     if operation.events is not None:
-        content["text/event-stream"] = {"schema": types.response_schema(operation.events)}
+        schema = types.response_schema(operation.events)
+        content[operation.events_media_type] = {"schema": schema}
     if content:
         success["content"] = content
     responses: JsonObject = {str(operation.status): success}

@@ -44,7 +44,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     - ``messages_answer``: the response type for clients of the Messages API, if it differs from
       ``answer``.
     - ``media_type``: the media type of a response that is not JSON.
-    - ``events``: the type of the events, if the response can be a stream.
+    - ``events``: the type of the events, if the response can be a stream. ``events_media_type``:
+      the media type of the stream.
     - ``body``: the type of the JSON body.
     - ``errors``: further error statuses. The usual ones, such as 500, are added automatically.
     - ``error_body``: the type of the error body, if it is not OpenAI's.
@@ -62,6 +63,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     messages_answer: Any = None
     media_type: str = "application/json"
     events: Any = None
+    events_media_type: str = "text/event-stream"
     body: Any = None
     body_required: bool = True
     form: Form | None = None

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec import Struct
 from starlette.types import Message, Scope, Send
 
 from antiphon.http.middleware.request_context import ClientDisconnected
 
 from . import sse
 
-__all__ = ["DIRECT_WRITE_EXTENSION", "DirectWrite", "EventStream"]
+__all__ = [
+    "DIRECT_WRITE_EXTENSION",
+    "JSON_LINES_HEADERS",
+    "DirectWrite",
+    "EventStream",
+    "StreamFormat",
+]
+
+#: Headers of a stream with one JSON object per line.
+JSON_LINES_HEADERS = ((b"content-type", b"application/x-ndjson"), *sse.HEADERS[1:])
 
 #: ASGI extension of Antiphon's server: its ``write`` takes chunks of a body after the headers.
 DIRECT_WRITE_EXTENSION = "antiphon.direct_write"
@@ -29,14 +39,27 @@ def _decline(piece: bytes) -> bool:
     return False
 
 
+class StreamFormat(Struct, frozen=True, kw_only=True):
+    """How an API frames its streams. ``end_mark``: the bytes that end a stream. ``comment``: the
+    bytes that keep an idle stream open."""
+
+    headers: Sequence[tuple[bytes, bytes]] = sse.HEADERS
+    end_mark: bytes = sse.DONE
+    comment: bytes = sse.COMMENT
+
+
 class EventStream:
-    """A ``text/event-stream`` response. Its methods raise ``ClientDisconnected`` if the client has
-    disconnected."""
+    """A streamed response, by default a ``text/event-stream``. Its methods raise
+    ``ClientDisconnected`` if the client has disconnected. ``headers``: the headers of the format.
+    """
 
-    __slots__ = ("_direct_write", "_send", "has_started")
+    __slots__ = ("_direct_write", "_headers", "_send", "has_started")
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(
+        self, scope: Scope, send: Send, headers: Sequence[tuple[bytes, bytes]] = sse.HEADERS
+    ) -> None:
         self._send = send
+        self._headers = headers
         self.has_started = False
         offered = scope.get("extensions", {}) if scope["method"] != "HEAD" else {}
         self._direct_write: DirectWrite = offered.get(DIRECT_WRITE_EXTENSION, {}).get(
@@ -47,7 +70,7 @@ class EventStream:
         """Send the status line and the headers."""
         self.has_started = True
         await self._send_message(
-            {"type": "http.response.start", "status": 200, "headers": [*sse.HEADERS, *headers]}
+            {"type": "http.response.start", "status": 200, "headers": [*self._headers, *headers]}
         )
 
     def write(self, piece: bytes) -> Awaitable[None] | None:

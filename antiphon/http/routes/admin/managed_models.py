@@ -6,9 +6,9 @@ clients on this machine may use these endpoints.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -22,10 +22,12 @@ from antiphon.http.openapi.operation import operation
 from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.keepalive import KeepaliveTimer
-from antiphon.http.streaming.response import EventStream
+from antiphon.http.streaming.response import EventStream, StreamFormat
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
-__all__ = ["ManagedModelRoutes", "ModelAdministration"]
+__all__ = ["ManagedModelRoutes", "ModelAdministration", "PullStream"]
+
+_EventT = TypeVar("_EventT")
 
 
 class ModelAdministration(Protocol):
@@ -89,13 +91,13 @@ class ManagedModelRoutes:
     @operation(
         "pullModel", media_type="text/event-stream", events=PullEvent, errors=(400, 403, 404)
     )
-    async def pull(self, request: Request) -> _PullStream:
+    async def pull(self, request: Request) -> PullStream:
         """Download the files of a model; the response is a stream of events."""
         self._check(request)
         name = request.path_params["model"]
         events = self._manager.pull(name)
         await self._auditor.record(request.scope, "model.pulled", name)
-        return _PullStream(events, self._keepalive_s)
+        return PullStream(events, self._keepalive_s, _frame, StreamFormat())
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not manage the models."""
@@ -103,16 +105,24 @@ class ManagedModelRoutes:
             raise Forbidden("You may not manage the models of this server.")
 
 
-class _PullStream:
-    """The event stream of a download, as an ASGI app. If the client disconnects, the download
-    stops."""
+class PullStream:
+    """The stream of a download, as an ASGI app. If the client disconnects, the download stops.
+    ``encode`` returns the bytes of an event."""
 
-    def __init__(self, events: AsyncGenerator[PullEvent, None], keepalive_s: float) -> None:
-        self._events = events
+    def __init__(
+        self,
+        events: AsyncGenerator[_EventT, None],
+        keepalive_s: float,
+        encode: Callable[[_EventT], bytes],
+        stream_format: StreamFormat,
+    ) -> None:
+        self._events: AsyncGenerator[Any, None] = events
         self._keepalive_s = keepalive_s
+        self._encode: Callable[[Any], bytes] = encode
+        self._format = stream_format
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = EventStream(scope, send)
+        stream, comment = EventStream(scope, send, self._format.headers), self._format.comment
 
         async def write(piece: bytes) -> None:
             if (rest := stream.write(piece)) is not None:
@@ -120,8 +130,12 @@ class _PullStream:
 
         async with CancelOnDisconnect(scope, receive), aclosing(self._events) as events:
             await stream.start()
-            with KeepaliveTimer(self._keepalive_s, lambda: write(sse.COMMENT)) as keepalive:
+            with KeepaliveTimer(self._keepalive_s, lambda: write(comment)) as keepalive:
                 async for event in events:
                     async with keepalive.sending():
-                        await write(sse.frame_lines((msgspec.json.encode(event),)))
-        await stream.end()
+                        await write(self._encode(event))
+        await stream.end(mark=self._format.end_mark)
+
+
+def _frame(event: PullEvent) -> bytes:
+    return sse.frame_lines((msgspec.json.encode(event),))

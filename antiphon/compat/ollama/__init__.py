@@ -1,0 +1,1 @@
+"""Ollama's API, translated to the types of the Responses API."""

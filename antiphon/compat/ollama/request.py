@@ -1,0 +1,386 @@
+"""Translate the bodies of Ollama's ``/api/chat`` and ``/api/generate``.
+
+A known field is either honoured, treated as a hint, or rejected with an error that names the field.
+Unknown fields and unknown options are ignored, as in Ollama. An option that is missing has the
+model's default and not Ollama's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from antiphon.compat.chat_request import READERS
+from antiphon.compat.error_paths import ErrorPaths
+from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
+from antiphon.wire.parsing.errors import (
+    empty_value,
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
+)
+from antiphon.wire.parsing.fields import drop_nulls, read_array, read_object
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
+from antiphon.wire.parsing.requests import read_create
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import Response
+
+from .answer import OllamaAnswer, OllamaForm, OllamaStream, ollama_answer
+
+__all__ = ["OllamaRequest", "parse_chat", "parse_generate", "read_keep_alive"]
+
+#: Option → field of the Responses request. The other options concern the engine: they are ignored.
+_OPTIONS: Mapping[str, str] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "seed": "seed",
+    "num_predict": "max_output_tokens",
+    "stop": "stop",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+#: Options whose negative values mean "not set".
+_UNSET_IF_NEGATIVE = ("seed", "num_predict")
+#: Field → why it is refused.
+_REFUSED: Mapping[str, str] = {
+    "context": "send the conversation to /api/chat instead",
+    "template": "set 'template' in the settings of the model",
+    "suffix": "this server does not fill gaps in texts",
+    "width": "this server generates images with the tool 'image_generation'",
+    "height": "this server generates images with the tool 'image_generation'",
+    "steps": "this server generates images with the tool 'image_generation'",
+    "_debug_render_only": "send 'enable_response_messages' to /v1/responses instead",
+}
+_EFFORTS = ("low", "medium", "high", "max")
+_ROLES = ("system", "user", "assistant", "tool")
+#: A duration in Go's notation, such as ``1h30m`` or ``-1s``.
+_DURATION = re.compile(r"-?(?:\d{1,9}(?:\.\d{1,9})?(?:ns|us|µs|ms|s|m|h)){1,8}|-?\d{1,12}|0")
+#: The first bytes of images in base64 → media type.
+_IMAGE_TYPES: Mapping[str, str] = {
+    "/9j/": "image/jpeg",
+    "iVBOR": "image/png",
+    "R0lGO": "image/gif",
+    "UklGR": "image/webp",
+}
+
+
+class OllamaRequest(Struct, frozen=True, kw_only=True):
+    """A translated request.
+
+    - ``raw_prompt``: the text that the model continues without a chat template; None for a
+      conversation.
+    - ``only_loads``: whether the request has no prompt, and only loads the model, or unloads it if
+      ``unloads``.
+    - ``must_think``: whether the request is refused by a model that does not reason.
+    """
+
+    request: CreateResponse
+    paths: ErrorPaths
+    form: OllamaForm
+    raw_prompt: str | None = None
+    only_loads: bool = False
+    unloads: bool = False
+    must_think: bool = False
+
+    @property
+    def requests(self) -> tuple[CreateResponse, ...]:
+        return (self.request,)
+
+    @property
+    def stream(self) -> bool:
+        return bool(self.request.stream)
+
+    def with_trace(self, headers: Mapping[str, str]) -> Self:
+        """Return a copy of the request with the given headers of a W3C trace context, such as
+        ``traceparent``."""
+        return replace(self, request=replace(self.request, trace=dict(headers)))
+
+    def answer(self, responses: Sequence[Response]) -> OllamaAnswer:
+        """Translate a finished response to an answer. ``responses``: a sequence with exactly one
+        response, which did not fail."""
+        return ollama_answer(responses[0], self.form)
+
+    def choice_stream(self, first: Response, index: int) -> OllamaStream:
+        """Return an encoder for the stream of the answer."""
+        return OllamaStream(first, self.form)
+
+
+def parse_chat(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> OllamaRequest:
+    """Parse and translate the body of ``/api/chat``. Raises ``InvalidRequest`` with the path of the
+    field as the client wrote it."""
+    raw = drop_nulls(parse_json_object(body, limits))
+    paths = ErrorPaths(input="messages")
+    fields: JsonObject = {"input": _Messages(paths, limits).read(raw.get("messages", []))}
+    if "tools" in raw:
+        tools = [
+            {"type": "function", **tool} if isinstance(tool, dict) else tool
+            for tool in read_array(raw["tools"], "tools", limits.tools)
+        ]
+        fields |= READERS["tools"](tools, "tools", paths, limits)
+    return _request(raw, fields, paths, limits, OllamaForm(chat=True))
+
+
+def parse_generate(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> OllamaRequest:
+    """Parse and translate the body of ``/api/generate``. Raises ``InvalidRequest`` with the path of
+    the field as the client wrote it."""
+    raw = drop_nulls(parse_json_object(body, limits))
+    paths = ErrorPaths(input="prompt", instructions="system")
+    prompt = _string(raw, "prompt")
+    fields: JsonObject = {"input": []}
+    if images := raw.get("images", []):
+        paths.add("input[0].content", "images")
+    if prompt or images:
+        content = [*_images(images, "images", limits), {"type": "input_text", "text": prompt}]
+        fields["input"] = [{"type": "message", "role": "user", "content": content}]
+    if system := _string(raw, "system"):
+        fields["instructions"] = system
+    is_raw = raw.get("raw", False)
+    if not isinstance(is_raw, bool):
+        raise invalid_type("raw", "a boolean", json_type_name(is_raw))
+    translated = _request(raw, fields, paths, limits, OllamaForm(chat=False))
+    return replace(translated, raw_prompt=prompt) if is_raw and prompt else translated
+
+
+def _string(raw: JsonObject, name: str) -> str:
+    value = raw.get(name, "")
+    if not isinstance(value, str):
+        raise invalid_type(name, "a string", json_type_name(value))
+    return value
+
+
+def _request(
+    raw: JsonObject, fields: JsonObject, paths: ErrorPaths, limits: BodyLimits, form: OllamaForm
+) -> OllamaRequest:
+    """Translate the fields that both endpoints have. ``fields``: the translated conversation."""
+    if not _string(raw, "model"):
+        raise missing_parameter("model")
+    for name, remedy in _REFUSED.items():
+        if raw.get(name) not in (None, "", [], False):
+            raise InvalidRequest(
+                f"Unsupported parameter: '{name}' is not supported by this server: {remedy}.",
+                param=name,
+                code="unsupported_parameter",
+            )
+    only_loads, think = not fields["input"], raw.get("think")
+    keep_alive = read_keep_alive(raw.get("keep_alive"))
+    fields = {
+        "model": raw["model"],
+        "store": False,
+        "stream": raw.get("stream", True),
+        "truncation": "disabled" if raw.get("truncate") is False else "auto",
+        "return_metrics": True,
+        **fields,
+        **_options(raw.get("options", {}), paths),
+        **_format(raw.get("format", ""), paths),
+        **_thinking(think, paths),
+        **_logprobs(raw),
+    }
+    if only_loads:
+        fields["input"] = "-"
+    try:
+        request = read_create(fields, limits)
+    except InvalidRequest as error:
+        paths.translate(error)
+        raise
+    return OllamaRequest(
+        request=request,
+        paths=paths,
+        form=replace(form, hides_thinking=think is False),
+        only_loads=only_loads,
+        unloads=only_loads and keep_alive == 0,
+        must_think=think not in (None, False),
+    )
+
+
+def read_keep_alive(raw: object) -> float | None:
+    """Return 0 if the model is to be unloaded at once, and None if the settings decide when it is
+    unloaded. ``raw``: a number of seconds, or a duration in Go's notation. Raises
+    ``InvalidRequest``."""
+    if raw is None:
+        return None
+    if isinstance(raw, str) and _DURATION.fullmatch(raw):
+        return None if any(digit in "123456789" for digit in raw) else 0
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        raise InvalidRequest(
+            "Invalid 'keep_alive': a duration is a number of seconds, or a text such as '5m'.",
+            param="keep_alive",
+            code="invalid_value",
+        )
+    return None if raw else 0
+
+
+def _options(raw: object, paths: ErrorPaths) -> JsonObject:
+    fields: JsonObject = {}
+    for name, value in read_object(raw, "options").items():
+        if (field := _OPTIONS.get(name)) is None:
+            continue
+        if name in _UNSET_IF_NEGATIVE and isinstance(value, int) and value < 0:
+            continue
+        if name == "stop" and value == []:
+            continue
+        paths.add(field, f"options.{name}")
+        fields[field] = value
+    return fields
+
+
+def _format(raw: object, paths: ErrorPaths) -> JsonObject:
+    if raw == "":
+        return {}
+    paths.add("text.format", "format")
+    if raw == "json":
+        return {"text": {"format": {"type": "json_object"}}}
+    if not isinstance(raw, dict):
+        raise invalid_value("format", str(raw), ("json",))
+    form = {"type": "json_schema", "name": "output", "schema": raw, "strict": True}
+    return {"text": {"format": form}}
+
+
+def _thinking(raw: object, paths: ErrorPaths) -> JsonObject:
+    """Translate ``think``. ``true`` lets the model reason as it does by default."""
+    paths.add("reasoning.effort", "think")
+    if raw is None or raw is True:
+        return {}
+    if raw is False:
+        return {"reasoning": {"effort": "none"}}
+    if raw not in _EFFORTS:
+        raise invalid_value("think", str(raw), _EFFORTS)
+    return {"reasoning": {"effort": raw}}
+
+
+def _logprobs(raw: JsonObject) -> JsonObject:
+    wanted, count = raw.get("logprobs", False), raw.get("top_logprobs", 0)
+    if not isinstance(wanted, bool):
+        raise invalid_type("logprobs", "a boolean", json_type_name(wanted))
+    fields: JsonObject = {"include": ["message.output_text.logprobs"]} if wanted else {}
+    if wanted and count:
+        fields["top_logprobs"] = count
+    return fields
+
+
+class _Messages:
+    """Translates messages to input items. Ollama's clients need not send ids of tool calls, so the
+    calls get ids here."""
+
+    def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:
+        self._paths = paths
+        self._limits = limits
+        self._items: list[JsonObject] = []
+        #: The calls without a result: id in the items, id that the client wrote, and name.
+        self._open_calls: list[tuple[str, object, object]] = []
+        self._call_count = 0
+
+    def read(self, raw: object) -> list[JsonObject]:
+        """Return the input items of the messages. Raises ``InvalidRequest``."""
+        messages = read_array(raw, "messages", self._limits.items)
+        for index, message in enumerate(messages):
+            path = f"messages[{index}]"
+            fields = read_object(message, path)
+            role = fields.get("role")
+            if role is None:
+                raise missing_parameter(f"{path}.role")
+            role = str(role).lower()
+            if role not in _ROLES:
+                raise invalid_value(f"{path}.role", role, _ROLES)
+            content = fields.get("content", "")
+            if not isinstance(content, str):
+                raise invalid_type(f"{path}.content", "a string", json_type_name(content))
+            _READ_ROLE[role](self, role, fields, content, path)
+        return self._items
+
+    def _add(self, item: JsonObject, path: str) -> None:
+        self._paths.add(f"input[{len(self._items)}]", path)
+        self._items.append(item)
+
+    def _input(self, role: str, fields: JsonObject, content: str, path: str) -> None:
+        parts = _images(fields.get("images", []), f"{path}.images", self._limits)
+        whole: Any = [{"type": "input_text", "text": content}, *parts] if parts else content
+        self._add({"type": "message", "role": role, "content": whole}, path)
+
+    def _assistant(self, role: str, fields: JsonObject, content: str, path: str) -> None:
+        if thinking := fields.get("thinking"):
+            if not isinstance(thinking, str):
+                raise invalid_type(f"{path}.thinking", "a string", json_type_name(thinking))
+            part = {"type": "reasoning_text", "text": thinking}
+            self._add({"type": "reasoning", "content": [part]}, f"{path}.thinking")
+        calls = read_array(fields.get("tool_calls", []), f"{path}.tool_calls", self._limits.parts)
+        if content or not calls:
+            self._add({"type": "message", "role": role, "content": content}, path)
+        for index, call in enumerate(calls):
+            self._call(call, f"{path}.tool_calls[{index}]")
+
+    def _call(self, raw: object, path: str) -> None:
+        fields = read_object(raw, path)
+        function = read_object(fields.get("function", {}), f"{path}.function")
+        if "name" not in function:
+            raise missing_parameter(f"{path}.function.name")
+        arguments = function.get("arguments", {})
+        if not isinstance(arguments, dict):
+            where = f"{path}.function.arguments"
+            raise invalid_type(where, "an object", json_type_name(arguments))
+        self._call_count += 1
+        call_id = f"call_{self._call_count}"
+        self._open_calls.append((call_id, fields.get("id"), function["name"]))
+        item = {
+            "type": "function_call",
+            "call_id": call_id,
+            "name": function["name"],
+            "arguments": encode(arguments).decode(),
+        }
+        self._add(item, f"{path}.function")
+
+    def _tool(self, role: str, fields: JsonObject, content: str, path: str) -> None:
+        item = {
+            "type": "function_call_output",
+            "call_id": self._called(fields, path),
+            "output": content,
+        }
+        self._add(item, path)
+
+    def _called(self, fields: JsonObject, path: str) -> str:
+        """Return the id of the call to which a result belongs: the call with the id or the name
+        that the result states, or else the oldest call without a result."""
+        id, name = fields.get("tool_call_id"), fields.get("tool_name", fields.get("name"))
+        for call in self._open_calls:
+            call_id, client_id, called = call
+            if (id is None or id == client_id) and (name is None or name == called):
+                self._open_calls.remove(call)
+                return call_id
+        raise InvalidRequest(
+            "A message with the role 'tool' must follow a message with a call of this tool that"
+            " has no result yet.",
+            param=path,
+            code="invalid_value",
+        )
+
+
+_READ_ROLE: Mapping[str, Callable[[_Messages, str, JsonObject, str, str], None]] = {
+    "system": _Messages._input,
+    "user": _Messages._input,
+    "assistant": _Messages._assistant,
+    "tool": _Messages._tool,
+}
+
+
+def _images(raw: object, path: str, limits: BodyLimits) -> list[JsonObject]:
+    """Translate images in base64 to parts with data URLs."""
+    parts: list[JsonObject] = []
+    for index, image in enumerate(read_array(raw, path, limits.parts)):
+        if not isinstance(image, str):
+            raise invalid_type(f"{path}[{index}]", "a string", json_type_name(image))
+        if not image:
+            raise empty_value(f"{path}[{index}]", image)
+        if not image.startswith("data:"):
+            kinds = (kind for start, kind in _IMAGE_TYPES.items() if image.startswith(start))
+            image = f"data:{next(kinds, 'image/png')};base64,{image}"
+        parts.append({"type": "input_image", "image_url": image})
+    return parts
