@@ -233,7 +233,7 @@ def _developer_message(
     The message contains the following, in this order:
 
     - the argument ``instructions``
-    - the texts of the conversation's system and developer messages
+    - the texts of the system and developer messages at the beginning of the conversation
     - the instructions for the verbosity, for a grammar and for namespaces of tools
     - the definitions of ``tools``
     - the requested JSON format

@@ -1,7 +1,9 @@
 """Convert a conversation's items to messages of the harmony format. Each reasoning item, text, call
 and result becomes a message of its own.
 
-Instructions are collected separately, because harmony puts all of them into one developer message.
+Instructions at the beginning are collected separately, because they stand in one developer message
+together with the tools. Later ones stay where they are, so that the prompt of the next turn begins
+with the prompt of this turn.
 """
 
 from __future__ import annotations
@@ -35,12 +37,15 @@ FUNCTIONS = "functions."
 #: whose input is plain code, and the namespace of the browser's functions. The system message
 #: declares them, and the model calls them while it is reasoning.
 PYTHON, BROWSER = "python", "browser"
+#: With this heading, OpenAI's library starts the instructions in a developer message.
+_INSTRUCTIONS_HEADING = "# Instructions\n\n"
 
 
 class HarmonyMessage(Struct, frozen=True, kw_only=True):
     """One message of the harmony format.
 
-    - ``author``: ``user`` or ``assistant``. For a tool result, it is the name of the tool.
+    - ``author``: ``user``, ``assistant`` or ``developer``. For a tool result, it is the name of the
+      tool.
     - ``channel``: ``analysis`` (reasoning), ``commentary`` or ``final``. None for a user's message.
     - ``recipient``: for a call, the name of the called tool. For a tool result, it is
       ``assistant``.
@@ -55,9 +60,9 @@ class HarmonyMessage(Struct, frozen=True, kw_only=True):
 class HarmonyConversation(Struct, frozen=True, kw_only=True):
     """A conversation as messages of the harmony format.
 
-    ``instructions``: the texts of the system and developer messages, in order. ``messages``: all
-    other messages. ``is_open``: whether the last message is the start of an answer that the model
-    must continue.
+    ``instructions``: the texts of the system and developer messages at the beginning, in order.
+    ``messages``: all other messages. ``is_open``: whether the last message is the start of an
+    answer that the model must continue.
     """
 
     instructions: tuple[str, ...]
@@ -120,7 +125,7 @@ def build_conversation(
 
 class _ConversationBuilder(Builder):
     """Converts a conversation's items to messages of the harmony format. Collects the texts of
-    system and developer messages in ``instructions``."""
+    system and developer messages at the beginning in ``instructions``."""
 
     def __init__(self, prompt_tools: PromptTools, unreadable: Unreadable) -> None:
         super().__init__(prompt_tools, unreadable)
@@ -147,12 +152,19 @@ class _ConversationBuilder(Builder):
     def message(self, item: it.Message) -> None:
         text = self.reader.join(item.content)
         if item.role in ("system", "developer"):
-            self.instructions.append(text)
+            self._add_instructions(text)
         elif item.role == "assistant":
             channel = "commentary" if item.phase == "commentary" else "final"
             self._messages.append(HarmonyMessage(author=ASSISTANT, text=text, channel=channel))
         else:
             self._messages.append(HarmonyMessage(author="user", text=text))
+
+    def _add_instructions(self, text: str) -> None:
+        if self._messages:
+            text = f"{_INSTRUCTIONS_HEADING}{text}"
+            self._messages.append(HarmonyMessage(author="developer", text=text))
+        else:
+            self.instructions.append(text)
 
     def reasoning(self, text: str) -> None:
         self._messages.append(HarmonyMessage(author=ASSISTANT, text=text, channel="analysis"))

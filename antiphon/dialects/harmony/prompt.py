@@ -181,7 +181,7 @@ def _message(expected: HarmonyMessage) -> Message:
     """Convert a message to the message type of OpenAI's library."""
     from openai_harmony import Author, Message, Role
 
-    if expected.author in (ASSISTANT, "user"):
+    if expected.author in (ASSISTANT, "user", "developer"):
         author = Author(role=Role(expected.author))
     else:
         author = Author.new(Role.TOOL, expected.author)

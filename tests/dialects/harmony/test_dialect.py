@@ -155,20 +155,34 @@ def test_prompt_of_one_message_equals_the_reference() -> None:
 
 
 @pytest.mark.requirement("D-50", "TR-7", "VN-31")
-def test_instructions_form_one_developer_message() -> None:
+def test_instructions_at_the_beginning_form_one_developer_message() -> None:
     items = (
         instruction("First.", "system"),
+        instruction("Second."),
         user("Hi"),
         instruction("Then."),
         answer("Yes."),
-        instruction("Last."),
+        instruction("Last.", "system"),
     )
     assert ids(*items, instructions="Be kind.") == reference_ids(
         system(),
-        developer("Be kind.\n\nFirst.\n\nThen.\n\nLast."),
+        developer("Be kind.\n\nFirst.\n\nSecond."),
         user_line("Hi"),
+        developer("Then."),
         assistant_line("Yes.", "final"),
+        developer("Last."),
     )
+
+
+def test_developer_message_keeps_its_place_and_the_prefix() -> None:
+    before = ids(user("Hi"))
+    stored_tokens = prompt_tokens(before, "<|channel|>final<|message|>Hello!<|return|>")
+    talk = (user("Hi"), answer("Hello!"), instruction("Speak Greek."))
+    second = ids(*talk, stored=stored_tokens)
+    assert second[: len(stored_tokens.ids) - 1] == stored_tokens.ids[:-1]
+    again = PromptTokens((*second, *sampled("<|channel|>final<|message|>Γεια!<|return|>")), "f")
+    third = ids(*talk, answer("Γεια!"), user("Go on."), stored=again)
+    assert third[: len(again.ids) - 1] == again.ids[:-1]
 
 
 def test_tools_are_shown_and_called() -> None:
