@@ -195,7 +195,9 @@ def _refuse(raw: JsonObject) -> None:
                 param=name,
                 code="unsupported_parameter",
             )
-    refuse_unsupported_fields(raw, known=("logprobs", "n"))
+    refuse_unsupported_fields(
+        raw, known=("add_generation_prompt", "continue_final_message", "logprobs", "n")
+    )
     if raw.get("store", False) is not False:
         raise InvalidRequest(
             "Unsupported parameter: 'store' is not supported by this API. Use the Responses API to"

@@ -93,15 +93,22 @@ class TokenOrigins:
         return found
 
 
-def wire_logprob(tokenizer: Tokenizer, logprob: TokenLogprob) -> Logprob:
-    """Convert a token's log probability to the type that the API sends."""
+def wire_logprob(
+    tokenizer: Tokenizer, logprob: TokenLogprob, *, token_ids: bool = False
+) -> Logprob:
+    """Convert a token's log probability to the type that the API sends. ``token_ids``: whether a
+    token is shown by its id, such as ``token_id:42``, and not by its text."""
+
+    def shown(id: int, piece: bytes) -> str:
+        return f"token_id:{id}" if token_ids else piece.decode("utf-8", "replace")
+
     piece = tokenizer.piece(logprob.id)
     return Logprob(
-        token=piece.decode("utf-8", "replace"),
+        token=shown(logprob.id, piece),
         bytes=tuple(piece),
         logprob=logprob.logprob,
         top_logprobs=tuple(
-            TopLogprob(token=other.decode("utf-8", "replace"), bytes=tuple(other), logprob=p)
-            for other, p in ((tokenizer.piece(top.id), top.logprob) for top in logprob.top)
+            TopLogprob(token=shown(top.id, other), bytes=tuple(other), logprob=top.logprob)
+            for top, other in ((top, tokenizer.piece(top.id)) for top in logprob.top)
         ),
     )

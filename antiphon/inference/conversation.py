@@ -131,6 +131,7 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     - ``template``: arguments of the chat template.
     - ``thinking_budget``: maximum number of reasoning tokens.
     - ``include_stop_text``: keep the stop string at the end of the answer.
+    - ``logprob_token_ids``: log probabilities show the ids of tokens, not their text.
     - ``describes_media``: a note replaces a part that the model cannot read, because a tool can
       read the part.
     - ``shape``: the shape of the request, for values that follow from ``tools`` and other options
@@ -150,6 +151,7 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     template: Mapping[str, Any] = {}
     thinking_budget: int | None = None
     include_stop_text: bool = False
+    logprob_token_ids: bool = False
     describes_media: bool = False
     shape: RequestShape | None = None
 
@@ -200,6 +202,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "thinking_budget": (None,),
     "ignore_eos": (False,),
     "include_stop_text": (False,),
+    "logprob_token_ids": (False,),
     "cache_salt": (None,),
     "priority": (None,),
     "adapter": (None,),

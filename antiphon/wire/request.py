@@ -155,6 +155,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
     include_reasoning: bool | None = None
     include_stop_str_in_output: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     skip_special_tokens: bool | None = None
     ignore_eos: bool | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
@@ -288,6 +289,7 @@ FIELDS: Mapping[str, FieldTreatment] = {
     "structured_outputs": "honoured",
     "include_reasoning": "honoured",
     "include_stop_str_in_output": "honoured",
+    "return_tokens_as_token_ids": "honoured",
     "skip_special_tokens": "refused",
     "ignore_eos": "honoured",
     "priority": "honoured",

@@ -429,6 +429,46 @@ async def test_raw_messages_continue_the_conversation(serve: Serve, ask: Ask) ->
     assert [item["content"][0]["text"] for item in items] == ["Hi", "Hello", "And now?"]
 
 
+async def test_log_probabilities_can_show_token_ids(serve: Serve, ask: Ask) -> None:
+    fields: Json = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    answer = await ask(serve(local(engine(["Hi"]))), return_tokens_as_token_ids=True, **fields)
+    first, *_ = answer.output[-1]["content"][0]["logprobs"]
+    assert (first["token"], first["bytes"]) == ("token_id:72", [72])
+    assert first["top_logprobs"][0]["token"].startswith("token_id:")
+    rejection = (await ask(serve(ScriptedBackend()), return_tokens_as_token_ids=1)).rejection
+    assert rejection["param"] == "return_tokens_as_token_ids"
+
+
+_RESULTS: Json = {
+    "chat": {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    "name": {"role": "tool", "name": "functions.f", "content": [{"type": "text", "text": "rain"}]},
+    "harmony": {
+        "author": {"role": "tool", "name": "functions.f"},
+        "recipient": "assistant",
+        "channel": "commentary",
+        "content": [{"type": "text", "text": "rain"}],
+    },
+    "item": {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+}
+
+
+@pytest.mark.requirement("VN-33")
+@pytest.mark.parametrize("result", _RESULTS.values(), ids=_RESULTS)
+async def test_tool_result_follows_raw_messages(serve: Serve, ask: Ask, result: Json) -> None:
+    backend = ScriptedBackend()
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    entry = {"type": "raw_message_tokens", "tokenizer": "bytes", "tokens": [1]}
+    raw = [
+        {**entry, "items": [{"role": "user", "content": "Hi"}]},
+        {**entry, "items": [call]},
+        result,
+    ]
+    await ask(serve(backend), previous_input_messages=raw, input="Then?")
+    _, made, answered, _ = backend.requests[-1][0].items
+    assert isinstance(answered, it.FunctionCallOutput)
+    assert (answered.call_id, answered.output) == (made.call_id, "rain")
+
+
 async def test_tokens_of_raw_messages_are_reused(serve: Serve, ask: Ask) -> None:
     backend = ScriptedBackend()
     entry = {"type": "raw_message_tokens", "tokenizer": "bytes", "message": "ignored"}

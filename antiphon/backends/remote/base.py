@@ -74,6 +74,7 @@ _MAX_DISCARDED_BYTES = 4096
 _OPTION_FIELDS: Mapping[str, str] = {
     "adapter": "model",
     "include_stop_text": "include_stop_str_in_output",
+    "logprob_token_ids": "return_tokens_as_token_ids",
     "thinking_budget": "thinking_token_budget",
 }
 

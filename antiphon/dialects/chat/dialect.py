@@ -216,6 +216,7 @@ class ChatDialect:
                 constrained=constraint is not None,
                 json_answer=isinstance(options.text.format, JsonSchemaFormat | JsonObjectFormat),
                 passes_unknown=options.rejects_unknown_calls,
+                logprob_token_ids=options.logprob_token_ids,
                 lexer=self._lexers[bool(prompt_tools.tools)],
             ),
             constraint=constraint,

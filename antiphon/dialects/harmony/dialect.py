@@ -124,6 +124,7 @@ class HarmonyDialect:
                 constrained=constraint is not None and constraint.needed,
                 json_answer=bool(_format_section(options)),
                 passes_unknown=options.rejects_unknown_calls,
+                logprob_token_ids=options.logprob_token_ids,
             ),
             constraint=constraint,
             stop_ids=self._stop_ids,

@@ -10,6 +10,7 @@ split into chunks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import repeat
 from typing import Literal
 
@@ -102,6 +103,7 @@ class HarmonyParser:
     - ``passes_unknown``: whether a call of an unknown tool is a call, because the caller rejects
       it. Otherwise, its text is a message. A message to one of gpt-oss's own tools is dropped if
       the request has no tools.
+    - ``logprob_token_ids``: whether log probabilities show the ids of tokens, not their text.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class HarmonyParser:
         constrained: bool = False,
         json_answer: bool = False,
         passes_unknown: bool = False,
+        logprob_token_ids: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._codes = codes
@@ -125,6 +128,7 @@ class HarmonyParser:
         self._is_constrained = constrained
         self._is_json_answer = json_answer
         self._passes_unknown = passes_unknown
+        self._wire_logprob = partial(wire_logprob, tokenizer, token_ids=logprob_token_ids)
         self._json_span: JsonSpan | None = None
         self._sink = ParserDeltaBuilder()
         self._detokenizer = Detokenizer(tokenizer, codes.marks, codes.text_cache)
@@ -390,7 +394,7 @@ class HarmonyParser:
             self._open_item()
         if self._kind == "analysis":
             logprobs = []
-        self._sink.write(text, [wire_logprob(self._tokenizer, found) for found in logprobs])
+        self._sink.write(text, [self._wire_logprob(found) for found in logprobs])
 
     def _open_item(self) -> None:
         self._is_open = True

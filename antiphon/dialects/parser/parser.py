@@ -9,6 +9,7 @@ nothing twice, and gives the same deltas however the reply is split into chunks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import repeat
 
 from antiphon.dialects.detokenizer import Detokenizer, TokenOrigins, wire_logprob
@@ -134,6 +135,7 @@ class FormatParser:
       inside a JSON string is also read as text.
     - ``passes_unknown``: whether a call of an unknown tool is a call, because the caller rejects
       it. Otherwise, its text is part of the answer.
+    - ``logprob_token_ids``: whether log probabilities show the ids of tokens, not their text.
     - ``lexer``: the lexer for these formats and this tokenizer. If None, the parser creates it.
     """
 
@@ -149,6 +151,7 @@ class FormatParser:
         constrained: bool = False,
         json_answer: bool = False,
         passes_unknown: bool = False,
+        logprob_token_ids: bool = False,
         lexer: Lexer | None = None,
     ) -> None:
         self._tokenizer = tokenizer
@@ -161,6 +164,7 @@ class FormatParser:
         self._shapes = shapes
         self._parallel = parallel
         self._passes_unknown = passes_unknown
+        self._wire_logprob = partial(wire_logprob, tokenizer, token_ids=logprob_token_ids)
         self._lexer = lexer or Lexer(tokenizer, reasoning, tools)
         self._detokenizer = Detokenizer(tokenizer, self._lexer.marks, self._lexer.text_cache)
         self._origins = TokenOrigins()
@@ -298,9 +302,7 @@ class FormatParser:
             self._sink.add_reasoning(text)
         else:
             self._may_be_whole = False
-            self._sink.add_text(
-                text, () if logprob is None else (wire_logprob(self._tokenizer, logprob),)
-            )
+            self._sink.add_text(text, () if logprob is None else (self._wire_logprob(logprob),))
 
     def _add_to_buffer(self, text: str, logprob: TokenLogprob | None) -> None:
         """Add a token's text to the buffer, and search the buffer for terminals (texts or special
@@ -841,9 +843,7 @@ class FormatParser:
                 self._reject_answer()
                 return
         logprobs = [
-            wire_logprob(self._tokenizer, found)
-            for found in self._take_tokens(text, start, end)
-            if found
+            self._wire_logprob(found) for found in self._take_tokens(text, start, end) if found
         ]
         if text and self._has_stray_text:
             self._has_stray_text = False

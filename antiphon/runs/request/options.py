@@ -112,6 +112,7 @@ def _shared_options(request: CreateResponse) -> Options:
         thinking_budget=request.thinking_token_budget,
         ignore_eos=bool(request.ignore_eos),
         include_stop_text=bool(request.include_stop_str_in_output),
+        logprob_token_ids=bool(request.return_tokens_as_token_ids),
         priority=request.priority,
         cache_salt=request.cache_salt,
         extra={**explicit_fields(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},

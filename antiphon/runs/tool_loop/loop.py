@@ -87,6 +87,7 @@ _NewItems = Callable[[Callable[[ToolCall], Sequence[it.Item]]], tuple[it.Item, .
 _RESULT_DIVISORS = (1, 4, 16)
 #: Tool results should leave at least this fraction (1/n) of the space that was free before them.
 _ROOM_DIVISOR = 4
+_MIN_PRIORITY = -(2**31)
 _NO_MORE_CALLS = "No more calls are possible now. Answer with what you have."
 
 
@@ -495,7 +496,8 @@ class ToolLoop(ReplyWrapper):
 
         A tool choice that required a call no longer applies, because the call has been made. If the
         limit of server-side calls is reached, the model may only call functions that the client
-        runs.
+        runs. If the request has a priority, later turns precede other requests of this priority, as
+        in vLLM, because their prompts are cached and their clients already wait.
         """
         options, choice = self._options, self._options.tool_choice
         if choice.mode == "one":
@@ -503,6 +505,9 @@ class ToolLoop(ReplyWrapper):
         elif choice.mode == "required":
             choice = replace(choice, mode="auto")
         changes: dict[str, Any] = {"tool_choice": choice}
+        priority = self._spec.options.priority
+        if priority is not None:
+            changes["priority"] = max(priority - 1, _MIN_PRIORITY)
         max_tokens = self._spec.options.max_output_tokens
         if max_tokens is not None:
             used = sum(usage.output_tokens for usage in self._turn_usages)

@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 
+#: The name that stands for all tools, as in vLLM.
+_ALL_TOOLS = "*"
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
@@ -137,7 +139,7 @@ def _parse_filter(value: object, path: str) -> Rule:
         raise _invalid_value(f"{path}.tool_names", "an array of strings")
     if read_only is not None and not isinstance(read_only, bool):
         raise _invalid_value(f"{path}.read_only", "a boolean")
-    chosen = None if names is None else frozenset(names)
+    chosen = None if names is None or _ALL_TOOLS in names else frozenset(names)
     return lambda tool: (
         (chosen is None or tool.name in chosen)
         and (read_only is None or tool.is_read_only is read_only)

@@ -8,7 +8,7 @@ contain items and the tokens of these items.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -34,6 +34,10 @@ _ROLES = ("assistant", "developer", "system", "tool", "user")
 _FUNCTION_PREFIX = "functions."
 #: Built-in tools of gpt-oss.
 _BUILTIN_TOOLS = frozenset({"browser", "container", "python"})
+#: Items are accepted, too, if they are results of calls.
+_RESULT_SUFFIX = "_call_output"
+_CALLS = (it.FunctionCall, it.CustomToolCall)
+_RESULTS = (it.FunctionCallOutput, it.CustomToolCallOutput)
 #: One response has two raw messages: one for its prompt and one for its output.
 _MAX_RAW_MESSAGES = 2
 
@@ -59,7 +63,7 @@ def read_previous_messages(raw: object, path: str, limits: BodyLimits) -> Previo
         (at for at, message in enumerate(messages) if not _is_raw(message)), len(messages)
     )
     previous = _read_raw_messages(messages[:raw_count], path, limits)
-    reader = _PreviousMessageReader()
+    reader = _PreviousMessageReader(previous.items, limits)
     items = [
         item
         for at, message in enumerate(messages[raw_count:], raw_count)
@@ -102,13 +106,24 @@ def _read_raw_messages(messages: list[Any], path: str, limits: BodyLimits) -> Pr
 
 class _PreviousMessageReader:
     """Translates the messages of ``previous_input_messages`` to items, one by one. Remembers the
-    tool calls that have no result yet, to match later results with them."""
+    tool calls that have no result yet, to match later results with them.
 
-    def __init__(self) -> None:
+    ``earlier``: the items of raw messages, whose calls may have no results yet.
+    """
+
+    def __init__(self, earlier: Iterable[it.Item], limits: BodyLimits) -> None:
+        self._limits = limits
         self._open: list[str] = []
         self._count = 0
+        for item in earlier:
+            self._note(item)
 
     def items(self, message: JsonObject, path: str) -> Iterator[it.Item]:
+        if isinstance(kind := message.get("type"), str) and kind.endswith(_RESULT_SUFFIX):
+            (item,) = read_items([message], path, self._limits)
+            self._note(item)
+            yield item
+            return
         author = message.get("author")
         fields = {**message, **author} if isinstance(author, dict) else message
         role = fields.get("role")
@@ -162,6 +177,13 @@ class _PreviousMessageReader:
             name=function["name"],
             arguments=function["arguments"],
         )
+
+    def _note(self, item: it.Item) -> None:
+        """Remember a call, or forget the call to which a result belongs."""
+        if isinstance(item, _CALLS) and item.call_id:
+            self._open.append(item.call_id)
+        elif isinstance(item, _RESULTS) and item.call_id in self._open:
+            self._open.remove(item.call_id)
 
     def _called(self, id: str | None) -> str:
         self._count += 1

@@ -62,7 +62,6 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "regex": (),
     "repeat_penalty": (1,),
     "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
     "stop_token_ids": ([],),
     "suffix": ("",),
     "truncate_prompt_tokens": (),

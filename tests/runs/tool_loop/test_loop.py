@@ -467,6 +467,13 @@ async def test_output_tokens_are_limited_over_all_turns() -> None:
     assert loop.finish.reason == "length" and len(loop.backend.requests) == 1
 
 
+async def test_later_turns_have_a_higher_priority() -> None:
+    for first, later in ((5, 4), (-(2**31), -(2**31)), (None, None)):
+        options = Options(tools=(LOOK,), priority=first)
+        loop = await LoopRun(look(), message_deltas("Done."), options=options).all()
+        assert [options.priority for _, options in loop.backend.requests] == [first, later]
+
+
 async def test_stop_string_of_the_last_turn_is_reported() -> None:
     stopped = replace(finish(), stop_text="END")
     loop = await LoopRun(look(), [*message_deltas("Done"), stopped]).all()

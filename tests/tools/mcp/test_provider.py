@@ -374,6 +374,8 @@ LISTED_THREE = it.McpListTools(
         ({"read_only": False}, {"delete", "a_b"}),
         ({"read_only": True, "tool_names": ["delete"]}, set()),
         ({}, {"add", "delete", "a_b"}),
+        (["*"], {"add", "delete", "a_b"}),
+        ({"tool_names": ["*"], "read_only": True}, {"add"}),
         ([], set()),
     ],
 )

@@ -373,7 +373,6 @@ def test_misspelt_fields_are_refused(name: str, meant: str) -> None:
         ("continue_final_message", False, True),
         ("add_generation_prompt", True, False),
         ("chat_template_content_format", "auto", "string"),
-        ("return_tokens_as_token_ids", False, True),
     ],
 )
 def test_fields_of_chat_servers_are_refused_by_name(name: str, neutral: Any, value: Any) -> None:

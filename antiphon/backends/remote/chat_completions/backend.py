@@ -45,6 +45,7 @@ _NONSTANDARD_OPTIONS = (
     "repetition_penalty",
     "ignore_eos",
     "include_stop_text",
+    "logprob_token_ids",
     "priority",
     "cache_salt",
     "thinking_budget",

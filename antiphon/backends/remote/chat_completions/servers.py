@@ -106,6 +106,7 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
             "adapter": "model",
             "thinking_budget": "thinking_token_budget",
             "include_stop_text": "include_stop_str_in_output",
+            "logprob_token_ids": "return_tokens_as_token_ids",
         },
         accepts_vllm_xargs=True,
         token_count_options=_CONTINUOUS,

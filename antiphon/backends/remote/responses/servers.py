@@ -82,6 +82,7 @@ FLAVOURS: Mapping[str, ResponsesFlavour] = {
             "logit_bias": "logit_bias",
             "stop": "stop",
             "include_stop_text": "include_stop_str_in_output",
+            "logprob_token_ids": "return_tokens_as_token_ids",
             "thinking_budget": "thinking_token_budget",
         },
         native_tools=True,
