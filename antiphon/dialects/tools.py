@@ -251,10 +251,8 @@ def _flat(
     for item in items:
         if isinstance(item, it.ToolSearchCall | it.FunctionCall) and item.call_id is not None:
             searches.add(item.call_id)
-        elif isinstance(item, it.ToolSearchOutput):
-            sources.append((item.tools, "input", item.call_id in searches))
-        elif isinstance(item, it.AdditionalTools):
-            sources.append((item.tools, "input", False))
+        elif item.added_tools:
+            sources.append((item.added_tools, "input", item.call_id in searches))
     for group, path, found in sources:
         for index, tool in enumerate(group):
             where = f"{path}[{index}]" if path == "tools" else path

@@ -170,6 +170,22 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
         return None
 
     @property
+    def answer_key(self) -> str | UnsetType | None:
+        """The id with which an answer refers to the item. An answer is the output of a call, or the
+        response to an approval request."""
+        return self.call_id
+
+    @property
+    def approval_request_id(self) -> str | UnsetType | None:
+        """The id of the approval request to which the item belongs."""
+        return None
+
+    @property
+    def added_tools(self) -> tuple[Tool, ...]:
+        """The tools that are available from this item on."""
+        return ()
+
+    @property
     def role(self) -> str:
         """The role of the author of a message, such as ``user``. "": the item has no role."""
         return ""
@@ -377,6 +393,11 @@ class McpApprovalRequest(ItemBase, frozen=True, kw_only=True, tag="mcp_approval_
         """The functions of an MCP server have its label as their namespace."""
         return self.server_label
 
+    @property
+    def answer_key(self) -> str:
+        """The response to the request repeats its id."""
+        return self.id
+
 
 class McpApprovalResponse(ItemBase, frozen=True, kw_only=True, tag="mcp_approval_response"):
     approval_request_id: str
@@ -415,12 +436,22 @@ class ToolSearchOutput(ItemBase, frozen=True, kw_only=True, tag="tool_search_out
     status: ItemStatus = "completed"
     created_by: str | UnsetType = UNSET
 
+    @property
+    def added_tools(self) -> tuple[Tool, ...]:
+        """The tools that the search has found."""
+        return self.tools
+
 
 class AdditionalTools(ItemBase, frozen=True, kw_only=True, tag="additional_tools"):
     """Tools that are available from this point of the conversation on."""
 
     tools: tuple[Tool, ...]
     role: str = "developer"
+
+    @property
+    def added_tools(self) -> tuple[Tool, ...]:
+        """All tools of the item."""
+        return self.tools
 
 
 class Compaction(ItemBase, frozen=True, kw_only=True, tag="compaction"):

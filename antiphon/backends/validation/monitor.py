@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text, finish_of
+from antiphon.stream.kinds import KINDS
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message, OutputText, Reasoning
 
 from .answer_format import AnswerFormat, FormatMatcher
@@ -172,10 +173,8 @@ class StreamValidator:
 
 def _unfinished_text(item: Item) -> str | None:
     """Return the text of an incomplete item, or None if the item contains a refusal."""
-    if isinstance(item, FunctionCall):
-        return item.arguments
-    if isinstance(item, CustomToolCall):
-        return item.input
+    if (text := KINDS[type(item)].whole_text) is not None:
+        return str(getattr(item, text.field))
     parts = item.content if isinstance(item, Message) else ()
     texts = [part.text for part in parts if isinstance(part, OutputText)]
     return "".join(texts) if len(texts) == len(parts) else None

@@ -277,10 +277,8 @@ def _is_output(item: it.Item) -> bool:
 
 def _answer_id(item: it.Item) -> str | None:
     """Return the id with which an answer refers to this item. Returns None if the item needs no
-    answer. An answer is the output of a call, or the response to an approval request."""
-    if isinstance(item, it.McpApprovalRequest):
-        return item.id
-    return None if _is_output(item) else item.call_id or None
+    answer."""
+    return None if _is_output(item) else item.answer_key or None
 
 
 def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from antiphon.tools.base import AnyToolProvider, AvailabilityReporter, ToolFunct
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.wire import tools as tl
 from antiphon.wire.admin.tool_list import ToolEntry
-from antiphon.wire.items import AdditionalTools, Item, ToolSearchOutput
+from antiphon.wire.items import Item
 from antiphon.wire.parsing.tools import TOOL_TYPE_SPELLINGS
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_shapes import derive
@@ -207,8 +207,7 @@ def discovered_tools(items: Iterable[Item]) -> Iterator[tl.Tool]:
     """Yield the tools that items of a conversation declare. Such items are the outputs of tool
     searches and lists of additional tools."""
     for item in items:
-        if isinstance(item, ToolSearchOutput | AdditionalTools):
-            yield from item.tools
+        yield from item.added_tools
 
 
 def tool_types(request: CreateResponse) -> tuple[str, ...]:

@@ -199,7 +199,7 @@ def approved_requests(label: str, items: Iterable[it.Item]) -> list[it.McpApprov
         elif isinstance(item, it.McpApprovalResponse) and item.approve:
             if item.approval_request_id in requests:
                 approved[item.approval_request_id] = requests[item.approval_request_id]
-        elif isinstance(item, it.McpCall) and isinstance(item.approval_request_id, str):
+        elif isinstance(item.approval_request_id, str):
             approved.pop(item.approval_request_id, None)
     return list(approved.values())
 

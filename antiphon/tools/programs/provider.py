@@ -326,17 +326,15 @@ def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.It
     for item in items:
         if is_output(item):
             outputs[item.call_id or ""] = item
-        elif isinstance(item, it.McpApprovalResponse):
-            outputs[item.approval_request_id] = item
-        elif isinstance(item, it.McpCall) and item.approval_request_id in approval_request_ids:
+        elif item.approval_request_id in approval_request_ids:
             outputs[item.approval_request_id or ""] = item
     calls: list[tuple[it.Item, ...]] = []
     for item in items:
         if caller_program_id(item) != program.call_id or not is_callable(item):
             continue
-        if isinstance(item, it.McpCall) and item.approval_request_id in approval_request_ids:
+        if item.approval_request_id in approval_request_ids:
             continue
-        name = item.id if isinstance(item, it.McpApprovalRequest) else item.call_id
+        name = item.answer_key
         calls.append((item, outputs[name]) if name in outputs else (item,))
     return calls
 

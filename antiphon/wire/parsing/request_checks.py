@@ -77,5 +77,4 @@ def _all_tools(tools: tuple[Tool, ...], items: Iterable[it.Item]) -> Iterator[To
     """Yield the tools of the request, and the tools that its input items add."""
     yield from tools
     for item in items:
-        if isinstance(item, it.AdditionalTools | it.ToolSearchOutput):
-            yield from item.tools
+        yield from item.added_tools
