@@ -81,6 +81,8 @@ class _PartReader:
         match part:
             case it.Refusal(refusal=refusal):
                 return refusal
+            case it.EncryptedContent(encrypted_content=text):
+                return text
             case it.InputFile():
                 return self._file(part, path)
             case it.InputImage() | it.ComputerScreenshot() if self._images is not None:

@@ -52,6 +52,7 @@ from antiphon.tracing.base import TraceHeaders
 from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.items import (
     Compaction,
+    ContextCompaction,
     CustomToolCallOutput,
     FunctionCallOutput,
     InputText,
@@ -557,7 +558,7 @@ def _past_tokens(
         or last.tools != request.tools
         or last.text != text_config(request)
         or context.prompt_items
-        or any(isinstance(item, Compaction) for item in context.input)
+        or any(isinstance(item, Compaction | ContextCompaction) for item in context.input)
     ):
         return None
     return last.usage.total_tokens

@@ -478,7 +478,10 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
     it.Compaction: ItemKind(
         prefix="cmp", progress={"compacting": ev.CompactionCompacting}, written_by_model=True
     ),
-    # Only clients send these three types. The prefix is for the ids of stored items.
+    # Only clients send these five types. The prefix is for the ids of stored items. The history
+    # shows the model a message of an agent as a message.
+    it.AgentMessage: ItemKind(prefix="amsg", parts_field="content"),
+    it.ContextCompaction: ItemKind(prefix="ccmp", hidden=True),
     it.CompactionTrigger: ItemKind(prefix="cmpt"),
     it.ConfigurationUpdate: ItemKind(prefix="cfgu", persistent=True),
     it.ItemReference: ItemKind(prefix="ref"),

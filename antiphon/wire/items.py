@@ -18,6 +18,7 @@ from .parts import (
     Annotation,
     ComputerScreenshot,
     ContainerFileCitation,
+    EncryptedContent,
     FileCitation,
     FilePath,
     InputAudio,
@@ -42,6 +43,7 @@ __all__ = [
     "INPUT_ITEMS",
     "OUTPUT_ITEMS",
     "AdditionalTools",
+    "AgentMessage",
     "Annotation",
     "ApplyPatchCall",
     "ApplyPatchCallOutput",
@@ -54,9 +56,11 @@ __all__ = [
     "ComputerScreenshot",
     "ConfigurationUpdate",
     "ContainerFileCitation",
+    "ContextCompaction",
     "CustomToolCall",
     "CustomToolCallOutput",
     "DirectCaller",
+    "EncryptedContent",
     "FileCitation",
     "FilePath",
     "FileSearchCall",
@@ -459,6 +463,23 @@ class Compaction(ItemBase, frozen=True, kw_only=True, tag="compaction"):
     created_by: str | UnsetType = UNSET
 
 
+class ContextCompaction(ItemBase, frozen=True, kw_only=True, tag="context_compaction"):
+    """Codex's form of a compaction. Without ``encrypted_content``, it only marks the place where
+    the client has compacted the conversation."""
+
+    encrypted_content: _EncryptedContent | UnsetType = UNSET
+
+
+class AgentMessage(ItemBase, frozen=True, kw_only=True, tag="agent_message"):
+    """A message from one agent of the client to another: the task of a sub-agent, or its report.
+    ``author`` and ``recipient`` are the paths of the agents, such as ``/root``."""
+
+    author: str
+    recipient: str
+    content: str | tuple[Part, ...] | None = None
+    agent: JsonObject | UnsetType = UNSET
+
+
 class CompactionTrigger(ItemBase, frozen=True, kw_only=True, tag="compaction_trigger"):
     """An input item that asks the server to compact the conversation. It must be the last input
     item, and the response consists of one compaction item."""
@@ -517,6 +538,8 @@ Item = (
     | ToolSearchOutput
     | AdditionalTools
     | Compaction
+    | ContextCompaction
+    | AgentMessage
     | CompactionTrigger
     | ConfigurationUpdate
     | ItemReference
@@ -525,7 +548,13 @@ Item = (
 )
 
 #: Items that only clients send. All other items may also occur in an output.
-_INPUT_ONLY = (CompactionTrigger, ConfigurationUpdate, ItemReference)
+_INPUT_ONLY = (
+    AgentMessage,
+    CompactionTrigger,
+    ConfigurationUpdate,
+    ContextCompaction,
+    ItemReference,
+)
 
 INPUT_ITEMS: tuple[type[ItemBase], ...] = tuple(Item.__args__)
 OUTPUT_ITEMS: tuple[type[ItemBase], ...] = tuple(

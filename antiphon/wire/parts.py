@@ -16,6 +16,7 @@ __all__ = [
     "Annotation",
     "ComputerScreenshot",
     "ContainerFileCitation",
+    "EncryptedContent",
     "FileCitation",
     "FilePath",
     "InputAudio",
@@ -121,6 +122,15 @@ class InputFile(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_
     prompt_cache_breakpoint: PromptCacheBreakpoint | UnsetType = UNSET
 
 
+class EncryptedContent(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="encrypted_content"
+):
+    """Content of a message between agents. OpenAI's API encrypts it; with another provider, Codex
+    sends plain text."""
+
+    encrypted_content: _Text
+
+
 class InputAudio(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_audio"):
     input_audio: JsonObject
 
@@ -165,6 +175,7 @@ Part = (
     | InputFile
     | InputAudio
     | InputVideo
+    | EncryptedContent
     | OutputText
     | Refusal
     | ReasoningText

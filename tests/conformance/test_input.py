@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.dialects.chat.dialect import ChatDialect
+from tests.attachments.samples import png
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import (
     TOOL,
@@ -308,3 +310,98 @@ async def test_body_field_decides_streaming(serve: Serve, accept: str) -> None:
             "/v1/responses", json={"input": "hi", "stream": stream}, headers={"accept": accept}
         )
         assert reply.headers["content-type"].startswith(media)
+
+
+# --- sub-agents ----------------------------------------------------------------------------------
+
+PICTURE = "data:image/png;base64," + base64.b64encode(png()).decode()
+AGENT_MESSAGE: Json = {
+    "type": "agent_message",
+    "author": "/root",
+    "recipient": "/root/counter",
+    "content": [
+        {"type": "input_text", "text": "Message Type: NEW_TASK\nPayload:\n"},
+        {"type": "encrypted_content", "encrypted_content": "Count the files."},
+    ],
+}
+
+
+def prompt_texts(backend: ScriptedBackend) -> list[tuple[str, str]]:
+    """Return role and text of the messages in the last prompt."""
+    return [
+        (item.role, "".join(getattr(part, "text", "[image]") for part in item.content))
+        for item in backend.requests[-1][0].items
+        if item.type == "message"
+    ]
+
+
+@pytest.mark.requirement("CL-SUB-AGENTS")
+async def test_agent_message_is_shown_and_returned_as_it_came(serve: Serve, ask: Ask) -> None:
+    backend = ScriptedBackend(["ok", "fine"])
+    server = serve(backend)
+    passed = {"internal_chat_message_metadata_passthrough": {"turn_id": "t"}}
+    first = await ask(server, input=[{**AGENT_MESSAGE, "id": "amsg_1", **passed}])
+    task = ("user", "Message Type: NEW_TASK\nPayload:\nCount the files.")
+    assert prompt_texts(backend) == [task]
+    identifier = first.terminal_response["id"]
+    await ask(server, input="Well?", previous_response_id=identifier)
+    assert prompt_texts(backend)[0] == task
+    if first.terminal_response["store"]:
+        listed = (await server.get(f"responses/{identifier}/input_items")).json()["data"]
+        assert listed == [{**AGENT_MESSAGE, "id": "amsg_1"}]
+
+
+@pytest.mark.requirement("CL-SUB-AGENTS")
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("Done.", "Done."),
+        (None, ""),
+        ([], ""),
+        (
+            [
+                {"type": "input_text", "text": "See "},
+                {"type": "input_image", "image_url": PICTURE},
+                {"type": "encrypted_content", "encrypted_content": "there"},
+            ],
+            "See [image]there",
+        ),
+    ],
+)
+async def test_content_of_an_agent_message_has_several_forms(
+    serve: Serve, ask: Ask, content: Any, text: str
+) -> None:
+    backend = ScriptedBackend(["ok"])
+    item = {**AGENT_MESSAGE, "content": content}
+    await ask(serve(backend), input=[item, {"role": "user", "content": "Go on."}])
+    assert prompt_texts(backend) == [("user", text), ("user", "Go on.")]
+
+
+@pytest.mark.requirement("CL-SUB-AGENTS")
+async def test_agent_message_is_accepted_wherever_items_are(serve: Serve, ask: Ask) -> None:
+    backend = ScriptedBackend(["ok", "summary"])
+    server = serve(backend)
+    created = await server.client.post("/v1/conversations", json={"items": [AGENT_MESSAGE]})
+    conversation = created.json()["id"]
+    assert (await ask(server, input="Go on.", conversation=conversation)).text == "ok"
+    assert prompt_texts(backend)[0][1].endswith("Count the files.")
+    body = {"model": "tiny", "input": [AGENT_MESSAGE]}
+    for path in ("compact", "input_tokens"):
+        reply = await server.client.post(f"/v1/responses/{path}", json=body)
+        assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.requirement("CL-SUB-AGENTS")
+async def test_context_compaction_is_a_compaction_if_it_has_content(serve: Serve, ask: Ask) -> None:
+    backend = ScriptedBackend(["They greeted.", "ok", "ok"])
+    server = serve(backend)
+    compact = {"model": "tiny", "input": [{"role": "user", "content": "Hello"}]}
+    compacted = (await server.client.post("/v1/responses/compact", json=compact)).json()
+    content = compacted["output"][-1]["encrypted_content"]
+    more = {"role": "user", "content": "More"}
+    item = {"type": "context_compaction", "encrypted_content": content}
+    await ask(server, input=[item, more])
+    texts = [text for _, text in prompt_texts(backend)]
+    assert "They greeted." in texts[-2] and texts[-1] == "More"
+    await ask(server, input=[more, {"type": "context_compaction"}, more])
+    assert prompt_texts(backend) == [("user", "More"), ("user", "More")]

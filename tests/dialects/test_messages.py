@@ -194,7 +194,13 @@ def test_incomplete_last_answer_stays_open(status: Any) -> None:
 
 
 def test_only_these_kinds_have_no_form_in_prompts() -> None:
-    refused = {it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.ItemReference}
+    refused = {
+        it.AgentMessage,
+        it.Compaction,
+        it.CompactionTrigger,
+        it.ConfigurationUpdate,
+        it.ItemReference,
+    }
     by_their_class = {it.Message, it.Reasoning, it.McpApprovalResponse}
     without_form = {
         cls for cls, kind in KINDS.items() if not (kind.hidden or kind.call or kind.result)

@@ -18,7 +18,7 @@ from antiphon.wire.tags import tag_of
 
 Json = dict[str, Any]
 
-FOREIGN: frozenset[str] = frozenset()
+FOREIGN: frozenset[str] = frozenset({"agent_message", "context_compaction"})
 FOREIGN_EVENTS = frozenset(
     tag_of(event) for cls, kind in KINDS.items() if tag_of(cls) in FOREIGN for event in kind.events
 )
@@ -540,6 +540,22 @@ INPUTS: dict[str, Json] = {
         "id": "cfg_1",
         "reasoning": {"effort": "low"},
         "text": {"format": {"type": "text"}},
+    },
+    "agent_message": {
+        "type": "agent_message",
+        "id": "amsg_1",
+        "author": "/root",
+        "recipient": "/root/child",
+        "content": [
+            {"type": "input_text", "text": "Payload:\n"},
+            {"type": "encrypted_content", "encrypted_content": "Count the files."},
+        ],
+        "agent": {"agent_name": "/root"},
+    },
+    "context_compaction": {
+        "type": "context_compaction",
+        "id": "cmp_9",
+        "encrypted_content": "secret",
     },
     "item_reference": {"type": "item_reference", "id": "msg_9"},
 }

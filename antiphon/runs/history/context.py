@@ -138,7 +138,7 @@ async def load_context(
     new_items = await resolve_items(input, store, tenant, ids, past)
     visible = build_visible(past, new_items)
     check_call_outputs(visible.items, waiting=visible.compaction_requested, own=new_items)
-    is_compacted = any(isinstance(item, it.Compaction) for item in new_items)
+    is_compacted = any(isinstance(item, it.Compaction | it.ContextCompaction) for item in new_items)
     return ConversationContext(
         visible=visible,
         input=new_items,

@@ -7,11 +7,11 @@ apply to the whole conversation. Numbers of tokens are estimates, because no tok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeGuard
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import TypeGuard
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
@@ -21,6 +21,7 @@ from antiphon.stream.kinds import KINDS
 from antiphon.support.text import truncate_middle
 from antiphon.wire import items as it
 from antiphon.wire.response import InputTransformation
+from antiphon.wire.tags import tag_of
 
 from .encrypted_items import CompactedHistory, TenantSealer
 
@@ -169,6 +170,8 @@ def build_visible_history(
     items = (*past, *own)
     if it.CompactionTrigger in map(type, items):
         items = tuple(item for item in items if not isinstance(item, it.CompactionTrigger))
+    if it.AgentMessage in map(type, items):
+        items = tuple(_as_message(item) for item in items)
     compaction_requested = bool(own) and isinstance(own[-1], it.CompactionTrigger)
     if _ENCRYPTED.isdisjoint(map(type, items)):
         return VisibleHistory(
@@ -180,10 +183,11 @@ def build_visible_history(
         )
     transformations: list[InputTransformation] = []
 
-    def on_undecryptable(item: it.Reasoning | it.Compaction) -> None:
+    def on_undecryptable(item: it.Reasoning | _Compaction) -> None:
         if refuse:
             raise _undecryptable(item, own)
-        transformations.append(InputTransformation(id=item.id, type=_REMOVED_TYPES[type(item)]))
+        removed = UNSET if isinstance(item, it.Reasoning) else tag_of(type(item))
+        transformations.append(InputTransformation(id=item.id, item_type=removed))
 
     start, compaction = _newest_compaction(items, sealer, on_undecryptable)
     after = tuple(_decrypt_reasoning(items, start, sealer, on_undecryptable))
@@ -198,14 +202,11 @@ def build_visible_history(
 
 
 #: Items with content that has to be decrypted.
-_ENCRYPTED = frozenset({it.Compaction, it.Reasoning})
-_REMOVED_TYPES: Mapping[type[it.ItemBase], Literal["reasoning", "compaction"]] = {
-    it.Reasoning: "reasoning",
-    it.Compaction: "compaction",
-}
+_ENCRYPTED = frozenset({it.Compaction, it.ContextCompaction, it.Reasoning})
+_Compaction = it.Compaction | it.ContextCompaction
 
 #: Called with an item that cannot be decrypted.
-_OnUndecryptable = Callable[[it.Reasoning | it.Compaction], None]
+_OnUndecryptable = Callable[[it.Reasoning | _Compaction], None]
 
 
 def _newest_compaction(
@@ -218,7 +219,7 @@ def _newest_compaction(
     """
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
-        if isinstance(item, it.Compaction):
+        if isinstance(item, _Compaction) and item.encrypted_content:
             try:
                 return index + 1, sealer.decrypt_compaction(item.encrypted_content)
             except DecryptionError:
@@ -242,7 +243,7 @@ def _decrypt_reasoning(
       has a summary, and is left out if it has none.
     """
     for item in items[start:]:
-        if isinstance(item, it.Compaction):
+        if isinstance(item, _Compaction):
             continue
         if isinstance(item, it.Reasoning) and item.encrypted_content:
             try:
@@ -253,6 +254,26 @@ def _decrypt_reasoning(
                     if not item.summary:
                         continue
         yield item
+
+
+def _as_message(item: it.Item) -> it.Item:
+    """Return an item as the model sees it: a message of an agent is a message of the user. The
+    texts of its parts are one text, because Codex divides a message within a line."""
+    if not isinstance(item, it.AgentMessage):
+        return item
+    content = item.content or ""
+    parts: tuple[it.Part, ...] = (it.InputText(text=content),) if isinstance(content, str) else ()
+    texts: list[str] = []
+    for part in (*content, None) if isinstance(content, tuple) else ():
+        if isinstance(part, it.EncryptedContent):
+            texts.append(part.encrypted_content)
+        elif isinstance(part, it.InputText):
+            texts.append(part.text)
+        else:
+            parts += (it.InputText(text="".join(texts)),) if texts else ()
+            parts += () if part is None else (part,)
+            texts = []
+    return it.Message(id=item.id, role="user", content=parts)
 
 
 def _undecryptable(item: it.Item, own: Sequence[it.Item]) -> InvalidRequest:

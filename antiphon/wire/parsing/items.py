@@ -50,6 +50,7 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
 }
 #: Types listed in the error for an invalid part of an assistant message, as OpenAI lists them.
 _NAMED_OUTPUT_PARTS = ("output_text", "refusal")
+_AGENT_PARTS = ("input_text", "input_image", "encrypted_content")
 _TOOL_OUTPUT_PARTS = ("input_text", "input_image", "input_file", "input_video")
 
 
@@ -181,6 +182,12 @@ def _drop_logprob_nulls(raw: object) -> Any:
     return fields
 
 
+def _normalize_agent_message(fields: JsonObject, path: str, limits: BodyLimits) -> None:
+    if isinstance(fields.get("content"), list):
+        parts = read_array(fields["content"], f"{path}.content", limits.parts)
+        fields["content"] = _read_parts(parts, f"{path}.content", _AGENT_PARTS, _AGENT_PARTS)
+
+
 def _normalize_reasoning(fields: JsonObject, path: str, limits: BodyLimits) -> None:
     """Parse ``content`` and ``summary`` of a reasoning item. Other servers use parts of the type
     ``text`` in these two fields. Such parts become parts of the types ``reasoning_text`` and
@@ -229,6 +236,7 @@ def _normalize_mcp_tools(fields: JsonObject, path: str, limits: BodyLimits) -> N
 #: Item class → function that normalizes its fields. For other classes, dropping nulls is enough.
 _NORMALIZERS: Mapping[type[it.Item], Callable[[JsonObject, str, BodyLimits], None]] = {
     it.Message: _normalize_message,
+    it.AgentMessage: _normalize_agent_message,
     it.Reasoning: _normalize_reasoning,
     it.FunctionCallOutput: _normalize_tool_output,
     it.CustomToolCallOutput: _normalize_tool_output,

@@ -121,7 +121,13 @@ _MAX_TOKEN_ID = 2**31 - 1
 _MAX_CONTEXT_ENTRIES = 16  # of context_management
 
 #: Items that depend on a conversation and are not allowed in a stored prompt.
-_NOT_TEMPLATE_ITEMS = (it.Compaction, it.CompactionTrigger, it.ItemReference)
+_NOT_TEMPLATE_ITEMS = (
+    it.AgentMessage,
+    it.Compaction,
+    it.CompactionTrigger,
+    it.ContextCompaction,
+    it.ItemReference,
+)
 
 #: Field of the Chat Completions API → field that replaces it. Ignoring it would mislead clients.
 _MOVED_FIELDS: Mapping[str, str] = {
