@@ -516,11 +516,11 @@ class ResponseWriter:
         if error is not None:
             self.emit(
                 ev.Error,
-                code=error.code,
+                code=error.exact_code,
                 message=error.message,
                 param=error.param,
                 error=ev.ErrorBody(
-                    type=error.type, code=error.code, message=error.message, param=error.param
+                    type=error.type, code=error.exact_code, message=error.message, param=error.param
                 ),
             )
         if (terminal := _TERMINAL.get(self._response.status)) is not None:

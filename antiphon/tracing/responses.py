@@ -37,7 +37,7 @@ def record_response(span: Span, response: Response) -> None:
             }
         )
     if response.error is not None:
-        span.fail(response.error.code)
+        span.fail(response.error.exact_code)
 
 
 def record_content(tracer: Tracer, span: Span, request: CreateResponse, response: Response) -> None:

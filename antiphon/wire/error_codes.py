@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-__all__ = ["ERROR_CODES", "ErrorCode"]
+__all__ = ["ERROR_CODES", "ErrorCode", "response_code"]
 
 
 class ErrorCode(Struct, frozen=True):
@@ -496,3 +496,25 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "Reuse one of its stream ids, or open another connection.",
     ),
 }
+
+#: The codes of ``response.error`` that OpenAI's client knows, and those on which Codex acts, which
+#: OpenAI's server sends to it.
+_RESPONSE_CODES = frozenset(
+    """
+    bio_policy data_residency_mismatch empty_image_file failed_to_download_image
+    image_content_policy_violation image_file_not_found image_file_too_large image_parse_error
+    image_too_large image_too_small invalid_base64_image invalid_image invalid_image_format
+    invalid_image_mode invalid_image_url invalid_prompt misalignment_policy_violation
+    rate_limit_exceeded server_error unsupported_image_media_type vector_store_timeout
+    context_length_exceeded insufficient_quota server_is_overloaded
+    """.split()
+)
+
+
+def response_code(code: str) -> str:
+    """Return the code of a failed response for an error code. The types of OpenAI's client list the
+    possible codes, so that codes which only HTTP errors can have are replaced."""
+    if code in _RESPONSE_CODES:
+        return code
+    row = ERROR_CODES.get(code)
+    return "invalid_prompt" if row is not None and row.status == 400 else "server_error"

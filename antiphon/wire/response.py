@@ -83,12 +83,22 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class ResponseError(Struct, frozen=True, kw_only=True):
-    """Why a run failed. Clients that use the AI SDK need the fields ``type`` and ``param``."""
+    """Why a run failed. Clients that use the AI SDK need the fields ``type`` and ``param``.
+
+    ``code``: one of the codes that OpenAI's client knows. ``original_code`` is an extension: the
+    error code, if it is another one.
+    """
 
     code: str
     message: str
     type: str = "server_error"
     param: str | None = None
+    original_code: str | UnsetType = UNSET
+
+    @property
+    def exact_code(self) -> str:
+        """The error code, also if OpenAI's client does not know it."""
+        return self.code if self.original_code is UNSET else self.original_code
 
 
 class IncompleteDetails(Struct, frozen=True, kw_only=True):
@@ -162,12 +172,14 @@ class InputTransformation(Struct, frozen=True, kw_only=True):
 
     Antiphon reports reasoning and compaction items that it cannot decrypt, because another server
     encrypted them. The reason is then ``organization_mismatch``, as in OpenAI's API. OpenAI reports
-    only reasoning items.
+    only reasoning items, so this is the only ``type``. ``item_type`` is an extension: the type of
+    the removed item, if it is another one.
     """
 
     id: str
     action: Literal["removed"] = "removed"
-    type: Literal["reasoning", "compaction"] = "reasoning"
+    type: Literal["reasoning"] = "reasoning"
+    item_type: str | UnsetType = UNSET
     reason: Literal[
         "organization_mismatch",
         "end_user_mismatch",

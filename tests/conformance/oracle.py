@@ -27,7 +27,7 @@ from antiphon.stream.fold import fold
 from antiphon.wire.events import EVENTS, Event
 from tests.wire.samples import FOREIGN, FOREIGN_EVENTS, known
 
-__all__ = ["error", "error_frame", "plain", "stream"]
+__all__ = ["check_types", "error", "error_frame", "plain", "stream"]
 
 Json = dict[str, Any]
 #: Event type → the official client's class. Its own union would try each class in turn.
@@ -75,7 +75,10 @@ def error_frame(frame: Json) -> Json:
 def plain(body: bytes) -> Json:
     """Return a response, after validating it strictly with both types."""
     response: Json = json.loads(body)
-    SdkResponse.model_validate_json(json.dumps(known(response)) if FOREIGN else body, strict=True)
+    types = {each["type"] for name in ("output", "tools") for each in response[name]}
+    if FOREIGN & types:
+        body = json.dumps(known(response)).encode()
+    SdkResponse.model_validate_json(body, strict=True)
     if _is_core(response):
         openresponses_types.ResponseResource.model_validate_json(body)
     return response
@@ -102,15 +105,21 @@ def _checked_lines(body: bytes) -> tuple[bytes, ...]:
     lines = tuple(_data(body))
     events: list[Json] = [json.loads(line) for line in lines]
     for event, line in zip(events, lines, strict=True):
-        if event["type"] not in _UNLISTED and event.get("item", {}).get("type") not in FOREIGN:
-            _SDK_EVENTS[event["type"]].model_validate_json(line, strict=True)
-        if "response" in event:
-            plain(json.dumps(event["response"]).encode())
+        check_types(event, line)
     _check_grammar([_event(line) for line in lines])
     if (shape := _shape(events)) not in _READ_SHAPES:
         _check_official_client(body, events)
         _READ_SHAPES.add(shape)
     return lines
+
+
+def check_types(event: Json, line: bytes) -> None:
+    """Validate an event, and the response in it, strictly with the official client's types.
+    ``line``: the JSON of the event."""
+    if event["type"] not in _UNLISTED and event.get("item", {}).get("type") not in FOREIGN:
+        _SDK_EVENTS[event["type"]].model_validate_json(line, strict=True)
+    if "response" in event:
+        plain(json.dumps(event["response"]).encode())
 
 
 def _shape(events: Sequence[Json]) -> tuple[object, ...]:

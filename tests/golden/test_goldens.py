@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.wire.response import Response
+from tests.conformance.oracle import check_types
 from tests.golden.story import FOLDER, Story, play, read, render_events, render_response, write
 
 _SPECIAL = re.compile(r"(<\|[a-z_]+\|>|</?think>|\[TOOL_CALLS\])")
@@ -43,6 +44,9 @@ async def test_story_gives_its_events_and_in_any_chunks_the_same_response(
         return
     assert render_events(played.events) == story.events
     assert render_response(played.response) == story.response.rstrip("\n")
+    for event in played.events:
+        line = msgspec.json.encode(event)
+        check_types(msgspec.json.decode(line), line)
     for is_whole in (True, False):
         again = await play(story, [split(chunks, is_whole) for chunks in story.turns])
         assert _renumbered(again.response) == _renumbered(played.response), f"{is_whole=}"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import get_args
+
+from openai.types.responses import ResponseError as SdkError
 
 from antiphon import errors
 from antiphon.config.options import options, setting_tables
 from antiphon.config.settings import Settings
 from antiphon.runs.request import attachments
-from antiphon.wire.error_codes import ERROR_CODES
+from antiphon.wire.error_codes import ERROR_CODES, response_code
 from antiphon.wire.parsing import errors as parsing
 from tests.sources import MODULES, nodes
 
@@ -95,3 +98,16 @@ def test_rows_are_sentences_and_sorted() -> None:
     assert list(ERROR_CODES) == sorted(ERROR_CODES)
     for row in ERROR_CODES.values():
         assert row.meaning.endswith(".") and row.action.endswith(".")
+
+
+#: Codes that the types of OpenAI's client lack, although OpenAI's server sends them and Codex acts
+#: on them.
+SENT_TO_CODEX = {"context_length_exceeded", "insufficient_quota", "server_is_overloaded"}
+
+
+def test_failed_responses_have_codes_that_the_client_knows() -> None:
+    known = set(get_args(SdkError.model_fields["code"].annotation)) | SENT_TO_CODEX
+    assert {response_code(code) for code in (*ERROR_CODES, "invented")} <= known
+    assert all(response_code(code) == code for code in known)
+    assert response_code("invalid_grammar") == "invalid_prompt"
+    assert response_code("model_not_loaded") == "server_error"

@@ -164,7 +164,7 @@ INNER: list[tuple[Any, Any, set[str]]] = [
         response_usage.OutputTokensDetails,
         {"tool_output_tokens", "tool_output_tokens_per_turn", "output_tokens_per_turn"},
     ),
-    (rs.ResponseError, sdk.ResponseError, {"misalignment"}),
+    (rs.ResponseError, sdk.ResponseError, {"misalignment", "original_code"}),
     (rs.IncompleteDetails, sdk.response.IncompleteDetails, set()),
     (rs.ConversationRef, sdk.response.Conversation, set()),
     (rs.TextConfig, sdk.ResponseTextConfig, set()),

@@ -46,8 +46,8 @@ __all__ = [
     "type_of",
 ]
 
-#: ``response.error.code`` → HTTP status. All other codes become 502: a model, an upstream or a tool
-#: failed.
+#: Error code of a failed run → HTTP status. All other codes become 502: a model, an upstream or a
+#: tool failed.
 _FAILURES: Mapping[str, int] = {
     name: code.status
     for name, code in ERROR_CODES.items()
@@ -111,7 +111,7 @@ def failed_response_reply(response: Response) -> Reply:
     assert error is not None
     headers: dict[str, str] = {}
     tools_ran = any(KINDS[type(item)].runs_here for item in response.output)
-    if tools_ran or status_of(error) == 400 or error.code == "insufficient_quota":
+    if tools_ran or status_of(error) == 400 or error.exact_code == "insufficient_quota":
         headers["x-should-retry"] = "false"
     elif response.output:
         headers["x-should-retry"] = "true" if may_retry(error.message) else "false"
@@ -137,7 +137,7 @@ def run_error_reply(error: RunError) -> Reply:
 
 
 def _failed(error: RunError | ResponseError, message: str, headers: Mapping[str, str]) -> Reply:
-    status, code = status_of(error), error.code
+    status, code = status_of(error), _code_of(error)
     kind = type_of(status, error.type)
     if code == "insufficient_quota":
         kind = code
@@ -155,7 +155,11 @@ def _failed(error: RunError | ResponseError, message: str, headers: Mapping[str,
 
 def status_of(error: RunError | ResponseError) -> int:
     """Return the HTTP status for the failure of a run."""
-    return _STATUSES.get(error.type) or _FAILURES.get(error.code, 502)
+    return _STATUSES.get(error.type) or _FAILURES.get(_code_of(error), 502)
+
+
+def _code_of(error: RunError | ResponseError) -> str:
+    return error.exact_code if isinstance(error, ResponseError) else error.code
 
 
 def type_of(status: int, default: str = "server_error") -> str:

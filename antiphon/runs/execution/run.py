@@ -24,6 +24,7 @@ from antiphon.inference.tokens import common_prefix_length
 from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.stream.deltas import FinishReason
 from antiphon.stream.writer import ResponseWriter
+from antiphon.wire.error_codes import response_code
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response, ResponseError, Usage
@@ -517,8 +518,13 @@ class Run:
 
 def _response_error(error: RunError) -> ResponseError:
     """Return the value of the response's ``error`` field for this error."""
+    code = response_code(error.code)
     return ResponseError(
-        code=error.code, message=error.client_message, type=error.type, param=error.param
+        code=code,
+        message=error.client_message,
+        type=error.type,
+        param=error.param,
+        original_code=UNSET if code == error.code else error.code,
     )
 
 

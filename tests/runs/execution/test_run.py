@@ -385,3 +385,15 @@ async def test_nothing_is_generated_that_cannot_be_stored() -> None:
     assert refused.value.status == 503 and not backend.requests
     run = await create(service, store=False)
     assert (await run.drive()).status == "completed"
+
+
+async def test_failed_response_has_a_code_that_clients_know() -> None:
+    failure = BackendError("The model could not be loaded.", code="model_not_loaded")
+    *_, error, failed = await events_of(await create(make_service(ScriptedBackend([failure]))))
+    assert isinstance(error, ev.Error) and isinstance(failed, ev.Failed)
+    assert error.code == error.error.code == "model_not_loaded"
+    ended = failed.response.error
+    assert ended is not None and (ended.code, ended.original_code) == (
+        "server_error",
+        "model_not_loaded",
+    )
