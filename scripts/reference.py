@@ -132,9 +132,10 @@ An HTTP error has the body `{"error": {"message", "type", "param", "code"}}`. `p
 of the faulty field, such as `input[1].role`. Programs should evaluate `code`, not the message. The
 headers `retry-after` and `x-should-retry` say whether a retry makes sense. If a run fails after its
 first event, there is no HTTP error: the stream ends with the events `error` and `response.failed`,
-and the event `error` has one of the codes that the third column marks with *run*. If OpenAI's client
-does not know this code, `response.error.code` is `invalid_prompt` or `server_error`, and
-`response.error.original_code` is the code. [clients.md](clients.md) shows what users of each client see.
+and the event `error` has one of the codes that the third column marks with *run*. If OpenAI's
+client does not know this code, `response.error.code` is `invalid_prompt` or `server_error`, and
+`response.error.original_code` is the code. [clients.md](clients.md) shows what users of each client
+see.
 """
 
 
