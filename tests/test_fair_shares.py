@@ -1,95 +1,98 @@
-"""One tenant floods a part of the server, another waits for one turn at most.
+"""The fairness matrix: one tenant floods a part of the server, another tenant uses the same part or
+another one. The second tenant waits for one turn at most.
 
-The parts are held by gates, not by time: a test opens one and looks who is served."""
+The parts are held by gates, not by time: a test opens one and looks who is served. A part is each
+piece of the server with a queue or with threads. Engines have tests of their own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import pytest
 
 from antiphon.attachments import documents as documents_module
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher, FetchResult
+from antiphon.backends.validation import schema_validator
+from antiphon.backends.validation.grammar_matcher import GrammarCache
+from antiphon.backends.validation.schema_validator import SchemaValidator
 from antiphon.bootstrap.policy import request_limits
 from antiphon.config.keys import ApiKey
 from antiphon.config.settings import Settings
+from antiphon.embeddings.thread_worker import Piece, ThreadedEmbedder
+from antiphon.engines.base import Sampling
+from antiphon.engines.common.grammar_state import GrammarTracker
+from antiphon.engines.common.matched_generation import MatchedGeneration
+from antiphon.inference.tokens import Prompt
+from antiphon.resources.indexer import Indexer
 from antiphon.sandbox.javascript import JavaScript, ProgramState
+from antiphon.store.sqlite.database import Database
+from antiphon.store.vectors import IndexingTask
+from antiphon.support.fair_threads import FairThreads, current_tenant
+from antiphon.testing.engine import ScriptedEngine
 
-FLOOD = 20
+FLOOD = 12
 DIGEST = "0" * 64
+WAIT_S = 60
+THREADS, THREADS_PER_TENANT = 4, 3
+
+#: Uses a part once, for a tenant. The number makes each use different, so that no cache answers.
+Use: TypeAlias = Callable[[str, int], Awaitable[Any]]
 
 
 class Gate:
-    """Records who enters and holds everybody until it is opened once per entry."""
+    """Records who enters. Holds the flood until it is opened, once per entry."""
 
     def __init__(self) -> None:
         self.entered: list[str] = []
-        self._opened = asyncio.Semaphore(0)
+        self._opened = threading.Semaphore(0)
 
-    async def enter(self, name: str) -> None:
-        self.entered.append(name)
-        await self._opened.acquire()
+    async def enter(self, tenant: str) -> None:
+        self.entered.append(tenant)
+        while tenant == "flood" and not self._opened.acquire(blocking=False):
+            await asyncio.sleep(0.001)
+
+    def enter_on_thread(self, tenant: str) -> None:
+        self.entered.append(tenant)
+        if tenant == "flood":
+            self._opened.acquire()
 
     def open(self, count: int = 1) -> None:
-        for _ in range(count):
-            self._opened.release()
+        self._opened.release(count)
 
 
-async def settle(reached: Callable[[], bool]) -> None:
-    """Let other tasks run until the condition holds. Bounded by the test's own limit."""
-    while not reached():
-        await asyncio.sleep(0)
-
-
-async def assert_is_served_next(
-    use: Callable[[str, int], Awaitable[Any]], gate: Gate, slots: int
-) -> None:
-    """``use(tenant, number)`` enters the gate under the tenant's name."""
-    flood = [asyncio.create_task(use("flood", number)) for number in range(FLOOD)]
-    await settle(lambda: len(gate.entered) == slots)
-    for _ in range(1000):  # the others queue
-        await asyncio.sleep(0)
-    victim = asyncio.create_task(use("victim", FLOOD))
-    for _ in range(1000):
-        await asyncio.sleep(0)
-    assert gate.entered == ["flood"] * slots
-    gate.open()
-    await settle(lambda: len(gate.entered) == slots + 1)
-    assert gate.entered[-1] == "victim"
-    gate.open(FLOOD)
-    await asyncio.gather(victim, *flood)
-
-
-async def test_documents_are_read_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate()
-
+@asynccontextmanager
+async def document_parsing(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
     class GatedReader:
         async def read(self, content: bytes, kind: str, **limits: object) -> bytes:
             await gate.enter(content.split()[1].decode())
             return b'{"text": "x"}'
 
-    monkeypatch.setattr(documents_module, "find_spec", lambda name: name)
-    # Digests of small documents need no thread here, so that no test step depends on one.
-    monkeypatch.setattr(documents_module.asyncio, "to_thread", _at_once)
+    patch.setattr(documents_module, "find_spec", lambda name: name)
+    # Digests of small documents need no thread here, so that the victim queues at once.
+    patch.setattr(documents_module, "asyncio", SimpleNamespace(to_thread=at_once))
     documents = Documents(GatedReader())  # type: ignore[arg-type]
 
     async def use(tenant: str, number: int) -> None:
         await documents.text(f"%PDF- {tenant} {number}".encode(), tenant=tenant)
 
-    await assert_is_served_next(use, gate, slots=2)
+    yield use
 
 
-async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-async def test_urls_are_fetched_in_turn() -> None:
-    gate = Gate()
-
+@asynccontextmanager
+async def fetching(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
     class GatedFetcher(Fetcher):
         async def _fetch(self, url: str) -> FetchResult:
             await gate.enter(url.split("/")[-1])
@@ -100,35 +103,187 @@ async def test_urls_are_fetched_in_turn() -> None:
     async def use(tenant: str, number: int) -> None:
         await fetcher.fetch(f"http://site.example/{number}/{tenant}", tenant=tenant)
 
-    await assert_is_served_next(use, gate, slots=8)
+    yield use
 
 
-async def test_programs_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+@asynccontextmanager
+async def programs(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
     pytest.importorskip("wasmtime")
-    entered, opened = list[str](), threading.Semaphore(0)
 
     class GatedJavaScript(JavaScript):
         def _run(self, engine: Any, arguments: str, abandoned: Any) -> ProgramState:
-            entered.append("victim" if "victim" in arguments else "flood")
-            opened.acquire()
+            gate.enter_on_thread("victim" if "victim" in arguments else "flood")
             return ProgramState()
 
     javascript = GatedJavaScript(max_concurrent=2)
-    try:
-        flood = [
-            asyncio.create_task(javascript.advance("flood", (), tenant="a")) for _ in range(FLOOD)
-        ]
-        await settle(lambda: len(entered) == 2)
-        victim = asyncio.create_task(javascript.advance("victim", (), tenant="b"))
-        await asyncio.sleep(0)
-        opened.release()
-        await settle(lambda: len(entered) == 3)
-        assert entered == ["flood", "flood", "victim"]
-    finally:
-        for _ in range(FLOOD + 1):
-            opened.release()
-        await asyncio.gather(victim, *flood)
-        javascript.close()
+
+    async def use(tenant: str, number: int) -> None:
+        await javascript.advance(tenant, (), tenant=tenant)
+
+    yield use
+    javascript.close()
+
+
+@asynccontextmanager
+async def embedding(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    def compute(texts: Any, role: Any) -> Any:
+        gate.enter_on_thread(texts[0])
+        return [[1.0] for _ in texts], 1
+
+    embedder = ThreadedEmbedder(
+        compute, lambda: None, dimensions=1, split=lambda text, role, limit: [Piece(text, 1)]
+    )
+
+    async def use(tenant: str, number: int) -> None:
+        await embedder.embed([tenant], tenant=tenant)
+
+    yield use
+    await embedder.close()
+
+
+@asynccontextmanager
+async def threads(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    """Tokenization, schemas, images, vector search: whatever runs in ``asyncio.to_thread``."""
+
+    async def use(tenant: str, number: int) -> None:
+        await asyncio.to_thread(gate.enter_on_thread, tenant)
+
+    yield use
+
+
+@asynccontextmanager
+async def costly_grammars(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    engine = ScriptedEngine()
+    tracker = GrammarTracker(engine.tokenizer)
+
+    class GatedGrammar:
+        def __init__(self, tenant: str) -> None:
+            self._tenant = tenant
+
+        def match(self, ids: tuple[int, ...], reason: str | None) -> tuple[int, bool]:
+            gate.enter_on_thread(self._tenant)
+            return len(ids), False
+
+        def check_budget(self) -> None: ...
+
+    async def use(tenant: str, number: int) -> None:
+        sampling = Sampling(max_tokens=1, tenant=tenant)
+        grammar: Any = GatedGrammar(tenant)
+        matched = MatchedGeneration(engine, grammar, Prompt((1,)), sampling, tracker.turns)
+        async for _ in matched.chunks():
+            pass
+
+    yield use
+
+
+@asynccontextmanager
+async def validation(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    async def run(**request: object) -> Any:
+        await gate.enter(current_tenant.get())
+        return schema_validator._Verdict()
+
+    patch.setattr(schema_validator, "_run_worker", run)
+    validator = SchemaValidator({}, "text.format", GrammarCache().turns)
+
+    async def use(tenant: str, number: int) -> None:
+        await validator.check()
+
+    yield use
+
+
+@asynccontextmanager
+async def indexing(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    done = dict[tuple[str, str], asyncio.Event]()
+
+    class GatedVectors:
+        async def get_file(self, tenant: str, store_id: str, file_id: str) -> None:
+            await gate.enter(tenant)
+            done[tenant, file_id].set()
+
+    unused: Any = None
+    indexer = Indexer(GatedVectors(), unused, unused, unused, None)  # type: ignore[arg-type]
+
+    async def use(tenant: str, number: int) -> None:
+        ended = done[tenant, str(number)] = asyncio.Event()
+        indexer.add([IndexingTask(tenant=tenant, store_id="vs", file_id=str(number))])
+        await ended.wait()
+
+    yield use
+    await indexer.stop()
+
+
+@asynccontextmanager
+async def store_reads(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    with tempfile.TemporaryDirectory() as folder:
+        database = await Database.open(Path(folder, "store.db"))
+
+        async def use(tenant: str, number: int) -> None:
+            await database.read(lambda connection: gate.enter_on_thread(tenant))
+
+        yield use
+        await database.close()
+
+
+Part: TypeAlias = Callable[[Gate, pytest.MonkeyPatch], AbstractAsyncContextManager[Use]]
+#: Part → how many uses of one tenant run at a time.
+PARTS: Mapping[Part, int] = {
+    document_parsing: 2,
+    fetching: 8,
+    programs: 2,
+    embedding: 1,
+    threads: THREADS_PER_TENANT,
+    costly_grammars: 1,
+    validation: 2,
+    indexing: 2,
+    store_reads: 1,
+}
+
+
+#: Part → turns after which a victim is served, if more than one. A text is split in a turn.
+TURNS: Mapping[Part, int] = {embedding: 2}
+
+
+async def settle(reached: Callable[[], bool]) -> None:
+    """Let other tasks and threads run until the condition holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not reached():
+            await asyncio.sleep(0.0005)
+
+
+@pytest.mark.parametrize("victim", PARTS, ids=lambda part: part.__name__)
+@pytest.mark.parametrize("flooded", PARTS, ids=lambda part: part.__name__)
+async def test_flood_delays_others_by_one_turn(
+    flooded: Part, victim: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.get_running_loop().set_default_executor(
+        FairThreads(THREADS, "test", max_per_tenant=THREADS_PER_TENANT)
+    )
+    gate, slots = Gate(), PARTS[flooded]
+
+    async def run(use: Use, tenant: str, number: int) -> None:
+        current_tenant.set(tenant)
+        await use(tenant, number)
+
+    async with flooded(gate, monkeypatch) as flood, asyncio.TaskGroup() as tasks:
+        for number in range(FLOOD):
+            tasks.create_task(run(flood, "flood", number))
+        await settle(lambda: len(gate.entered) == slots)
+        try:
+            if victim is not flooded:
+                async with victim(gate, monkeypatch) as use, asyncio.timeout(WAIT_S):
+                    await run(use, "victim", FLOOD)
+                assert gate.entered == [*["flood"] * slots, "victim"]
+                return
+            served = tasks.create_task(run(flood, "victim", FLOOD))
+            for _ in range(TURNS.get(victim, 1)):
+                before = len(gate.entered)
+                for _ in range(20):  # the victim queues
+                    await asyncio.sleep(0)
+                gate.open()
+                await settle(lambda before=before: len(gate.entered) > before)
+            await settle(served.done)
+        finally:
+            gate.open(FLOOD)
 
 
 @pytest.mark.parametrize(

@@ -710,6 +710,7 @@ NOT_SCANNERS = {
     "wire/request_shapes.py": _CACHE,
     "upstream/routers.py": _CACHE,
     "support/fair_limiter.py": "the queue of a tenant",
+    "support/fair_threads.py": "the work that is ready",
     "support/loop_watchdog.py": "watches until it is stopped",
     "tools/mcp/results.py": "the causes of an error",
     "tools/mcp/sessions.py": _CACHE,

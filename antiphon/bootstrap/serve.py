@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -14,6 +15,7 @@ from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
 from antiphon.http import uvicorn_server
 from antiphon.resources.prompts import Prompts
+from antiphon.support.fair_threads import default_threads
 from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel, capture_libraries
 from antiphon.workers.context import WorkerContext
@@ -114,6 +116,7 @@ async def serve_sockets(
     single process. ``reload``: what a reload of the settings after a SIGHUP needs; None disables
     reloads."""
     settings = loaded.settings
+    asyncio.get_running_loop().set_default_executor(default_threads())
     port = sockets[0].getsockname()[1]
     url = address(settings.host, port)
     async with open_app(

@@ -18,6 +18,7 @@ from antiphon.errors import RequestError, RunError, StoreError
 from antiphon.retrieval.chunking import Passage, split_text
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexingTask, VectorIndex
 from antiphon.support.fair_limiter import FairLimiter
+from antiphon.support.fair_threads import current_tenant
 from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import BackgroundTasks, Backoff, retry
 from antiphon.wire.resources.vector_stores import FileStatus, LastError
@@ -102,6 +103,7 @@ class Indexer:
         self.add(job for job in jobs if job not in self._tasks)
 
     async def _index(self, job: IndexingTask) -> None:
+        current_tenant.set(job.tenant)
         try:
             await self._index_file(job)
         except StoreError as error:  # the next start of a process resumes it

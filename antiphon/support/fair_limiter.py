@@ -22,12 +22,22 @@ def tenant_share(total: int, share: float) -> int:
     return max(1, int(total * share))
 
 
+class _Grant(Protocol):
+    """A future of asyncio or of threads."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: None, /) -> None: ...
+
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
 class _Turn(NamedTuple):
     """A caller that waits for a slot. ``granted``: a future that completes when the caller gets a
     slot."""
 
     priority: int
-    granted: asyncio.Future[None]
+    granted: _Grant
 
 
 class _Limiter(Protocol):
@@ -98,17 +108,23 @@ class FairLimiter:
         """
         if self.try_acquire(tenant):
             return
-        turn = _Turn(priority, asyncio.get_running_loop().create_future())
-        self._enqueue(self._queues.setdefault(tenant, deque()), turn)
-        self.waiting += 1
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turn = self.enqueue(tenant, granted, priority=priority)
         try:
-            await turn.granted
+            await granted
         except asyncio.CancelledError:
-            if turn.granted.cancelled():
+            if granted.cancelled():
                 self._leave_queue(tenant, turn)
-            elif turn.granted.exception() is None:  # the slot was granted at the same moment
+            elif granted.exception() is None:  # the slot was granted at the same moment
                 self.release(tenant)
             raise
+
+    def enqueue(self, tenant: str, granted: _Grant, *, priority: int = 0) -> _Turn:
+        """Queue a caller that could not take a slot. ``granted`` completes when it has one."""
+        turn = _Turn(priority, granted)
+        self._insert(self._queues.setdefault(tenant, deque()), turn)
+        self.waiting += 1
+        return turn
 
     def try_acquire(self, tenant: str) -> bool:
         """Take a slot for this tenant if it can have one now. Returns whether a slot was taken."""
@@ -164,7 +180,7 @@ class FairLimiter:
         if not granted.done():
             granted.set_exception(error)
 
-    def _enqueue(self, queue: deque[_Turn], turn: _Turn) -> None:
+    def _insert(self, queue: deque[_Turn], turn: _Turn) -> None:
         """Insert a caller behind all callers whose priority value is the same or lower. The search
         begins at the end, so it takes no time if all priorities are equal."""
         position = len(queue)

@@ -193,7 +193,7 @@ async def answer_format(options: Options, grammars: GrammarCache) -> AnswerForma
                 check_strict(schema, _PATH)
             plain = await asyncio.to_thread(llguidance_schema, schema)
             if not await asyncio.to_thread(is_enforced, plain, _PATH, strict=bool(strict)):
-                await SchemaValidator(schema, _PATH).check()
+                await SchemaValidator(schema, _PATH, grammars.turns).check()
                 return await asyncio.to_thread(
                     json_answer_format, lenient_schema(plain), grammars, schema, is_complete=False
                 )
@@ -252,7 +252,8 @@ def json_answer_format(
     grammar = grammars.get(f"start: %json {json.dumps(schema)}")
     if not has_schema_validator():
         return AnswerFormat(grammar=grammar, fault=fault)
-    validator = SchemaValidator(schema if original is None else original, _PATH)
+    checked = schema if original is None else original
+    validator = SchemaValidator(checked, _PATH, grammars.turns)
     any_json = grammars.get(_JSON)
     return AnswerFormat(
         grammar=grammar,

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from antiphon.errors import SetupError
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
 
 from .schema_validator import match_fault_in_process
@@ -22,18 +23,21 @@ __all__ = ["Grammar", "GrammarCache", "GrammarMatcher"]
 _CPU_BUDGET_S, _CPU_PER_BYTE_S = 0.02, 20e-6
 _BLOCK_BYTES = 64
 _CACHE_SIZE = 64
+#: Processes that check texts for one model at a time.
+_MAX_PROCESSES = 2
 
 
 class GrammarCache:
     """Cache of the compiled grammars that were used last, because compiling a grammar takes about a
     thousand times as long as starting a match. ``get`` returns the compiled grammar for a Lark
-    grammar."""
+    grammar. ``turns``: limits the processes that do expensive checks."""
 
     def __init__(self) -> None:
+        self.turns = FairLimiter(_MAX_PROCESSES)
         self.get = lru_cache(_CACHE_SIZE)(self._compile)
 
     def _compile(self, lark: str) -> Grammar:
-        return Grammar(lark, self._byte_tokenizer)
+        return Grammar(lark, self._byte_tokenizer, self.turns)
 
     @cached_property
     def _byte_tokenizer(self) -> Any:
@@ -47,12 +51,14 @@ class GrammarCache:
 
 
 class Grammar:
-    """A compiled grammar. ``lark``: its source, in llguidance's dialect of Lark."""
+    """A compiled grammar. ``lark``: its source, in llguidance's dialect of Lark. ``turns``: see
+    ``GrammarCache``."""
 
-    def __init__(self, lark: str, tokenizer: Any) -> None:
+    def __init__(self, lark: str, tokenizer: Any, turns: FairLimiter) -> None:
         import llguidance
 
         self.lark = lark
+        self._turns = turns
         source = llguidance.grammar_from("lark", lark)
         self._initial_matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
         #: Whether llguidance could not compile the grammar.
@@ -60,14 +66,15 @@ class Grammar:
 
     def matcher(self) -> GrammarMatcher:
         """Return a matcher for a new text."""
-        return GrammarMatcher(self.lark, self._initial_matcher.deep_copy())
+        return GrammarMatcher(self.lark, self._initial_matcher.deep_copy(), self._turns)
 
 
 class GrammarMatcher:
     """Matches one text to a grammar while the text streams."""
 
-    def __init__(self, lark: str, matcher: Any) -> None:
+    def __init__(self, lark: str, matcher: Any, turns: FairLimiter) -> None:
         self._lark = lark
+        self._turns = turns
         self._matcher = matcher
         self._texts: list[str] = []
         self._cpu_budget_s = _CPU_BUDGET_S
@@ -131,4 +138,4 @@ class GrammarMatcher:
 
     async def _fault_in_process(self, *, whole: bool) -> str | None:
         text = self.text.encode("utf-8", "replace").decode()
-        return await match_fault_in_process(self._lark, text, whole=whole)
+        return await match_fault_in_process(self._lark, text, self._turns, whole=whole)

@@ -18,6 +18,8 @@ import structlog
 
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.ipc.worker_program import program_command, program_environment
+from antiphon.support.fair_limiter import FairLimiter
+from antiphon.support.fair_threads import current_tenant
 
 __all__ = ["SchemaValidator", "match_fault_in_process"]
 
@@ -45,14 +47,16 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 class SchemaValidator:
     """Checks whether texts are valid JSON that matches a schema. Each check runs in a separate
-    process, the worker. ``path``: path of the schema's field in the request.
+    process, the worker. ``path``: path of the schema's field in the request. ``turns``: limits the
+    processes.
 
     All methods raise ``BackendError`` if the worker could not run.
     """
 
-    def __init__(self, schema: Mapping[str, object], path: str) -> None:
+    def __init__(self, schema: Mapping[str, object], path: str, turns: FairLimiter) -> None:
         self._schema = schema
         self._path = path
+        self._turns = turns
 
     async def check(self) -> None:
         """Raise ``InvalidRequest`` if the schema is invalid."""
@@ -69,18 +73,26 @@ class SchemaValidator:
         return verdict.fault or verdict.schema
 
     async def _validate(self, text: str | None) -> _Verdict:
-        return await _run_worker(schema=self._schema, text=text)
+        return await _run_in_turn(self._turns, schema=self._schema, text=text)
 
 
-async def match_fault_in_process(lark: str, text: str, *, whole: bool) -> str | None:
+async def match_fault_in_process(
+    lark: str, text: str, turns: FairLimiter, *, whole: bool
+) -> str | None:
     """Match a text to a grammar in the worker process. Return a message about the fault, or None if
     the text matches.
 
     ``lark``: a grammar in llguidance's dialect of Lark. ``whole``: whether the text must match the
-    whole grammar. If False, it is enough that the text is the beginning of a match. Raises
-    ``BackendError`` if the worker process could not run.
+    whole grammar. If False, it is enough that the text is the beginning of a match. ``turns``:
+    limits the processes. Raises ``BackendError`` if the worker process could not run.
     """
-    return (await _run_worker(lark=lark, text=text, whole=whole)).fault
+    return (await _run_in_turn(turns, lark=lark, text=text, whole=whole)).fault
+
+
+async def _run_in_turn(turns: FairLimiter, **request: object) -> _Verdict:
+    """Run the worker process when it is the tenant's turn. See ``_run_worker``."""
+    async with turns.slot(current_tenant.get()):
+        return await _run_worker(**request)
 
 
 async def _run_worker(**request: object) -> _Verdict:

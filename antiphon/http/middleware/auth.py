@@ -24,6 +24,7 @@ from antiphon.oidc import SignIn
 from antiphon.oidc.claims import Identity
 from antiphon.oidc.tokens import looks_like_token
 from antiphon.security.ssrf import is_ip_address, is_loopback
+from antiphon.support.fair_threads import current_tenant
 
 from .request_context import RequestContext, header, request_context, route_path
 from .session_cookie import reject_other_origins, session_cookie
@@ -204,6 +205,7 @@ class AuthMiddleware:
         if entry is None:
             raise Unauthorized("Incorrect API key provided.", code="invalid_api_key")
         context.tenant, context.client = entry.tenant, entry.client
+        current_tenant.set(entry.tenant)
 
     async def _charge(self, context: RequestContext, *, uses_tokens: bool) -> None:
         if not context.client.scopes:

@@ -40,6 +40,7 @@ from antiphon.store.records import (
     WebhookEvent,
 )
 from antiphon.stream.writer import ResponseWriter
+from antiphon.support.fair_threads import current_tenant
 from antiphon.tracing.base import Span
 from antiphon.wire.response import Response, Usage
 
@@ -160,6 +161,7 @@ class BackgroundJobs:
         self, claim: Claim, request: StoredRequest, log_writer: EventLogWriter, span: Span
     ) -> ClaimedRun:
         job = claim.job
+        current_tenant.set(job.tenant)
         store = self._dependencies.store
         stored = await store.load(job.tenant, job.id)
         if stored is None:

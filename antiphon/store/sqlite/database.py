@@ -18,7 +18,6 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -28,6 +27,7 @@ import structlog
 from antiphon.errors import DISK_FULL, SetupError, StoreError
 from antiphon.store.common.row_mapping import Columns
 from antiphon.store.common.sql import migrations, queries
+from antiphon.support.fair_threads import FairThreads
 
 from .file_lock import FileLock, open_lock_file, open_private
 from .reserve import Reserve, is_disk_full
@@ -111,7 +111,7 @@ class Database:
         #: Writes that are not yet passed to the writer thread.
         self._new_writes: list[_Write] = []
         self._close_task: asyncio.Future[None] | None = None
-        self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-read")
+        self._read_thread = FairThreads(1, "sqlite-read")
         self._read_connection = reader
         self._write_thread = threading.Thread(
             target=self._write_loop, args=(writer,), name="sqlite-write", daemon=True

@@ -14,6 +14,7 @@ from antiphon.backends.validation import schema_validator
 from antiphon.backends.validation.schema_validator import SchemaValidator, match_fault_in_process
 from antiphon.backends.validation.validator_worker import validate_json
 from antiphon.errors import BackendError, InvalidRequest
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.testing.memory_store.store import MemoryStore
 from tests.conformance.server import Server, engine, local
 
@@ -58,12 +59,12 @@ def test_invalid_schema_is_reported(schema: Any) -> None:
 
 
 async def test_validates_in_a_separate_process() -> None:
-    validator = SchemaValidator({"uniqueItems": True}, "p")
+    validator = SchemaValidator({"uniqueItems": True}, "p", FairLimiter(1))
     await validator.check()
     assert await validator.fault("[1, 2]") is None
     assert await validator.fault("[1, 1]") == "[1,1] has non-unique elements"
     with pytest.raises(InvalidRequest) as raised:
-        await SchemaValidator({"not": {"$ref": "#/x"}}, "p").check()
+        await SchemaValidator({"not": {"$ref": "#/x"}}, "p", FairLimiter(1)).check()
     assert (raised.value.param, raised.value.code) == ("p", "invalid_json_schema")
 
 
@@ -74,7 +75,10 @@ async def test_slow_validation_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
         for n in range(60)
     }
     schema = {"$defs": {**doubling, "a60": {"type": "string"}}, "not": {"$ref": "#/$defs/a0"}}
-    assert await SchemaValidator(schema, "p").fault('"x"') == "it takes too long to check."
+    assert (
+        await SchemaValidator(schema, "p", FairLimiter(1)).fault('"x"')
+        == "it takes too long to check."
+    )
 
 
 #: The worker in an environment without the libraries that validate.
@@ -86,15 +90,15 @@ runpy.run_path({str(schema_validator._WORKER)!r}, run_name="__main__")
 
 
 async def _check_schema() -> object:
-    return await SchemaValidator({"uniqueItems": True}, "p").check()
+    return await SchemaValidator({"uniqueItems": True}, "p", FairLimiter(1)).check()
 
 
 async def _check_text() -> object:
-    return await SchemaValidator({"uniqueItems": True}, "p").fault("[]")
+    return await SchemaValidator({"uniqueItems": True}, "p", FairLimiter(1)).fault("[]")
 
 
 async def _check_grammar() -> object:
-    return await match_fault_in_process('start: "a"', "a", whole=True)
+    return await match_fault_in_process('start: "a"', "a", FairLimiter(1), whole=True)
 
 
 @pytest.mark.parametrize("validate", [_check_schema, _check_text, _check_grammar])

@@ -1,0 +1,98 @@
+"""Threads that tenants share fairly.
+
+``asyncio.to_thread`` runs work in the default executor of the event loop. With asyncio's own
+executor, the work of all tenants waits in one queue. ``FairThreads`` lets tenants take turns, and
+leaves some threads free of any single tenant.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+from .fair_limiter import FairLimiter, tenant_share
+
+__all__ = ["FairThreads", "current_tenant", "default_threads"]
+
+#: The tenant for whom this task works; "" for the server itself. Tasks inherit it from the task
+#: that starts them.
+current_tenant: ContextVar[str] = ContextVar("current_tenant", default="")
+
+#: The share of the threads that a tenant may use at a time.
+_SHARE = 0.75
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class FairThreads(ThreadPoolExecutor):
+    """A thread pool with one queue per tenant (``current_tenant`` of the caller of ``submit``). A
+    free thread takes the work of the waiting tenant that uses the fewest threads.
+
+    ``count``: number of threads. ``name``: prefix of their names. ``max_per_tenant``: how many of
+    them one tenant may use at a time.
+    """
+
+    def __init__(self, count: int, name: str, *, max_per_tenant: int | None = None) -> None:
+        super().__init__(count, thread_name_prefix=name)
+        self._turns = FairLimiter(count, max_per_tenant=max_per_tenant)
+        #: Guards ``_turns``, which is not made for threads.
+        self._lock = threading.RLock()
+        #: Work whose turn it is.
+        self._ready: deque[Callable[[], None]] = deque()
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        tenant, done = current_tenant.get(), Future[_T]()
+
+        def work() -> None:
+            try:
+                _run(done, lambda: fn(*args, **kwargs))
+            finally:
+                with self._lock:
+                    self._turns.release(tenant)
+
+        with self._lock:
+            if self._turns.try_acquire(tenant):
+                self._ready.append(work)
+            else:
+                turn = Future[None]()
+                turn.add_done_callback(lambda _: self._ready.append(work))
+                self._turns.enqueue(tenant, turn)
+        super().submit(self._work)
+        return done
+
+    def _work(self) -> None:
+        """Do the work that is ready. Each piece may make further work ready, perhaps after the
+        thread that was started for that work has found nothing to do."""
+        while True:
+            try:
+                work = self._ready.popleft()
+            except IndexError:
+                return
+            work()
+
+
+def _run(done: Future[Any], function: Callable[[], Any]) -> None:
+    """Complete a future with the result of a function, unless it was cancelled before."""
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        result = function()
+    except Exception as error:
+        done.set_exception(error)
+    except BaseException as error:
+        done.set_exception(error)
+        raise
+    else:
+        done.set_result(result)
+
+
+def default_threads() -> FairThreads:
+    """Return the threads for ``asyncio.to_thread``, as many as asyncio would use."""
+    count = min(32, (os.cpu_count() or 1) + 4)
+    return FairThreads(count, "asyncio", max_per_tenant=tenant_share(count, _SHARE))
