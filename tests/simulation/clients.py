@@ -24,7 +24,7 @@ from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.resources.conversations import CreateConversation
 from antiphon.wire.response import Response
 
-from .engine import text_of
+from .engine import TOOLS, text_of
 from .processes import ConnectionLost, Server
 
 __all__ = ["TENANT", "Client", "History", "Turn", "Violation"]
@@ -54,6 +54,7 @@ class Turn(Struct, kw_only=True):
 
     text: str
     background: bool
+    interrupted_tools: str | None = None
     seen: tuple[str, ...] = ()
     conversation: str | None = None
     id: str = ""
@@ -61,6 +62,11 @@ class Turn(Struct, kw_only=True):
     terminal: Response | None = None
     cancelled: bool = False
     deleted: bool = False
+
+    @property
+    def tools(self) -> list[str]:
+        """The names of the tools that the model calls."""
+        return [word for word in self.text.split() if word in TOOLS]
 
 
 class History(Struct):
@@ -128,7 +134,8 @@ class Client:
         random = self._random
         self._deletes = False
         words = [f"{self.name}.{number}"]
-        words += [word for word in ("tool", "tokens") if random.random() < 0.5]
+        words += [word for word in ("roll", "tokens") if random.random() < 0.5]
+        words += [word for word in ("pay", "look") if random.random() < 0.25]
         words += [word for word in ("slow", "fails") if random.random() < 0.1]
         observed: tuple[str, ...] = ()
         if self._chained and self._previous is not None:
@@ -136,6 +143,7 @@ class Client:
         return Turn(
             text=" ".join(words),
             background=random.random() < 0.75,
+            interrupted_tools=random.choice((None, None, "tell", "retry", "fail")),
             seen=observed,
             conversation=self._conversation,
         )
@@ -148,7 +156,9 @@ class Client:
             body["conversation"] = turn.conversation
         elif self._chained and self._previous is not None:
             body["previous_response_id"] = self._previous.id
-        if "tool" in turn.text.split():
+        if turn.interrupted_tools is not None:
+            body["interrupted_tools"] = turn.interrupted_tools
+        if turn.tools:
             body["tools"] = [
                 {
                     "type": "mcp",

@@ -31,7 +31,7 @@ _RECONNECT_S = 0.5
 #: Calls that run to their end even if their caller is cancelled, as in the PostgreSQL store.
 _UNCANCELLABLE = frozenset({"append", "end", "delete"})
 #: Parts of the store that have methods of their own.
-_PARTS = frozenset({"files", "skills", "usage_log", "values", "vectors"})
+_PARTS = frozenset({"files", "journal", "skills", "usage_log", "values", "vectors"})
 
 _Key = tuple[str, str]
 #: A notification for the subscriptions and the listener of one process.

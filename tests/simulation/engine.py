@@ -1,9 +1,9 @@
-"""The model and the tool of a simulation.
+"""The model and the tools of a simulation.
 
 What the model says follows from the conversation alone, so that a whole answer is known in
 advance. It echoes the messages of the user that it sees. A message consists of a name and of words
-that direct the model: ``tool`` makes it call the tool first, ``tokens`` lets it report its tokens,
-``slow`` lets it pause, ``fails`` lets it fail in the middle.
+that direct the model: the name of a tool (``TOOLS``) makes it call this tool first, ``tokens`` lets
+it report its tokens, ``slow`` lets it pause, ``fails`` lets it fail in the middle.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import Context
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from antiphon.backends.base import Backend, BackendCapabilities, Reply
 from antiphon.errors import BackendError
@@ -32,7 +34,15 @@ from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 from antiphon.wire.tools import Function, Mcp
 
-__all__ = ["Dice", "SimulatedBackend", "answer_to", "text_of", "user_texts"]
+__all__ = ["TOOLS", "SimulatedBackend", "Toolbox", "Tools", "answer_to", "text_of", "user_texts"]
+
+#: The tools, and what their calls change: ``roll`` must not run twice, ``pay`` runs once for each
+#: idempotency key, ``look`` only reads.
+TOOLS: Mapping[str, Literal["none", "idempotent", "any"]] = {
+    "roll": "any",
+    "pay": "idempotent",
+    "look": "none",
+}
 
 _WORDS = 6
 
@@ -106,11 +116,14 @@ class _Reply(Reply):
         self._play(called=called)
 
     def _play(self, *, called: bool) -> None:
-        """Choose what is said. ``called``: the tool has been called."""
+        """Choose what is said. ``called``: the tools have been called."""
         self._batches: list[tuple[Delta, ...]]
-        if "tool" in self._directions and not called:
-            call = it.FunctionCall(call_id="", name="roll", namespace="dice", arguments="")
-            self._batches = [(Open(call),), (Text("{"),), (Text("}"),), (Close(),)]
+        names = [name for name in TOOLS if name in self._directions]
+        if names and not called:
+            self._batches = []
+            for name in names:
+                call = it.FunctionCall(call_id="", name=name, namespace="dice", arguments="")
+                self._batches += [(Open(call),), (Text("{"),), (Text("}"),), (Close(),)]
         else:
             message = it.Message(role="assistant", content=())
             words = [(Text(word),) for word in _split(answer_to(self._texts))]
@@ -157,12 +170,42 @@ def _split(text: str) -> list[str]:
     return [words[0], *(f" {word}" for word in words[1:])]
 
 
-class Dice:
-    """A tool with a side effect: ``rolls`` counts its executions by response."""
+class Toolbox:
+    """The world outside, in which tools act.
 
-    def __init__(self, random: Random, rolls: Counter[str]) -> None:
+    ``starts``: how often a call was started, by response and idempotency key. ``effects``: how
+    often the call changed something, by idempotency key; ``pay`` recognizes a repeated key.
+    """
+
+    def __init__(self, random: Random) -> None:
         self._random = random
-        self._rolls = rolls
+        self.starts: dict[str, Counter[str]] = {}
+        self.effects = Counter[str]()
+        self._sent: set[asyncio.Task[None]] = set()
+
+    async def act(self, name: str, response_id: str, key: str) -> None:
+        """Send the call to the tool and wait for its answer. Once it was sent, the caller can no
+        longer prevent it."""
+        self.starts.setdefault(response_id, Counter())[key] += 1
+        loop = asyncio.get_running_loop()
+        sent = loop.create_task(self._act(name, key), context=Context())
+        self._sent.add(sent)
+        sent.add_done_callback(self._sent.discard)
+        await asyncio.shield(sent)
+
+    async def _act(self, name: str, key: str) -> None:
+        await asyncio.sleep(self._random.expovariate(1 / 0.3))
+        if name == "roll" or (name == "pay" and not self.effects[key]):
+            self.effects[key] += 1
+        await asyncio.sleep(self._random.expovariate(1 / 0.3))
+
+
+class Tools:
+    """The provider of the tools of ``TOOLS``."""
+
+    def __init__(self, random: Random, toolbox: Toolbox) -> None:
+        self._random = random
+        self._toolbox = toolbox
 
     def check(self, tool: Mcp, path: str) -> None: ...
 
@@ -173,19 +216,21 @@ class Dice:
     @asynccontextmanager
     async def open(self, tool: Mcp, response: ResponseContext) -> AsyncIterator[Toolset]:
         await asyncio.sleep(self._random.expovariate(1 / 0.01))
-        call = it.McpCall(server_label=tool.server_label, name="roll", arguments="")
-        function = ToolFunction(
-            tool=Function(name="roll"),
-            initial_item=call,
-            handler=self._roll,
-            streams_text=True,
-            namespace=tool.server_label,
+        functions = tuple(
+            ToolFunction(
+                tool=Function(name=name),
+                initial_item=it.McpCall(server_label=tool.server_label, name=name, arguments=""),
+                handler=partial(self._run, name),
+                streams_text=True,
+                effects=effects,
+                namespace=tool.server_label,
+            )
+            for name, effects in TOOLS.items()
         )
-        yield Toolset(functions=(function,), fields={"tools": ({"name": "roll"},)})
+        yield Toolset(functions=functions, fields={"tools": tuple({"name": n} for n in TOOLS)})
 
-    async def _roll(
-        self, arguments: str, context: CallContext
+    async def _run(
+        self, name: str, arguments: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        self._rolls[context.response_id] += 1
-        await asyncio.sleep(self._random.expovariate(1 / 0.2))
+        await self._toolbox.act(name, context.response_id, context.idempotency_key)
         yield ToolResult(text="six", fields={"output": "six"})

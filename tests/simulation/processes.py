@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar, copy_context
 from random import Random
@@ -22,7 +21,7 @@ from antiphon.store.base import Retention
 from antiphon.store.sweeper import Sweeper
 
 from .database import Connection, Database, NetworkConditions
-from .engine import Dice, SimulatedBackend
+from .engine import SimulatedBackend, Toolbox, Tools
 
 __all__ = ["EPOCH", "LEASE_S", "ConnectionLost", "Process", "Server", "current_process"]
 
@@ -94,7 +93,7 @@ class Process:
                     quotas=server.quotas,
                 ),
             ),
-            OptionalFeatures(providers={"mcp": Dice(server.random, server.rolls)}),
+            OptionalFeatures(providers={"mcp": Tools(server.random, server.toolbox)}),
         )
 
     async def _sweep(self, server: Server) -> None:
@@ -153,14 +152,14 @@ class Server:
         number: int,
         database: Database,
         random: Random,
-        rolls: Counter[str],
+        toolbox: Toolbox,
         broken: list[str],
         quotas: TenantQuotas,
     ) -> None:
         self.number = number
         self.database = database
         self.random = random
-        self.rolls = rolls
+        self.toolbox = toolbox
         self.broken = broken
         self.quotas = quotas
         self.network = NetworkConditions()

@@ -27,7 +27,7 @@ from antiphon.wire.events import EVENTS, Event
 
 from .clients import TENANT, Client, History, Turn, Violation, create_conversation
 from .database import Database
-from .engine import answer_to, text_of, user_texts
+from .engine import TOOLS, Toolbox, answer_to, text_of, user_texts
 from .loop import LoopStuck, SimulationLoop
 from .processes import EPOCH, LEASE_S, Process, Server, current_process
 
@@ -140,7 +140,7 @@ class _World:
         self._seed = seed
         self._random = random
         self.history = History()
-        self._rolls = Counter[str]()
+        self._toolbox = Toolbox(random)
         #: Violations that engines and tools noticed.
         self._broken: list[str] = []
         self._clients: list[Client] = []
@@ -154,7 +154,7 @@ class _World:
         database.on_effect = self._check_quota
         quotas = TenantQuotas(default=Quotas(max_responses=self._max_responses))
         self._servers = [
-            Server(number, database, random, self._rolls, self._broken, quotas)
+            Server(number, database, random, self._toolbox, self._broken, quotas)
             for number in range(random.choice((2, 2, 3, 4)))
         ]
         conversation = await create_conversation(self._servers, random)
@@ -316,9 +316,6 @@ class _World:
             _check_log(key[1], [line for batch in run.batches for line in _lines(batch.lines)])
         for turn in self.history.turns:
             self._check_turn(turn)
-        for response_id, count in self._rolls.items():
-            if count > 1:
-                raise Violation(f"the tool ran {count} times for {response_id}")
         self._check_conversation()
 
     def _check_turn(self, turn: Turn) -> None:
@@ -349,11 +346,14 @@ class _World:
         assert response is not None
         messages = [text_of(item) for item in response.output if isinstance(item, it.Message)]
         calls = [item for item in response.output if isinstance(item, it.McpCall)]
-        if len(calls) > 1 or len(messages) > 1:
-            raise Violation(f"{turn.id} has {len(calls)} calls and {len(messages)} messages")
+        names = [call.name for call in calls]
+        if len(set(names)) != len(names) or len(messages) > 1:
+            raise Violation(f"{turn.id} has the calls {names} and {len(messages)} messages")
+        started = self._toolbox.starts.get(turn.id, Counter())
+        if unseen := started.keys() - {call.id for call in calls}:
+            raise Violation(f"{turn.id} does not show the calls {unseen}")
         for call in calls:
-            if call.status == "completed" and self._rolls[turn.id] != 1:
-                raise Violation(f"{turn.id}: a completed call ran {self._rolls[turn.id]} times")
+            self._check_call(turn, call)
         if turn.conversation is not None:
             return
         whole = answer_to((*turn.seen, turn.text))
@@ -361,6 +361,26 @@ class _World:
             raise Violation(f"{turn.id} says {messages}, not {whole!r}")
         if not all(whole.startswith(message) for message in messages):
             raise Violation(f"{turn.id} says {messages}, which does not begin {whole!r}")
+
+    def _check_call(self, turn: Turn, call: it.McpCall) -> None:
+        """A call happened as often as its item says."""
+        starts = self._toolbox.starts.get(turn.id, Counter())[call.id]
+        effects = self._toolbox.effects[call.id]
+        error = "" if call.error is None else call.error["message"]
+        is_unknown, is_refused = error.startswith("unknown"), "was not done" in error
+        repeats = TOOLS[call.name] != "any" or turn.interrupted_tools == "retry"
+        state = f"{turn.id}: {call} was started {starts} times, with {effects} effects"
+        self.history.counts[f"{call.name} {'unknown' if is_unknown else call.status}"] += 1
+        if starts > 1:
+            self.history.counts[f"{call.name} repeated"] += 1
+        if (starts > 1 or is_unknown) and repeats == is_unknown:
+            raise Violation(state)
+        if is_refused and starts:
+            raise Violation(state)
+        if call.status == "completed":
+            expected = {"roll": starts if repeats else 1, "pay": 1, "look": 0}[call.name]
+            if not starts or effects != expected:
+                raise Violation(state)
 
     def _check_conversation(self) -> None:
         """Each answer saw exactly what precedes it, and each announced turn is there once."""
@@ -423,6 +443,8 @@ def _check_interruption(turn: Turn) -> None:
     expected = ("cannot be continued", "store does not answer", "server was stopped")
     if turn.conversation is not None and not turn.background:
         expected = (*expected, "was not added")
+    if turn.interrupted_tools == "fail":
+        expected = (*expected, "may or may not have been done")
     if not any(words in error for words in expected):
         raise Violation(f"{turn.id} failed: {error}")
     # A run that was claimed often without a step fails: it may be what ends its servers. Claims
