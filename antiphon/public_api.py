@@ -43,6 +43,7 @@ PUBLIC: tuple[PublicModules, ...] = (
             "antiphon.store.blob_storage",
             "antiphon.store.containers",
             "antiphon.store.files",
+            "antiphon.store.journal",
             "antiphon.store.keys",
             "antiphon.store.rates",
             "antiphon.store.records",

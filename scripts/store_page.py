@@ -15,6 +15,7 @@ from antiphon.store import (
     blob_storage,
     containers,
     files,
+    journal,
     keys,
     rates,
     records,
@@ -61,6 +62,7 @@ class ExampleStore(Store):
         self.files = ExampleFiles(database)  # implements FileStore
         self.vectors = ExampleVectors(database)  # implements VectorIndex
         self.values = ExampleValues(database)  # implements ValueStore
+        self.journal = ExampleJournal(database)  # implements Journal
         self.audit = ExampleAudit(database)  # implements AuditLog
         self.usage_log = ExampleUsage(database)  # implements UsageLog
         self.keys = KeyStore(self.values)
@@ -124,6 +126,7 @@ _CONTRACTS: tuple[tuple[str, type[Any]], ...] = (
     ("`files`", files.FileStore),
     ("`vectors`", vectors.VectorIndex),
     ("`values`", values.ValueStore),
+    ("`journal`", journal.Journal),
     ("`audit`", audit.AuditLog),
     ("`usage_log`", usage.UsageLog),
 )
@@ -140,7 +143,7 @@ _HELPERS: tuple[type[Any], ...] = (
     runs.RunLimitReached,
     blob_storage.BlobStorage,
 )
-_MODULES = (records, files, vectors, audit, usage, rates, containers, keys, skills)
+_MODULES = (records, files, vectors, journal, audit, usage, rates, containers, keys, skills)
 
 
 def store_page() -> str:

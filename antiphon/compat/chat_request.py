@@ -179,6 +179,7 @@ _RESPONSES_API_ONLY = (
     "background",
     "context_management",
     "enable_response_messages",
+    "interrupted_tools",
     "previous_input_messages",
     "return_metrics",
 )

@@ -5,7 +5,8 @@ All checks that can refuse a request happen here, before a run exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import UNSET, Struct
@@ -33,6 +34,7 @@ from antiphon.runs.request.mcp_approvals import (
     ApprovedCall,
     claim_approvals,
     find_approved_calls,
+    record_approval_requests,
     release_approvals,
 )
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
@@ -45,8 +47,10 @@ from antiphon.runs.request.tool_selection import (
     select_tools,
     tool_types,
 )
+from antiphon.runs.tool_loop.journal import CallJournal, StoredCallJournal
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, with_functions
+from antiphon.runs.tool_loop.turn import ToolCall
 from antiphon.tools.base import AnyToolProvider, ResponseContext
 from antiphon.tracing.base import TraceHeaders
 from antiphon.wire.admin.tool_list import ToolEntry
@@ -82,7 +86,8 @@ class PreparedRequest(Struct, frozen=True, kw_only=True):
     generated yet.
 
     ``trace``: the trace headers of the span that is the parent of the reply's spans. ``reply``
-    reads this dict when it starts a span.
+    reads this dict when it starts a span. ``release_approvals``: lets other responses use the MCP
+    approvals of the request, because this response will not be generated.
     """
 
     request: CreateResponse
@@ -92,6 +97,7 @@ class PreparedRequest(Struct, frozen=True, kw_only=True):
     response: Response
     ignored_tools: tuple[str, ...]
     trace: dict[str, str]
+    release_approvals: Callable[[], Awaitable[None]]
 
     def set_parent_span(self, headers: TraceHeaders) -> None:
         """Make the reply's spans children of the span with these trace headers. Call this method
@@ -141,6 +147,7 @@ class Preparer:
         *,
         api_key: str | None = None,
         claim: bool = True,
+        is_durable: bool = False,
     ) -> PreparedRequest:
         """Check a request and render its prompt.
 
@@ -151,6 +158,8 @@ class Preparer:
         - ``claim``: whether the response will run the MCP calls that the request approves. If so,
           the store records that these approvals are used, so that no other response runs the calls
           again.
+        - ``is_durable``: whether another process can continue the response. If so, the calls of
+          tools are journaled.
 
         Raises ``RequestError`` if the request asks for something that is not possible.
         """
@@ -165,6 +174,7 @@ class Preparer:
             prompt_items,
             api_key=api_key,
             claim=claim,
+            is_durable=is_durable,
         )
         prepared = await prepare(max_past_tokens=_max_past_tokens(request, model))
         if prepared.context.is_partial and not prepared.reply.dropped_ids:
@@ -182,6 +192,7 @@ class Preparer:
         *,
         api_key: str | None,
         claim: bool,
+        is_durable: bool,
         max_past_tokens: int | None,
     ) -> PreparedRequest:
         """Check a request and render its prompt.
@@ -203,13 +214,8 @@ class Preparer:
             tenant, request, model, session_chains, prompt_items, max_past_tokens=max_past_tokens
         )
         context = replace(context, past_tokens=_past_tokens(request, model, context))
-        tool_context = ResponseContext(
-            tenant=tenant,
-            api_key=api_key,
-            response_id=response_id,
-            items=context.items,
-            include=frozenset(request.include or ()),
-            conversation_id=_conversation_id(request, context),
+        tool_context = replace(
+            _tool_context(request, context), tenant=tenant, api_key=api_key, response_id=response_id
         )
         await check_access(tools.server_tools, tools.visible_tools, tool_context)
         approved = _approved_calls(context, tool_context.items, tools)
@@ -225,12 +231,16 @@ class Preparer:
             on_compacted=partial(self._signal, tenant, identity, "superseded"),
         )
         claimed = approved if claim else ()
-        if claimed:
-            tool_context = await self._claim_approvals(claimed, tool_context)
+        journal = self._store.journal
+        spent = await claim_approvals(journal, tenant, response_id, claimed)
+        tool_context = replace(tool_context, spent_approvals=spent)
+        release = partial(release_approvals, journal, tenant, response_id, claimed)
         try:
-            reply = await self._prepare_reply(resolved, reply_request, model, tools, tool_context)
+            reply = await self._prepare_reply(
+                resolved, reply_request, model, tools, tool_context, is_durable=is_durable
+            )
         except BaseException:
-            await release_approvals(self._store, tenant, response_id, claimed)
+            await release()
             raise
         response = self._initial_response(request, model, response_id, context, tools)
         return PreparedRequest(
@@ -241,28 +251,8 @@ class Preparer:
             response=await self._diagnosed(response, tenant, model, context, reply, session_chains),
             ignored_tools=tuple(each.type for each in tools.ignored_tools),
             trace=trace,
+            release_approvals=release,
         )
-
-    async def _claim_approvals(
-        self, calls: Sequence[ApprovedCall], tool_context: ResponseContext
-    ) -> ResponseContext:
-        """Record that the response uses the approvals of these calls.
-
-        An approval can be used by one response only. If another response has used an approval, the
-        result depends on where the approval is:
-
-        - In an item of the request: this method raises ``InvalidRequest``.
-        - In an earlier item of the conversation: the call must not run again. The id of its
-          approval request is in ``spent_approvals`` of the returned ``tool_context``.
-        """
-        spent = await claim_approvals(
-            self._store,
-            tool_context.tenant,
-            tool_context.response_id,
-            calls,
-            now=int(self._clock()),
-        )
-        return replace(tool_context, spent_approvals=spent)
 
     async def count(self, tenant: str, request: InputTokensRequest) -> int:
         """Return the number of tokens that the model would see. The prompt is rendered in the same
@@ -327,6 +317,8 @@ class Preparer:
         model: CatalogModel,
         tools: ToolSelection,
         tool_context: ResponseContext,
+        *,
+        is_durable: bool,
     ) -> Reply:
         """Prepare the reply. Wrap it in the tool loop, compaction, reasoning summaries and raw
         messages, as the request needs them. Raises ``RequestError``."""
@@ -335,7 +327,9 @@ class Preparer:
             return await prepare_compaction(reply_request, sealer)
         turn_usages: list[Usage] = []
         if tools.search_functions or tools.server_tools:
-            wrap = self._tool_loop_factory(request, reply_request, tools, tool_context, turn_usages)
+            wrap = self._tool_loop_factory(
+                request, reply_request, tools, tool_context, turn_usages, is_durable=is_durable
+            )
             reply_request = replace(reply_request, wrap=wrap)
         reply = await prepare_reply(reply_request, sealer, request.context_management or ())
         level = None if request.include_reasoning is False else summary_level(request.reasoning)
@@ -366,9 +360,12 @@ class Preparer:
         tools: ToolSelection,
         tool_context: ResponseContext,
         turn_usages: list[Usage],
+        *,
+        is_durable: bool,
     ) -> Callable[[Reply, Conversation], Reply]:
         """Return a function that wraps a reply in the tool loop. ``turn_usages``: a list to which
         the usage of each turn is appended."""
+        tenant, response_id = tool_context.tenant, tool_context.response_id
         spec = ToolLoopSpec(
             conversation=reply_request.context.conversation,
             options=reply_request.options,
@@ -379,18 +376,36 @@ class Preparer:
             prepare=reply_request.backend.prepare,
             limits=replace(self._policy.tool_limits, max_calls=request.max_tool_calls),
             ids=self._ids,
-            tenant=tool_context.tenant,
-            response_id=tool_context.response_id,
+            tenant=tenant,
+            response_id=response_id,
             context_size=reply_request.backend.context_size,
             tracer=self._tracer,
             on_tool_call=self._on_tool_call,
-            check_access=partial(self._keys.check, tool_context.tenant, tool_context.api_key),
+            check_access=partial(self._keys.check, tenant, tool_context.api_key),
+            journal=self._call_journal(tenant, response_id) if is_durable else CallJournal(),
+            on_interruption=request.interrupted_tools or "tell",
+            on_calls=partial(self._record_approval_requests, tenant, response_id),
         )
 
         def wrap(reply: Reply, conversation: Conversation) -> Reply:
             return ToolLoop(reply, replace(spec, conversation=conversation), turn_usages)
 
         return wrap
+
+    def _call_journal(self, tenant: str, response_id: str) -> CallJournal:
+        return StoredCallJournal(
+            self._store.journal,
+            tenant,
+            response_id,
+            attempt=secrets.token_hex(8),
+            clock=self._clock,
+        )
+
+    async def _record_approval_requests(
+        self, tenant: str, response_id: str, calls: Sequence[ToolCall]
+    ) -> None:
+        journal, now = self._store.journal, int(self._clock())
+        await record_approval_requests(journal, tenant, response_id, calls, now=now)
 
     def _summarizer(
         self, model: CatalogModel, level: str, cache_scope: str | None, tenant: str
@@ -562,6 +577,17 @@ def _past_tokens(
     ):
         return None
     return last.usage.total_tokens
+
+
+def _tool_context(request: CreateResponse, context: ConversationContext) -> ResponseContext:
+    """Return what tools need to know about a request. The response has no tenant and no id yet."""
+    return ResponseContext(
+        tenant="",
+        response_id="",
+        items=context.items,
+        include=frozenset(request.include or ()),
+        conversation_id=_conversation_id(request, context),
+    )
 
 
 def _conversation_id(request: CreateResponse, context: ConversationContext) -> str:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import text_completion_unsupported_error
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.errors import InvalidRequest, NotFound, RunError, model_not_found
+from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, model_not_found
 from antiphon.limits.background_runs import ActiveRunLimits
 from antiphon.limits.clients import ANYONE, Client
 from antiphon.resources.admin.audit import AuditTrail
@@ -51,6 +51,7 @@ from antiphon.runs.request.session_identity import (
 )
 from antiphon.store.health import StoreHealth
 from antiphon.store.records import ResponseQuery, RunLimit, StoredResponse
+from antiphon.store.runs import RunLimitReached
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.cursors import PageParams, page_of
@@ -376,7 +377,9 @@ class Service:
         client: Client,
         limits: Sequence[RunLimit],
     ) -> EnqueuedRun:
-        accepted = await self._accept(tenant, request, client, response_id=response_id)
+        accepted = await self._accept(
+            tenant, request, client, response_id=response_id, is_durable=True
+        )
         try:
             response = await self._jobs.enqueue(
                 tenant,
@@ -390,6 +393,10 @@ class Service:
             if (existing := await self._existing_run(tenant, response_id)) is None:
                 raise
             return existing
+        except (RequestError, RunLimitReached):  # nothing was stored
+            await accepted.prepared.release_approvals()
+            await accepted.held.release()
+            raise
         except BaseException:
             await accepted.held.release()
             raise
@@ -435,12 +442,14 @@ class Service:
         *,
         response_id: str | None = None,
         claim: bool = True,
+        is_durable: bool = False,
     ) -> _Accepted:
         """Check that the client may use the model and the tools. Then lock the conversation of the
         request, reserve space for the response in the tenant's quota, and prepare the request.
 
         ``claim``: whether this response takes the MCP calls that the request approves. No other
-        response can then run these calls."""
+        response can then run these calls. ``is_durable``: whether another process can continue the
+        response, so that its tool calls are journaled."""
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request
@@ -469,6 +478,7 @@ class Service:
                     resolved.leading_items,
                     api_key=client.key,
                     claim=claim,
+                    is_durable=is_durable,
                 )
             except BaseException:
                 await _release_all(releases)

@@ -24,6 +24,7 @@ from .audit import AuditLog
 from .blob_storage import BlobStorage
 from .containers import ContainerDirectory
 from .files import FileStore
+from .journal import Journal
 from .keys import KeyStore
 from .rates import RateStore
 from .records import (
@@ -89,17 +90,19 @@ class Store(Protocol):
     descendants need it.
 
     The attributes are the parts of the store. ``runs``: background runs. ``files``: files.
-    ``vectors``: the vector stores. ``values``: small values. ``audit``: administrative acts and who
-    did them. ``usage_log``: what each request used. ``keys``: the API keys of the server.
-    ``rates``: the request counts that processes exchange for rate limits. ``containers``:
-    containers and the processes that own them. ``skills``: skills. The last four parts are classes
-    that keep their data in ``values``. A store can override their methods.
+    ``vectors``: the vector stores. ``values``: small values. ``journal``: server-side tool calls,
+    and approvals of such calls. ``audit``: administrative acts and who did them. ``usage_log``:
+    what each request used. ``keys``: the API keys of the server. ``rates``: the request counts that
+    processes exchange for rate limits. ``containers``: containers and the processes that own them.
+    ``skills``: skills. The last four parts are classes that keep their data in ``values``. A store
+    can override their methods.
     """
 
     runs: RunStore
     files: FileStore
     vectors: VectorIndex
     values: ValueStore
+    journal: Journal
     audit: AuditLog
     usage_log: UsageLog
     keys: KeyStore
@@ -243,7 +246,8 @@ class Store(Protocol):
         - events of runs that ended more than ``max_log_age_s`` seconds ago,
         - expired files, and the contents of expired vector stores,
         - records of the audit log, and sums of the usage log, that are too old,
-        - claims of approvals (see ``claim_approval``) that are older than ``max_age_s`` seconds.
+        - entries of the journal: those of deleted runs, and those about approvals that are older
+          than ``max_age_s`` seconds ago.
 
         The sweep also replaces old rows of the usage log by their sums. Responses of runs that have
         not ended count towards the limits, but are not deleted.
@@ -310,23 +314,6 @@ class Store(Protocol):
     ) -> bool:
         """Remove an item from a conversation. Returns False if the item is not part of the
         conversation."""
-
-    @abstractmethod
-    async def claim_approval(
-        self, tenant: str, approval_id: str, response_id: str, now: int
-    ) -> bool:
-        """Record that a response runs a tool call that the user has approved. ``approval_id``: the
-        id of the approval. ``now``: the current time in Unix seconds.
-
-        Returns False if another response has already claimed the approval, otherwise True. If the
-        same response calls this method again, it gets True again.
-        """
-
-    @abstractmethod
-    async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
-        """Undo ``claim_approval`` for this approval and this response. The caller does this if the
-        response has not run the approved tool call. Another response can then claim the
-        approval."""
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         """Return the secret with this name. If there is no such secret, store and return

@@ -16,7 +16,7 @@ from .usage import UsageRecord
 __all__ = ["StoreObserver", "observe_store"]
 
 #: Parts of a store. Their names are prefixes of the names of their operations.
-_PARTS = ("runs", "files", "skills", "vectors", "usage_log")
+_PARTS = ("runs", "files", "skills", "vectors", "usage_log", "journal")
 
 
 class StoreObserver(Protocol):

@@ -425,24 +425,6 @@ async def a_repeated_save_changes_nothing(store: Store) -> None:
     assert [item.id for item in items] == ["msg_o_a"]
 
 
-async def an_approval_is_claimed_once(store: Store) -> None:
-    claims = await asyncio.gather(
-        *(store.claim_approval("t", "mcpr_1", f"resp_{number}", 1_000) for number in range(8))
-    )
-    assert claims.count(True) == 1
-    holder = f"resp_{claims.index(True)}"
-    assert await store.claim_approval("t", "mcpr_1", holder, 1_001), "the same response"
-    assert await store.claim_approval("other", "mcpr_1", "resp_x", 1_000), "another tenant"
-    await store.release_approval("t", "mcpr_1", "resp_x")
-    assert not await store.claim_approval("t", "mcpr_1", "resp_x", 1_000), "only its holder"
-    await store.release_approval("t", "mcpr_1", holder)
-    assert await store.claim_approval("t", "mcpr_1", "resp_x", 1_000)
-    await store.sweep(Retention(), 10**9)
-    assert not await store.claim_approval("t", "mcpr_1", "resp_y", 1_000)
-    await store.sweep(Retention(max_age_s=100), 1_200)
-    assert await store.claim_approval("t", "mcpr_1", "resp_y", 1_200)
-
-
 async def close_completes_pending_writes(store: Store) -> None:
     saving = [asyncio.ensure_future(store.save("t", make_response(str(n)))) for n in range(20)]
     await asyncio.sleep(0)
@@ -481,7 +463,6 @@ CHECKS: Mapping[str, Check] = {
         adds_a_turn_to_its_conversation,
         adds_no_turn_without_the_lock,
         a_repeated_save_changes_nothing,
-        an_approval_is_claimed_once,
         close_completes_pending_writes,
     )
 }

@@ -14,6 +14,7 @@ from antiphon.store.base import Store
 from . import (
     container_check,
     file_check,
+    journal_check,
     key_check,
     quota_check,
     rate_check,
@@ -37,6 +38,7 @@ _MODULES = (
     response_check,
     container_check,
     file_check,
+    journal_check,
     key_check,
     quota_check,
     rate_check,

@@ -9,6 +9,7 @@ from typing import Any
 from antiphon.store.audit import AuditQuery, AuditRecord
 from antiphon.store.base import Retention, Store
 from antiphon.store.files import FileQuery
+from antiphon.store.journal import JournalEntry
 from antiphon.store.records import (
     ClaimQuery,
     ConversationLock,
@@ -58,7 +59,8 @@ async def _fill(store: Store, tenant: str) -> None:
     assert await store.vectors.put(tenant, make_vector_store())
     assert await store.vectors.add_files(tenant, [make_indexed_file("a")], None)
     assert await store.skills.create(tenant, make_draft("a"), b"zip")
-    assert await store.claim_approval(tenant, "mcpr_a", "resp_a", 1_000)
+    approval = JournalEntry(key="mcpr_a", response_id="resp_a", is_approval=True)
+    await store.journal.begin(tenant, [approval], 1_000)
     assert await store.reserve_response(
         Reservation(
             tenant=tenant,
@@ -99,7 +101,7 @@ async def deletes_everything_of_a_tenant(store: Store) -> None:
         assert await store.files.read(owner, "file-a") is None
     assert await store.vectors.list_files("t", "vs_a") == ()
     assert await store.skills.read_bundle("t", "skill_a", 1) is None
-    assert await store.claim_approval("t", "mcpr_a", "resp_b", 1_000)
+    assert await store.journal.find("t", ["mcpr_a"]) == ()
     assert await store.reserve_response(
         Reservation(
             tenant="t",

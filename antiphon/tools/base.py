@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -67,6 +67,8 @@ async def _no_nested_calls(calls: Sequence[NestedCall]) -> Sequence[tuple[Item, 
 class CallContext(Struct, frozen=True, kw_only=True):
     """The context of a running tool call.
 
+    - ``idempotency_key``: identifies the call. If the call runs again after an interruption, the
+      key is the same.
     - ``caller``: ``call_id`` of the tool call that made this call. It is None if the model made
       this call. If it is set, the handler must put the result into the items of this call, because
       the calling tool sees only these items.
@@ -79,6 +81,7 @@ class CallContext(Struct, frozen=True, kw_only=True):
     response_id: str
     call_id: str
     max_result_bytes: int
+    idempotency_key: str = ""
     caller: str | None = None
     run_nested_calls: RunNestedCalls = _no_nested_calls
 
@@ -166,6 +169,10 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
     - ``handler``: runs a call. If it is None, the client runs the call.
     - ``parse_fields``: computes fields of the item from the arguments. It is used for calls that
       the client runs and for calls that fail.
+    - ``effects``: what a call changes outside of the response. ``none``: it only reads, so it may
+      run early and again. ``idempotent``: it may run again with the same idempotency key. ``any``:
+      it must not run twice.
+    - ``server``: identifies who runs the call, for the client's approval of it.
     - ``namespace``: distinguishes functions with the same name.
     - ``reads_images``: whether the function reads the images of the conversation. If so, a model
       that reads only text can pass them on.
@@ -181,6 +188,8 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
     parse_fields: Callable[[str], Mapping[str, Any]] = lambda arguments: {}
     argument_observer: Callable[[], ArgumentObserver] | None = None
     streams_text: bool = False
+    effects: Literal["none", "idempotent", "any"] = "any"
+    server: str = ""
     #: The status of the item of a failed call.
     failed_status: str = "failed"
     namespace: str | None = None

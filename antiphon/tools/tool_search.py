@@ -101,6 +101,7 @@ def search_function(
         initial_item=ToolSearchCall(arguments={}, execution="client" if by_client else "server"),
         handler=None if by_client else partial(_search, deferred),
         parse_fields=lambda arguments: {"arguments": _parse_arguments(arguments)},
+        effects="none",
         failed_status="incomplete",
     )
 

@@ -167,6 +167,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     enable_response_messages: bool | None = None
     return_metrics: bool | None = None
     previous_input_messages: PreviousMessages | None = None
+    interrupted_tools: Literal["tell", "fail", "retry"] | None = None
     #: W3C trace context; over HTTP it comes in headers.
     trace: dict[str, str] | None = None
     #: Names of the request's fields that are unknown. The parser sets it, not the client.
@@ -301,6 +302,7 @@ FIELDS: Mapping[str, FieldTreatment] = {
     "enable_response_messages": "honoured",
     "return_metrics": "honoured",
     "previous_input_messages": "honoured",
+    "interrupted_tools": "honoured",
     "trace": "hint",
 }
 

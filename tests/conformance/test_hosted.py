@@ -11,7 +11,9 @@ import pytest
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.inference.conversation import Conversation, Options
+from antiphon.runs.request.mcp_approvals import call_digest
 from antiphon.store.base import Store
+from antiphon.store.journal import JournalEntry
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.tools.base import (
     CallContext,
@@ -64,7 +66,9 @@ class Dice:
             )
             answers = [i for i in opening.items if isinstance(i, it.McpApprovalResponse)]
             first = tuple(
-                PendingCall(function=offer, arguments="{}") for each in answers if each.approve
+                PendingCall(function=offer, arguments="{}")
+                for each in answers
+                if each.approve and each.approval_request_id not in opening.spent_approvals
             )
             listed = ({"name": "roll", "input_schema": {"type": "object"}},)
             yield Toolset(functions=(offer,), pending_calls=first, fields={"tools": listed})
@@ -195,6 +199,9 @@ async def test_approved_calls_run_before_the_model(serve: Serve, ask: Ask) -> No
     }
     allowed = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
     listed = {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "dice", "tools": []}
+    shown = call_digest(MCP["server_url"], "roll", "{}")
+    entry = JournalEntry(key="mcpr_1", response_id="resp_0", intent=shown, is_approval=True)
+    await server.store.journal.begin("default", [entry], 1)
     answer = await ask(
         server, tools=[MCP], input=[{"role": "user", "content": "Roll!"}, listed, body, allowed]
     )

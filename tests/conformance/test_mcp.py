@@ -17,6 +17,7 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
+from antiphon.store.records import NewRun
 from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
 from antiphon.tools.mcp.provider import McpProvider
@@ -397,6 +398,94 @@ async def test_invalid_answers_to_approval_requests_are_rejected_with_their_path
     assert toys.log.count("delete tower") == before
     assert (await send(yes)).status_code == 200, "a rejected request does not spend the approval"
     assert toys.log.count("delete tower") == before + 1
+
+
+async def test_denied_call_can_be_approved_later(
+    serve: Serve, mcp: McpProvider, toys: Toys, store: Store
+) -> None:
+    before = toys.log.count("delete porch")
+    server = serve(deleting("porch"), on=store, providers={"mcp": mcp})
+    first, request_id = await request_approval(server, toys, "porch")
+    body = {"tools": [tool(toys.url, **APPROVING)]}
+
+    async def answer(previous: str, *, approve: bool) -> httpx.Response:
+        items = [approval(request_id, approve=approve)]
+        return await server.post(**body, previous_response_id=previous, input=items)
+
+    denied = await answer(first["id"], approve=False)
+    assert denied.status_code == 200 and toys.log.count("delete porch") == before
+    allowed = await answer(denied.json()["id"], approve=True)
+    assert allowed.status_code == 200 and allowed.json()["output"][0]["type"] == "mcp_call"
+    rejected(await answer(allowed.json()["id"], approve=True), "input[0].approval_request_id")
+    assert toys.log.count("delete porch") == before + 1
+
+
+@pytest.mark.requirement("MCP-APPROVAL-BOUND")
+async def test_approval_is_good_only_for_the_call_that_was_shown(
+    serve: Serve, mcp: McpProvider, toys: Toys
+) -> None:
+    before = toys.log.count("delete shop")
+    server = serve(deleting("shop"), providers={"mcp": mcp})
+    first, request_id = await request_approval(server, toys, "shop", store=False)
+    listed, request = first["output"]
+    shown = tool(toys.url, **APPROVING)
+
+    async def send(request: dict[str, Any], with_tool: dict[str, Any] = shown) -> httpx.Response:
+        items = [listed, request, approval(request_id)]
+        return await server.post(tools=[with_tool], store=False, input=items)
+
+    path = "input[2].approval_request_id"
+    rejected(await send({**request, "arguments": '{"name": "everything"}'}), path)
+    rejected(await send({**request, "name": "hang"}), path)
+    rejected(await send(request, tool(f"{toys.root}/sse", **APPROVING)), path)
+    assert toys.log.count("delete shop") == before
+    assert (await send(request)).status_code == 200
+    assert toys.log.count("delete shop") == before + 1
+
+
+async def test_refused_background_request_does_not_spend_its_approval(
+    serve: Serve, mcp: McpProvider, toys: Toys
+) -> None:
+    """The request is refused after it was prepared."""
+    before = toys.log.count("delete cabin")
+    server = serve(deleting("cabin"), providers={"mcp": mcp})
+    first, request_id = await request_approval(server, toys, "cabin")
+    body = {
+        "tools": [tool(toys.url, **APPROVING)],
+        "previous_response_id": first["id"],
+        "input": [approval(request_id)],
+    }
+    create = server.store.runs.create
+
+    async def refuse(run: NewRun) -> bool:
+        server.store.runs.create = create  # type: ignore[method-assign]
+        return False
+
+    server.store.runs.create = refuse  # type: ignore[method-assign]
+    assert (await server.post(**body, background=True)).status_code == 400
+    assert (await server.post(**body)).status_code == 200
+    assert toys.log.count("delete cabin") == before + 1
+
+
+async def test_approved_call_runs_in_the_process_that_takes_over(
+    serve: Serve, mcp: McpProvider, toys: Toys, store: Store
+) -> None:
+    """The process that accepted the request has no room for the run."""
+    before = toys.log.count("delete tent")
+    full = LeaseConfig(max_runs=0)
+    server = serve(deleting("tent"), on=store, providers={"mcp": mcp}, lease=full)
+    first, request_id = await request_approval(server, toys, "tent")
+    queued = await server.post(
+        tools=[tool(toys.url, **APPROVING)],
+        previous_response_id=first["id"],
+        input=[approval(request_id)],
+        background=True,
+    )
+    assert queued.status_code == 200, queued.text
+    going_on = serve(local(engine(["So be it."])), on=store, providers={"mcp": mcp})
+    found = await ended(going_on, queued.json()["id"])
+    assert [item["type"] for item in found["output"]] == ["mcp_call", "message"], found
+    assert toys.log.count("delete tent") == before + 1
 
 
 async def test_refused_request_does_not_spend_its_approval(

@@ -157,5 +157,5 @@ try { await tools.toys.hang({name: "program"}) } catch (e) { text(two, e.message
         "message",
     ]
     assert [item["status"] for item in found["output"][2:4]] == ["completed", "failed"]
-    assert found["output"][4]["result"].startswith("21 The server was interrupted")
+    assert found["output"][4]["result"].startswith("21 unknown: The server was interrupted")
     assert toys.log.count("hang program") == before + 1

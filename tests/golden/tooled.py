@@ -96,7 +96,9 @@ class _Pool:
         schema = {"type": "object", "properties": {"word": {"type": "string"}}}
         return ListToolsResult(tools=[Tool(name="echo", input_schema=schema)])
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any], meta: object
+    ) -> CallToolResult:
         word = str(arguments.get("word"))
         await self._words.obey(word, RuntimeError("secret"))
         is_error = word == "refused"

@@ -213,7 +213,7 @@ class Connection:
 
     async def call(self, name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a method of the store over the network."""
-        self._check_alive()
+        await self._check_alive()
         effect = partial(method, *args, **kwargs)
         if name not in _UNCANCELLABLE:
             return await self._call(name, effect)
@@ -238,20 +238,21 @@ class Connection:
             if isinstance(error, TimeoutError):
                 raise StoreError("The store does not answer.") from None
             raise
-        self._check_alive()
+        await self._check_alive()
         result, notices = await self._database.execute(self, effect)
         if random.random() < network.answer_lost or network.is_cut:
             await asyncio.sleep(random.expovariate(1 / network.delay_s))
             raise StoreError("The store does not answer.")
         await asyncio.sleep(random.expovariate(1 / network.delay_s))
-        self._check_alive()
+        await self._check_alive()
         for notice in notices:
             notice(self)
         return result
 
-    def _check_alive(self) -> None:
+    async def _check_alive(self) -> None:
+        """Wait for the end of the caller's task if the process has crashed."""
         if not self._process.is_alive:
-            raise asyncio.CancelledError
+            await asyncio.get_running_loop().create_future()
 
     # --- notifications ---------------------------------------------------------------------------
 

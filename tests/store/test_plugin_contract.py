@@ -10,6 +10,7 @@ from antiphon.store.audit import AuditLog
 from antiphon.store.base import Store
 from antiphon.store.containers import ContainerDirectory
 from antiphon.store.files import FileStore
+from antiphon.store.journal import Journal
 from antiphon.store.keys import KeyStore
 from antiphon.store.rates import RateStore
 from antiphon.store.runs import RunStore
@@ -26,6 +27,7 @@ CONTRACTS: dict[str, type[Any]] = {
     "files": FileStore,
     "vectors": VectorIndex,
     "values": ValueStore,
+    "journal": Journal,
     "audit": AuditLog,
     "usage_log": UsageLog,
     "keys": KeyStore,

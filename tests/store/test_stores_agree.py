@@ -17,6 +17,7 @@ from antiphon.errors import AntiphonError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.common.subscriptions import Subscription
+from antiphon.store.journal import JournalEntry
 from antiphon.store.records import (
     Append,
     Claim,
@@ -254,6 +255,24 @@ class StoreMachine(RuleBasedStateMachine):
         values = (None if text is None else text.encode() for text in (old, new))
         self.each(lambda world, pair=tuple(values): world.store.values.replace(tenant, name, *pair))
         self.each(lambda world: world.store.values.read(tenant, name))
+
+    @rule(tenant=TENANTS, name=NAMES, key=NAMES, owner=OWNERS, is_approval=st.booleans())
+    def begin_entry(self, tenant: str, name: str, key: str, owner: str, is_approval: bool) -> None:
+        """Begin an entry of the journal. Each call has a new key, because stores delete the entries
+        of calls at different times."""
+        if not is_approval:
+            self.clock += 1
+            key = str(self.clock)
+        entry = JournalEntry(
+            key=key, response_id=f"resp_{name}", attempt=owner, is_approval=is_approval
+        )
+        self.each(lambda world: world.store.journal.begin(tenant, [entry], self.clock))
+
+    @rule(tenant=TENANTS, key=NAMES, old=st.none() | NAMES, new=st.none() | NAMES)
+    def settle_entry(self, tenant: str, key: str, old: str | None, new: str | None) -> None:
+        pair = [None if text is None else text.encode() for text in (old, new)]
+        self.each(lambda world: world.store.journal.settle(tenant, key, *pair))
+        self.each(lambda world: world.store.journal.find(tenant, [key]))
 
     @rule(tenant=TENANTS, name=NAMES)
     def delete_conversation(self, tenant: str, name: str) -> None:

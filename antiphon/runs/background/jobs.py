@@ -277,6 +277,7 @@ class BackgroundJobs:
             job.id,
             prompt_items=resolved.leading_items,
             api_key=request.api_key,
+            is_durable=True,
         )
         reply = prepared.reply
         if job.prompt or tokens or started:

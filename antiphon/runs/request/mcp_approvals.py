@@ -1,30 +1,45 @@
 """The MCP approvals of a request. They are checked, and each approved call runs only once.
 
-The client approves an ``mcp_approval_request`` with an ``mcp_approval_response``. The store records
-which response ran the approved call. Therefore neither a later request nor a parallel request runs
-the call again.
+Theory. When a response asks for an approval, the journal gets an entry with a digest of what the
+user is shown: the MCP server, the tool and the arguments. The client approves the
+``mcp_approval_request`` with an ``mcp_approval_response``, now or, after a denial, later. The
+response that uses the approval sets the result of the entry. So an approval is good for exactly the
+call that was shown, and neither a later request nor a parallel request runs this call again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.store.base import Store
+from antiphon.runs.tool_loop.turn import ToolCall
+from antiphon.store.journal import Journal, JournalEntry
+from antiphon.tools.mcp.request import server_identity
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp, Tool
 
-__all__ = ["ApprovedCall", "claim_approvals", "find_approved_calls", "release_approvals"]
+__all__ = [
+    "ApprovedCall",
+    "call_digest",
+    "claim_approvals",
+    "find_approved_calls",
+    "record_approval_requests",
+    "release_approvals",
+]
 
 
 class ApprovedCall(Struct, frozen=True):
-    """An approved call that has not run. ``request_id``: the id of the approval request. ``path``:
-    the path of the approving item in the request, for error messages. ``path`` is None if the item
-    that approves the call is from an earlier request."""
+    """An approved call that has not run. ``request_id``: the id of the approval request.
+    ``digest``: the digest of the call as it would run now. ``path``: the path of the approving item
+    in the request, for error messages. ``path`` is None if the item that approves the call is from
+    an earlier request."""
 
     request_id: str
+    digest: bytes
     path: str | None = None
 
 
@@ -39,82 +54,145 @@ def find_approved_calls(
     Raises ``InvalidRequest`` with the path of an approval in three cases:
 
     - The approval request does not exist.
-    - The approval request was answered before.
+    - The approval request was approved before, or is answered twice in this request.
     - The MCP server of the approval request is not among the tools.
     """
     if it.McpApprovalResponse not in map(type, items):
         return ()
     paths = {id(item): f"input[{index}]" for index, item in enumerate(own)}
+    called = _called(items)
+    servers = {tool.server_label: server_identity(tool) for tool in tools if isinstance(tool, Mcp)}
+    approved: list[ApprovedCall] = []
+    for request, answer in _answered_requests(items, paths):
+        if not answer.approve or request.id in called:
+            continue
+        path = paths.get(id(answer))
+        if path is not None and request.server_label not in servers:
+            raise _missing_tool(request, path)
+        server = servers.get(request.server_label, "")
+        digest = call_digest(server, request.name, request.arguments)
+        approved.append(ApprovedCall(request.id, digest, path))
+    return tuple(approved)
+
+
+def _answered_requests(
+    items: Iterable[it.Item], paths: Mapping[int, str]
+) -> list[tuple[it.McpApprovalRequest, it.McpApprovalResponse]]:
+    """Return the approval requests that have been answered, each with its last answer. ``paths``:
+    the paths of the request's own items by identity. The user can approve a call that was denied
+    earlier. Raises ``InvalidRequest`` for an answer of the request that answers nothing, or comes
+    too late."""
     requests: dict[str, it.McpApprovalRequest] = {}
     answers: dict[str, it.McpApprovalResponse] = {}
     called: set[str] = set()
     for item in items:
+        called |= _called((item,))
         if isinstance(item, it.McpApprovalRequest):
             requests[item.id] = item
-        elif isinstance(item, it.McpCall) and isinstance(item.approval_request_id, str):
-            called.add(item.approval_request_id)
         elif isinstance(item, it.McpApprovalResponse):
-            if (path := paths.get(id(item))) is not None:
-                _check_answer(item.approval_request_id, path, requests, {*answers, *called})
-            answers[item.approval_request_id] = item
-    labels = {tool.server_label for tool in tools if isinstance(tool, Mcp)}
-    approved: list[ApprovedCall] = []
-    for request_id, answer in answers.items():
-        if not answer.approve or request_id in called or request_id not in requests:
-            continue
-        path = paths.get(id(answer))
-        if path is not None and requests[request_id].server_label not in labels:
-            raise _missing_tool(requests[request_id], path)
-        approved.append(ApprovedCall(request_id, path))
-    return tuple(approved)
+            request_id, path = item.approval_request_id, paths.get(id(item))
+            if path is not None and request_id not in requests:
+                raise _unknown_request(request_id, path)
+            earlier = answers.get(request_id)
+            is_final = earlier is not None and (earlier.approve or id(earlier) in paths)
+            if path is not None and (is_final or request_id in called):
+                raise _already_answered(request_id, path)
+            answers[request_id] = item
+    return [(requests[name], answer) for name, answer in answers.items() if name in requests]
+
+
+def _called(items: Iterable[it.Item]) -> set[str]:
+    """Return the ids of the approval requests whose calls are among these items."""
+    return {
+        item.approval_request_id
+        for item in items
+        if isinstance(item, it.McpCall) and isinstance(item.approval_request_id, str)
+    }
+
+
+async def record_approval_requests(
+    journal: Journal, tenant: str, response_id: str, calls: Iterable[ToolCall], *, now: int
+) -> None:
+    """Record what the user is shown, for the calls that need an approval. ``now``: Unix time in
+    seconds."""
+    entries = [
+        JournalEntry(
+            key=call.item_id,
+            response_id=response_id,
+            intent=call_digest(call.function.server, request.name, call.arguments),
+            is_approval=True,
+        )
+        for call in calls
+        if isinstance(request := call.function.initial_item, it.McpApprovalRequest)
+        and call.is_complete
+    ]
+    if entries:
+        await journal.begin(tenant, entries, now)
 
 
 async def claim_approvals(
-    store: Store, tenant: str, response_id: str, calls: Iterable[ApprovedCall], *, now: int
+    journal: Journal, tenant: str, response_id: str, calls: Sequence[ApprovedCall]
 ) -> frozenset[str]:
     """Record that a response runs these calls. Return the ids of the approval requests whose calls
-    must not run. ``now``: Unix time in seconds.
+    must not run.
 
-    Each call can be recorded for one response only. If another response has already run a call, the
-    result depends on the item that approves the call:
+    A call must not run if another response has already run it, or if the user was not shown this
+    call. The result depends on the item that approves the call:
 
     - An item of the request: this function raises ``InvalidRequest`` with the path of the item, and
       records nothing.
-    - An earlier item: the call must not run again, so its id is in the returned set.
+    - An earlier item: the id of the call is in the returned set.
     """
+    if not calls:
+        return frozenset()
+    found = await journal.find(tenant, [call.request_id for call in calls])
+    entries: Mapping[str, JournalEntry] = {entry.key: entry for entry in found}
     claimed: list[ApprovedCall] = []
     spent: set[str] = set()
     for call in calls:
-        if await store.claim_approval(tenant, call.request_id, response_id, now):
+        entry = entries.get(call.request_id)
+        is_shown = entry is not None and entry.intent == call.digest
+        if is_shown and await journal.settle(tenant, call.request_id, None, response_id.encode()):
             claimed.append(call)
         elif call.path is None:
             spent.add(call.request_id)
         else:
-            await release_approvals(store, tenant, response_id, claimed)
-            raise _already_answered(call.request_id, call.path)
+            await release_approvals(journal, tenant, response_id, claimed)
+            if entry is None:
+                raise _unknown_request(call.request_id, call.path)
+            raise (_already_answered if is_shown else _other_call)(call.request_id, call.path)
     return frozenset(spent)
 
 
 async def release_approvals(
-    store: Store, tenant: str, response_id: str, calls: Iterable[ApprovedCall]
+    journal: Journal, tenant: str, response_id: str, calls: Iterable[ApprovedCall]
 ) -> None:
     """Release approvals that a response has claimed but not used, so that another response can run
     the approved calls."""
     for call in calls:
-        await store.release_approval(tenant, call.request_id, response_id)
+        await journal.settle(tenant, call.request_id, response_id.encode(), None)
 
 
-def _check_answer(
-    request_id: str, path: str, known: Container[str], answered: Container[str]
-) -> None:
-    if request_id not in known:
-        raise InvalidRequest(
-            f"No MCP approval request found with id '{request_id}'.",
-            param=f"{path}.approval_request_id",
-            code="invalid_value",
-        )
-    if request_id in answered:
-        raise _already_answered(request_id, path)
+def call_digest(server: str, tool: str, arguments: str) -> bytes:
+    """Return the digest of what a user is shown of a call. ``server``: see ``server_identity``."""
+    return sha256(msgspec.json.encode([server, tool, arguments])).digest()
+
+
+def _unknown_request(request_id: str, path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"No MCP approval request found with id '{request_id}'.",
+        param=f"{path}.approval_request_id",
+        code="invalid_value",
+    )
+
+
+def _other_call(request_id: str, path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The MCP approval request '{request_id}' showed another call: an approval is good only for"
+        " the server, the tool and the arguments that were shown.",
+        param=f"{path}.approval_request_id",
+        code="invalid_value",
+    )
 
 
 def _already_answered(request_id: str, path: str) -> InvalidRequest:

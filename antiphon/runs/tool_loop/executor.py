@@ -24,16 +24,19 @@ from antiphon.tools.base import CallContext, FollowUpItem, NestedCall, ToolResul
 from antiphon.tracing.base import TraceHeaders, Tracer
 from antiphon.wire import items as it
 
-from .turn import ToolCall
+from .journal import CallJournal
+from .turn import ToolCall, new_item_id
 
 __all__ = [
     "CallBudget",
     "CallEnvironment",
     "CheckAccess",
+    "OnCalls",
     "OnToolCall",
     "ToolLimits",
     "allow",
     "ignore_call",
+    "ignore_calls",
     "output_budget",
     "run_calls",
 ]
@@ -54,6 +57,15 @@ OnToolCall = Callable[[str, float, bool], None]
 
 def ignore_call(tool: str, seconds: float, failed: bool) -> None:
     """Do nothing. The default ``OnToolCall`` callback."""
+
+
+#: Called with calls whose arguments are complete, before the client sees the end of the response.
+#: Some of them may be requests for the client's approval.
+OnCalls = Callable[[Sequence[ToolCall]], Awaitable[None]]
+
+
+async def ignore_calls(calls: Sequence[ToolCall]) -> None:
+    """Do nothing. The default ``OnCalls`` callback."""
 
 
 #: Raises ``AccessRevoked`` if the client's API key is no longer valid.
@@ -120,6 +132,8 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     - ``trace``: the span that the calls belong to.
     - ``on_tool_call``: called after each call has ended.
     - ``check_access``: called before calls run.
+    - ``journal``: records the calls, so that no call runs twice unnoticed.
+    - ``on_calls``: called with the nested calls of programs.
     """
 
     tenant: str
@@ -134,6 +148,8 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     trace: TraceHeaders = {}
     on_tool_call: OnToolCall = ignore_call
     check_access: CheckAccess = allow
+    journal: CallJournal = CallJournal()
+    on_calls: OnCalls = ignore_calls
 
 
 async def run_calls(
@@ -141,8 +157,8 @@ async def run_calls(
 ) -> AsyncGenerator[Delta, None]:
     """Run calls and yield their deltas as they happen.
 
-    The first delta is a checkpoint, so that the calls are persisted before they run. Closing the
-    generator stops the calls.
+    The first delta is a checkpoint, so that the calls are persisted before they run. Then their
+    intents are stored in the journal. Closing the generator stops the calls.
 
     A long result may have to be shortened for the next prompt. Its call is then held
     (``ToolCall.is_held``): the item of the call stays open, and the code that uses this generator
@@ -151,6 +167,7 @@ async def run_calls(
     if calls:
         await environment.check_access()
         yield Checkpoint()
+        await environment.journal.begin([call for call in calls if not call.is_repeated])
     runner = _CallRunner(environment)
     tasks = BackgroundTasks("tool call")
     try:
@@ -201,6 +218,8 @@ class _CallRunner:
             key = f"{call.key} {number}"
             self.deltas.put_nowait(Open(item, key))
             self.deltas.put_nowait(Close({}, key, item.status))
+        if call.function.effects != "none":
+            await self._environment.journal.finish(call)
 
     def _end_item(self, call: ToolCall, result: ToolResult, *, may_hold: bool) -> ToolResult:
         """Close the output item that contains the result. Returns the result with its final fields.
@@ -276,6 +295,7 @@ class _CallRunner:
             response_id=environment.response_id,
             call_id=call.call_id,
             max_result_bytes=environment.max_result_bytes,
+            idempotency_key=call.item_id,
             caller=call.caller.caller_id if isinstance(call.caller, it.ProgramCaller) else None,
             run_nested_calls=partial(self._run_nested_calls, call),
         )
@@ -288,9 +308,9 @@ class _CallRunner:
                     if isinstance(step, ToolResult):
                         return step
                     if isinstance(step, FollowUpItem):
-                        self.deltas.put_nowait(Close(step.fields, call.key))
-                        self.deltas.put_nowait(call.start_follow_up(step.item))
-                    elif step.name not in _FINAL_STEPS:
+                        for delta in call.start_follow_up(step):
+                            self.deltas.put_nowait(delta)
+                    elif step.name not in _FINAL_STEPS and not call.is_repeated:
                         self.deltas.put_nowait(Progress(step.name, call.key, step.fields))
         except TimeoutError:
             return ToolResult(text="The tool took too long and was stopped.", failed=True)
@@ -309,8 +329,9 @@ class _CallRunner:
         """Run the calls that a program makes. Returns the items of each call. ``caller``: the call
         that runs the program.
 
-        All nested calls are emitted and persisted, in order, before the first of them runs. If they
-        were not persisted first, a call could run a second time after an interruption.
+        All nested calls are emitted, persisted and journaled, in order, before the first of them
+        runs. If they were not persisted first, a call could run a second time after an
+        interruption.
         """
         program = it.ProgramCaller(caller.call_id)
         calls: list[ToolCall | None] = []
@@ -318,17 +339,26 @@ class _CallRunner:
             if each.function.handler is not None and not self._environment.budget.take():
                 calls.append(None)
                 continue
-            call_id = self._environment.ids("call")
-            call = ToolCall.create(each.function, each.arguments, call_id, program)
+            ids = self._environment.ids
+            call = ToolCall.create(
+                each.function,
+                each.arguments,
+                ids("call"),
+                item_id=new_item_id(each.function, ids),
+                caller=program,
+            )
             calls.append(call)
             for delta in call.all_deltas():
                 self.deltas.put_nowait(delta)
         self.deltas.put_nowait(Checkpoint())
         await self.deltas.join()
+        created_calls = [call for call in calls if call is not None]
+        await self._environment.on_calls(created_calls)
+        running = [call for call in created_calls if call.function.handler is not None]
+        await self._environment.journal.begin(running)
         async with asyncio.TaskGroup() as group:
-            for created in calls:
-                if created is not None and created.function.handler is not None:
-                    group.create_task(self._run(created))
+            for call in running:
+                group.create_task(self._run(call))
         return [() if created is None else created.result_items for created in calls]
 
 

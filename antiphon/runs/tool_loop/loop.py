@@ -7,9 +7,9 @@ it makes. The deltas of a turn go out unchanged, except for its ``Finish``, whic
 
 1. The tools are opened, and with them the functions that the prompt offers.
 2. A turn begins. ``Turn`` reads its deltas, and notes which calls are for tools of this server.
-3. When the model has finished, the noted calls run concurrently (``executor.py``). The call itself
-   is stored before its tool starts, and its result before the next turn, so an interrupted run
-   knows which calls may have had an effect. Such calls are never run a second time silently.
+3. When the model has finished, the noted calls run concurrently (``executor.py``). The journal
+   (``journal.py``) knows of a call before its tool starts, and of its result before the next turn.
+   So no call that may have had an effect runs a second time unnoticed.
 4. The items of the turn are added to the conversation, the next reply is prepared, and the loop
    continues with 2.
 
@@ -35,7 +35,13 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply, add_usage
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, ConnectorError, InvalidRequest, ToolError
+from antiphon.errors import (
+    CONTEXT_LENGTH_EXCEEDED,
+    ConnectorError,
+    InvalidRequest,
+    RunError,
+    ToolError,
+)
 from antiphon.inference.conversation import (
     Conversation,
     Options,
@@ -47,6 +53,7 @@ from antiphon.inference.conversation import (
 )
 from antiphon.runs.request.tool_selection import ToolSelection, discovered_tools, function_names
 from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, NewPrompt, Open, Progress
+from antiphon.stream.kinds import KINDS
 from antiphon.support.text import truncate_middle
 from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
 from antiphon.tools.citations import CitationReader
@@ -58,21 +65,30 @@ from .executor import (
     CallBudget,
     CallEnvironment,
     CheckAccess,
+    OnCalls,
     OnToolCall,
     ToolLimits,
     allow,
     ignore_call,
+    ignore_calls,
     output_budget,
     run_calls,
 )
+from .journal import CallJournal
 from .recovery import (
+    OnInterruption,
     conversation_with_found_tools,
     count_calls,
-    fail_open_items,
     finished_turn_usages,
     interrupted_in_tools,
+    recover_calls,
 )
-from .toolsets import citation_reader_factory, combine_toolsets, with_functions
+from .toolsets import (
+    citation_reader_factory,
+    combine_toolsets,
+    deduplicate_names,
+    with_functions,
+)
 from .turn import ToolCall, Turn, conversation_items
 
 __all__ = ["ToolLoop", "ToolLoopSpec"]
@@ -99,6 +115,9 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     ``include``: the request's ``include``. ``spent_approvals``: ids of approval requests whose call
     another response has already run. ``conversation_id``: id of the conversation that the response
     continues; empty if it continues nothing. ``check_access``: called before tools run.
+    ``journal``: records the calls of tools. ``on_interruption``: what happens to calls that may
+    have been done when the server was interrupted. ``on_calls``: called with the calls of each
+    turn.
     """
 
     conversation: Conversation
@@ -116,6 +135,9 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     tracer: Tracer = field(default_factory=Tracer)
     on_tool_call: OnToolCall = ignore_call
     check_access: CheckAccess = allow
+    journal: CallJournal = CallJournal()
+    on_interruption: OnInterruption = "tell"
+    on_calls: OnCalls = ignore_calls
 
 
 class ToolLoop(ReplyWrapper):
@@ -175,11 +197,15 @@ class ToolLoop(ReplyWrapper):
         """Continue an interrupted loop.
 
         If the model was writing, the turn continues after the tokens that were already written. If
-        tools were running, their calls are marked as failed and are not run again.
+        tools were running, the journal knows what became of their calls (``recovery.py``).
 
         The usage and the limits of turns, calls and output tokens include the part of the loop
         before the interruption. The time limit ``max_seconds`` starts again.
         """
+        if not (point.items or point.open_items or point.sampled_ids):
+            # Nothing was done. The loop begins, with the prompt of the earlier attempt.
+            self._turn_reply = self._turn_reply.resume(point)
+            return self
         self._resume_point = point
         self._turn_usages[:] = finished_turn_usages(point)
         self._budget.spend(count_calls(point))
@@ -206,6 +232,7 @@ class ToolLoop(ReplyWrapper):
                             yield out
                         if turn.is_over:
                             self._turn_reply.stop()
+                await self._spec.on_calls(turn.tool_calls)
                 calls = self._calls_to_run(turn)
                 async with aclosing(self._run_calls(calls)) as progress:
                     async for delta in progress:
@@ -366,8 +393,11 @@ class ToolLoop(ReplyWrapper):
         - The loop was interrupted while tools ran.
         """
         is_in_turn = point is not None and not interrupted_in_tools(point)
+        repeated: list[ToolCall] = []
         if point is not None and not is_in_turn:
-            yield self._fail_open_items(point)
+            async with aclosing(self._recover_calls(toolsets, point, repeated)) as recovering:
+                async for batch in recovering:
+                    yield batch
         context = replace(self._response_context(), items=self._conversation.items)
         toolsets = combine_toolsets(self._spec.tools, toolsets, context)
         rendered = self._options
@@ -375,12 +405,16 @@ class ToolLoop(ReplyWrapper):
         if point is not None and is_in_turn:
             await self._resume_turn(point, rendered)
             return
-        pending = [call for toolset in toolsets for call in toolset.pending_calls]
-        continued = [call for call in pending if call.call_id is not None]
-        calls = [
-            ToolCall.from_pending(call, self._spec.ids)
-            for call in (pending if point is None else continued)
+        begun = () if point is None else (*point.items, *point.open_items)
+        used = {item.approval_request_id for item in begun if isinstance(item, it.McpCall)}
+        pending = [
+            call
+            for toolset in toolsets
+            for call in toolset.pending_calls
+            if call.approval_request_id is None or call.approval_request_id not in used
         ]
+        continued = [call for call in pending if call.call_id is not None]
+        calls = [ToolCall.from_pending(call, self._spec.ids) for call in pending]
         for batch in filter(None, (call.all_deltas() for call in calls)):
             yield batch
         async with aclosing(self._run_calls(calls)) as progress:
@@ -388,14 +422,15 @@ class ToolLoop(ReplyWrapper):
                 yield (delta,)
         if any(call.awaits_client for call in calls):
             self._end_reason = "stop"
-            if deltas := _end_held(calls):
+            if deltas := _end_held([*repeated, *calls]):
                 yield deltas
         elif point is not None or calls or self._options != rendered:
             # If a call is continued, it is the call that ``tool_choice`` demanded.
-            is_first = point is None and not continued
-            prompt = await self._prepare_turn(partial(conversation_items, calls), is_first=is_first)
+            is_first = not continued and not any(KINDS[type(item)].counts_as_call for item in begun)
+            new_items = partial(conversation_items, [*repeated, *calls])
+            prompt = await self._prepare_turn(new_items, is_first=is_first)
             self._end_reason = "length" if prompt is None else None
-            if deltas := (*_end_held(calls), *(prompt or ())):
+            if deltas := (*_end_held([*repeated, *calls]), *(prompt or ())):
                 yield deltas
 
     async def _resume_turn(self, point: ResumePoint, rendered: Options) -> None:
@@ -421,13 +456,34 @@ class ToolLoop(ReplyWrapper):
                 self._options, self._spec.tools, toolsets, self._conversation.items
             )
 
-    def _fail_open_items(self, point: ResumePoint) -> tuple[Delta, ...]:
-        """Mark the calls that were running at the interruption as failed. Add their items to the
-        conversation, and return the deltas that close the items."""
-        deltas, items = fail_open_items(point)
-        items = (*self._conversation.items, *items)
+    async def _recover_calls(
+        self, toolsets: Sequence[Toolset], point: ResumePoint, repeated: list[ToolCall]
+    ) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Close the items that were open at the interruption, or run their calls again. Yields the
+        deltas. The calls of the model that ran again are appended to ``repeated``. The items of all
+        other calls are added to the conversation."""
+        unique = deduplicate_names(toolsets, self._spec.tools.visible_tools)
+        functions = self._functions | _by_name(
+            function for toolset in unique for function in toolset.functions
+        )
+        recovery = await recover_calls(
+            point, self._spec.journal, functions, self._spec.on_interruption
+        )
+        if recovery.deltas:
+            yield recovery.deltas
+        if recovery.unknown and self._spec.on_interruption == "fail":
+            raise RunError(
+                f"The server was interrupted while {recovery.unknown[0]!r} ran. It may or may not"
+                " have been done."
+            )
+        async with aclosing(self._run_calls(recovery.calls)) as progress:
+            async for delta in progress:
+                yield (delta,)
+        of_programs = [call for call in recovery.calls if isinstance(call.caller, it.ProgramCaller)]
+        repeated += [call for call in recovery.calls if call not in of_programs]
+        nested_items = (item for call in of_programs for item in call.result_items)
+        items = (*self._conversation.items, *recovery.items, *nested_items)
         self._conversation = replace(self._conversation, items=items)
-        return deltas
 
     # --- the next prompt -------------------------------------------------------------------------
 
@@ -564,6 +620,8 @@ class ToolLoop(ReplyWrapper):
             tracer=spec.tracer,
             on_tool_call=spec.on_tool_call,
             check_access=spec.check_access,
+            journal=spec.journal,
+            on_calls=spec.on_calls,
             trace=spec.options.trace,
         )
 

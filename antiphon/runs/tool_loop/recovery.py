@@ -1,32 +1,66 @@
-"""Recovers the tool calls of an interrupted response.
+"""Recovers the tool calls of an interrupted response, with the journal.
 
-Calls that were running at the interruption are marked as failed. They are not run again.
+A call that was done keeps its result. A call that may run again is run again: it only reads, its
+tool is idempotent, or the request says so. Every other call that may have been done is reported as
+unknown, to the client and to the model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.inference.conversation import (
     Conversation,
     ResumePoint,
+    ToolName,
     caller_program_id,
     open_programs,
 )
-from antiphon.stream.deltas import Close, Delta
+from antiphon.stream.deltas import Close, Delta, Open
 from antiphon.stream.kinds import KINDS, error_fields
+from antiphon.tools.base import ToolFunction
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 
+from .journal import CallJournal, JournaledCall
+from .turn import ToolCall
+
 __all__ = [
+    "OnInterruption",
+    "Recovery",
     "conversation_with_found_tools",
     "count_calls",
-    "fail_open_items",
     "finished_turn_usages",
     "interrupted_in_tools",
+    "recover_calls",
 ]
 
-_INTERRUPTED = "The server was interrupted while this ran. It may or may not have been done."
+#: What happens to a call that may have been done when the server was interrupted, and that must not
+#: run twice. ``tell``: it is reported as unknown. ``fail``: the response fails, too. ``retry``: it
+#: runs again.
+OnInterruption = Literal["tell", "fail", "retry"]
+
+_UNKNOWN = "unknown: The server was interrupted while this ran. It may or may not have been done."
+_NOT_STARTED = "The server was interrupted before this began. It was not done."
+
+
+class Recovery(Struct, frozen=True, kw_only=True):
+    """What becomes of the items that were open when a response was interrupted.
+
+    - ``deltas``: the deltas that close the items of calls that do not run again.
+    - ``items``: these items in their final state, for the conversation.
+    - ``calls``: the calls that run again.
+    - ``unknown``: the names of calls that may or may not have been done.
+    """
+
+    deltas: tuple[Delta, ...] = ()
+    items: tuple[it.Item, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 def count_calls(point: ResumePoint) -> int:
@@ -67,16 +101,145 @@ def interrupted_in_tools(point: ResumePoint) -> bool:
     return bool(open_programs(point.items))
 
 
-def fail_open_items(point: ResumePoint) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
-    """Return the deltas that close the open items as failed. Also return these items in their final
-    state, for the conversation."""
-    deltas: list[Delta] = []
-    items: list[it.Item] = []
+async def recover_calls(
+    point: ResumePoint,
+    journal: CallJournal,
+    functions: Mapping[ToolName, ToolFunction],
+    on_interruption: OnInterruption,
+) -> Recovery:
+    """Decide what becomes of the open items of an interrupted response. ``functions``: the
+    functions of the server-side tools, by name."""
+    unanswered = _unanswered_calls(point)
+    keys = {item.id: _key(item, point) for item in (*unanswered, *point.open_items)}
+    known = await journal.recover([key for key in dict.fromkeys(keys.values()) if key])
+    recovery = _Recoverer(point, functions, on_interruption)
     for item in point.open_items:
-        fields = error_fields(item, _INTERRUPTED)
+        recovery.recover_open(item, keys[item.id], known.get(keys[item.id]))
+    for item in unanswered:
+        if (call := known.get(keys[item.id])) is not None and call.intent is not None:
+            recovery.answer(item, call.items)
+    return Recovery(
+        deltas=tuple(recovery.deltas),
+        items=tuple(recovery.items),
+        calls=tuple(recovery.calls),
+        unknown=tuple(recovery.unknown),
+    )
+
+
+def _key(item: it.Item, point: ResumePoint) -> str:
+    """Return the key of a call in the journal: the id of its item. ``item``: the item of the call,
+    or of its output. The key is empty if the item is neither."""
+    kind = KINDS[type(item)]
+    if kind.answers is None:
+        return item.id if kind.runs_here or caller_program_id(item) is not None else ""
+    calls = (each for each in point.items if isinstance(each, kind.answers))
+    return next((each.id for each in calls if each.call_id == item.call_id), "")
+
+
+def _unanswered_calls(point: ResumePoint) -> list[it.Item]:
+    """Return the finished items of calls whose output is a separate item that does not exist yet.
+    Calls that the client runs are included."""
+    answered = {
+        item.call_id
+        for item in (*point.items, *point.open_items)
+        if KINDS[type(item)].answers is not None
+    }
+    return [
+        item
+        for item in point.items
+        if isinstance(item, it.ShellCall | it.ToolSearchCall) and item.call_id not in answered
+    ]
+
+
+class _Recoverer:
+    """Collects the parts of a ``Recovery``."""
+
+    def __init__(
+        self,
+        point: ResumePoint,
+        functions: Mapping[ToolName, ToolFunction],
+        on_interruption: OnInterruption,
+    ) -> None:
+        self._point = point
+        self._functions = functions
+        self._on_interruption = on_interruption
+        self.deltas: list[Delta] = []
+        self.items: list[it.Item] = []
+        self.calls: list[ToolCall] = []
+        self.unknown: list[str] = []
+
+    def recover_open(self, item: it.Item, key: str, call: JournaledCall | None) -> None:
+        """Close an open item, or run its call again."""
+        if not key:  # the model was writing it
+            self._fail(item, "")
+        elif call is None or call.intent is None:
+            self._fail(item, _NOT_STARTED)
+            self._answer_failed(item, _NOT_STARTED)
+        elif call.items is not None:
+            self._restore(item, call.items)
+        elif (repeated := self._repeated(item, key, call)) is not None:
+            self.calls.append(repeated)
+        else:
+            self.unknown.append(call.intent.name)
+            self._fail(item, _UNKNOWN)
+            self._answer_failed(item, _UNKNOWN)
+
+    def answer(self, item: it.Item, items: Sequence[it.Item] | None) -> None:
+        """Add the output of a call whose item is complete. ``items``: the items that the call has
+        left; None if its result is not known."""
+        if items is not None:
+            self._add(each for each in items if type(each) is not type(item))
+            return
+        self.unknown.append(item.type)
+        self._answer_failed(item, _UNKNOWN)
+
+    def _repeated(self, item: it.Item, key: str, call: JournaledCall) -> ToolCall | None:
+        """Return the call to run again. Returns None if it must not run again, or if its tool no
+        longer exists."""
+        intent = call.intent
+        assert intent is not None
+        function = self._functions.get((intent.name, intent.namespace))
+        if function is None or function.handler is None:
+            return None
+        if function.effects == "any" and self._on_interruption != "retry":
+            return None
+        return ToolCall.resume(function, intent, item, key)
+
+    def _fail(self, item: it.Item, message: str) -> None:
         status = "failed" if KINDS[type(item)].can_fail else "incomplete"
-        deltas.append(Close(fields, item.id, status))
+        self._close(item, error_fields(item, message) if message else {}, status)
+
+    def _restore(self, item: it.Item, items: Sequence[it.Item]) -> None:
+        """Give an open item the result of its call. ``items``: the items that the call has left."""
+        final = next((each for each in items if type(each) is type(item)), item)
+        fields = {
+            name: value
+            for name in item.__struct_fields__
+            if name not in ("id", "status")
+            and (value := getattr(final, name)) != getattr(item, name)
+        }
+        self._close(item, fields, getattr(final, "status", "completed"))
+        if KINDS[type(item)].answers is None:
+            self._add(each for each in items if type(each) is not type(item))
+
+    def _answer_failed(self, item: it.Item, message: str) -> None:
+        """Add an output with an error, if the output of this call is a separate item."""
+        if isinstance(item, it.ShellCall):
+            output = it.ShellCallOutput(call_id=item.call_id, output=(), status="incomplete")
+            self._add([replace(output, **error_fields(output, message))])
+        elif isinstance(item, it.ToolSearchCall):
+            self._add([it.ToolSearchOutput(call_id=item.call_id, tools=(), status="incomplete")])
+
+    def _close(self, item: it.Item, fields: Mapping[str, object], status: str) -> None:
+        self.deltas.append(Close(fields, item.id, status))
         if "status" in item.__struct_fields__:
             fields = {**fields, "status": status}
-        items.append(replace(item, **fields))
-    return tuple(deltas), tuple(items)
+        self.items.append(replace(item, **fields))
+
+    def _add(self, items: Iterable[it.Item]) -> None:
+        """Add complete items to the output."""
+        for item in items:
+            key = f"recovered {len(self.deltas)}"
+            status = getattr(item, "status", "completed")
+            self.deltas += (Open(item, key), Close({}, key, status))
+            self.items.append(item)

@@ -34,6 +34,7 @@ __all__ = [
     "citation_reader_factory",
     "combine_toolsets",
     "declared_toolsets",
+    "deduplicate_names",
     "with_functions",
 ]
 
@@ -99,7 +100,7 @@ def combine_toolsets(
     function, the function is added to the toolset of the tool that runs programs. If the model may
     not call a function directly, the function is removed from the toolset of its own tool.
     """
-    unique = _deduplicate_names(toolsets, tools.visible_tools)
+    unique = deduplicate_names(toolsets, tools.visible_tools)
     return _assign_program_functions(
         tools.server_tools, unique, tools.program_functions or (), response
     )
@@ -135,7 +136,7 @@ def citation_reader_factory(toolsets: Sequence[Toolset]) -> Callable[[], Citatio
 # --- names and callers ---------------------------------------------------------------------------
 
 
-def _deduplicate_names(
+def deduplicate_names(
     toolsets: Sequence[Toolset], visible_tools: Sequence[tl.Tool]
 ) -> list[Toolset]:
     """Rename functions whose name is already used, either by the client's tools (``visible_tools``)

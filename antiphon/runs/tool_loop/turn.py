@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from antiphon.support.text import truncate_middle
 from antiphon.tools.base import (
     ArgumentObserver,
     CallContext,
+    FollowUpItem,
     PendingCall,
     ToolFunction,
     ToolProgress,
@@ -30,7 +32,9 @@ from antiphon.tools.citations import CitationReader
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-__all__ = ["ToolCall", "Turn", "conversation_items"]
+from .journal import CallIntent
+
+__all__ = ["ToolCall", "Turn", "conversation_items", "new_item_id"]
 
 #: Calls that the client runs, unless they belong to a server-side tool. They end the response.
 _CLIENT_CALLS = (it.FunctionCall, it.CustomToolCall)
@@ -43,6 +47,8 @@ class ToolCall:
     - ``is_ignored``: whether the call is neither run nor shown to the client.
     - ``rejection``: the text that tells the model why an ignored call is not run. If an ignored
       call has no rejection, it was ignored because the limit of calls was reached.
+    - ``item_id``: the id of the call's item, by which the journal and the tool know the call. An
+      ignored call has no item.
     - ``caller``: who made the call (the model or a program), for the item types that show the
       caller. The model does not see calls that a program made.
     """
@@ -53,6 +59,7 @@ class ToolCall:
         model_item: it.Item,
         call_id: str,
         *,
+        item_id: str = "",
         is_ignored: bool = False,
         rejection: str = "",
         caller: it.Caller | None = None,
@@ -60,10 +67,15 @@ class ToolCall:
         self.function = function
         #: The key of the item to which the next deltas of the call belong.
         self.key = self.call_id = call_id
+        self.item_id = item_id
         self.is_ignored = is_ignored
         self.caller = caller
         #: Whether the conversation already contains the call.
         self.is_in_conversation = False
+        #: Whether the arguments are complete.
+        self.is_complete = False
+        #: Whether the call runs again after an interruption.
+        self.is_repeated = False
         self.is_rejected = bool(rejection)
         self.result: ToolResult | None = (
             ToolResult(text=rejection, failed=True) if rejection else None
@@ -73,6 +85,8 @@ class ToolCall:
         self.is_held = False
         #: The separate item that contains the output.
         self.follow_up: it.Item | None = None
+        #: The fields with which the call's item was closed before the follow-up item was opened.
+        self._closed_fields: Mapping[str, Any] = {}
         self._observer = (
             function.argument_observer() if function.argument_observer is not None else None
         )
@@ -81,10 +95,16 @@ class ToolCall:
 
     @classmethod
     def create(
-        cls, function: ToolFunction, arguments: str, call_id: str, caller: it.Caller | None = None
+        cls,
+        function: ToolFunction,
+        arguments: str,
+        call_id: str,
+        *,
+        item_id: str,
+        caller: it.Caller | None = None,
     ) -> ToolCall:
         """Create a call that the model does not write in this turn: a call that the client has
-        approved, or a call that a program makes."""
+        approved, a call that a program makes, or a call that runs again."""
         tool = function.tool
         namespace = function.namespace or UNSET
         model_item: it.Item = (
@@ -92,7 +112,7 @@ class ToolCall:
             if isinstance(tool, tl.Custom)
             else it.FunctionCall(call_id=call_id, name=tool.name, arguments="", namespace=namespace)
         )
-        call = cls(function, model_item, call_id, caller=caller)
+        call = cls(function, model_item, call_id, item_id=item_id, caller=caller)
         call.add_text(arguments)
         return call
 
@@ -101,8 +121,36 @@ class ToolCall:
         """Create the ``ToolCall`` for a pending call. A pending call has to run before the model is
         called. For example, an MCP call is pending when the client has approved it. ``ids``:
         returns a new id with a prefix."""
-        call = cls.create(pending.function, pending.arguments, pending.call_id or ids("call"))
+        function = pending.function
+        call = cls.create(
+            function,
+            pending.arguments,
+            pending.call_id or ids("call"),
+            item_id=new_item_id(function, ids),
+        )
         call.is_in_conversation = pending.call_id is not None
+        return call
+
+    @classmethod
+    def resume(
+        cls, function: ToolFunction, intent: CallIntent, open_item: it.Item, item_id: str
+    ) -> ToolCall:
+        """Create a call that runs again, because it was interrupted. ``intent``: what it does.
+        ``open_item``: the call's item, or the item of its output, if this is a separate item.
+        ``item_id``: the id of the call's item."""
+        caller = open_item.caller
+        call = cls.create(
+            function,
+            intent.arguments,
+            intent.call_id,
+            item_id=item_id,
+            caller=None if caller is UNSET else caller,
+        )
+        call.key = open_item.id
+        call.is_repeated = True
+        if open_item.id != item_id:
+            call.follow_up = open_item
+            call.is_in_conversation = True
         return call
 
     # --- deltas ----------------------------------------------------------------------------------
@@ -129,6 +177,7 @@ class ToolCall:
         In all other cases, the deltas also close the item.
         """
         function = self.function
+        self.is_complete = True
         progress = self.argument_progress(lambda observer: observer.finish(self.arguments))
         if function.handler is not None and function.failed_output is None:
             return (*progress, Close())
@@ -169,11 +218,15 @@ class ToolCall:
         self.result = replace(self.result, text=text, fields=fields)
         return self.result
 
-    def start_follow_up(self, item: it.Item) -> Open:
-        """Open a follow-up item, which contains the output of the call. Later deltas of the call
-        belong to this item. Returns the delta that opens it."""
-        self.follow_up, self.key = self.with_caller(item), f"{self.key}+"
-        return Open(self.follow_up, self.key)
+    def start_follow_up(self, step: FollowUpItem) -> tuple[Delta, ...]:
+        """Close the call's item, and open the follow-up item, which contains the output of the
+        call. Later deltas of the call belong to this item. Returns these deltas."""
+        if self.follow_up is not None:  # the call runs again
+            return ()
+        closing = Close(step.fields, self.key)
+        self._closed_fields = step.fields
+        self.follow_up, self.key = self.with_caller(step.item), f"{self.key}+"
+        return closing, Open(self.follow_up, self.key)
 
     # --- items -----------------------------------------------------------------------------------
 
@@ -202,7 +255,7 @@ class ToolCall:
     @property
     def opening_item(self) -> it.Item:
         """The call's item with the values that it has when it is opened."""
-        item = self.function.initial_item
+        item = replace(self.function.initial_item, id=self.item_id)
         if "call_id" in item.__struct_fields__:
             item = replace(item, call_id=self.call_id)
         return self.with_caller(item)
@@ -215,8 +268,12 @@ class ToolCall:
         if result is None:
             return (replace(self.opening_item, **self.function.parse_fields(self.arguments)),)
         if self.follow_up is not None:
-            return (self.opening_item, replace(self.follow_up, **result.fields))
-        return (replace(self.opening_item, **result.fields, status=self.status), *result.items)
+            call = replace(self.opening_item, **self._closed_fields)
+            return (call, replace(self.follow_up, **result.fields))
+        call = replace(self.opening_item, **result.fields)
+        if "status" in call.__struct_fields__:
+            call = replace(call, status=self.status)
+        return (call, *result.items)
 
     @property
     def awaits_client(self) -> bool:
@@ -241,6 +298,12 @@ class ToolCall:
         is_custom = isinstance(self._model_item, it.CustomToolCall)
         kind = it.CustomToolCallOutput if is_custom else it.FunctionCallOutput
         return kind(call_id=self.call_id, output=text)
+
+
+def new_item_id(function: ToolFunction, ids: Callable[[str], str]) -> str:
+    """Return an id for the item of a call of this function. ``ids``: returns a new id with a
+    prefix."""
+    return ids(KINDS[type(function.initial_item)].prefix)
 
 
 async def _never_called(
@@ -370,10 +433,11 @@ class Turn:
     def calls(self) -> list[ToolCall]:
         """The calls that this server runs, and the ignored calls (see ``ToolCall.is_ignored``).
         Calls that the client runs are not included."""
-        return [call for call in self._tool_calls if call.function.handler is not None]
+        return [call for call in self.tool_calls if call.function.handler is not None]
 
     @property
-    def _tool_calls(self) -> list[ToolCall]:
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls of functions of server-side tools, including calls that the client runs."""
         return [item for item in self._items if isinstance(item, ToolCall)]
 
     def new_items(
@@ -384,7 +448,7 @@ class Turn:
         written = (
             item.call_item() if isinstance(item, ToolCall) else item.item() for item in self._items
         )
-        return (*written, *(item for call in self._tool_calls for item in output_items(call)))
+        return (*written, *(item for call in self.tool_calls for item in output_items(call)))
 
     def prompt_tokens(self, prompt: PromptTokens | None) -> PromptTokens | None:
         """Return ``prompt`` with the token ids sampled in this turn appended. Returns None if no
@@ -448,6 +512,7 @@ class Turn:
         """
         if isinstance(self._current, ToolCall):
             call = self._current
+            call.is_complete = not is_cut
             return call.argument_progress(
                 lambda observer: observer.abort() if is_cut else observer.finish(call.arguments)
             )
@@ -494,6 +559,7 @@ class Turn:
             function,
             item,
             self._ids("call"),
+            item_id="" if is_ignored else new_item_id(function, self._ids),
             is_ignored=is_ignored,
             rejection=rejection,
             caller=caller,

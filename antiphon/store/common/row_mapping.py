@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.store.files import BlobRef, StoredContent
+from antiphon.store.journal import JournalEntry
 from antiphon.store.records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
 from antiphon.store.search_terms import index_terms
 from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
@@ -49,6 +50,7 @@ __all__ = [
     "item_kind",
     "item_of",
     "items_of",
+    "journal_entry_of",
     "response_row",
     "skill_of",
     "skill_version_of",
@@ -179,6 +181,19 @@ def item_of(row: Row) -> Item:
     """Return the item in the column ``body``."""
     item: Item = _decode_item(row[0])
     return item
+
+
+def journal_entry_of(row: Row) -> JournalEntry:
+    """Return the entry of the journal in a row."""
+    key, response_id, attempt, intent, result, is_approval = row
+    return JournalEntry(
+        key=key,
+        response_id=response_id,
+        attempt=attempt,
+        intent=bytes(intent),
+        result=None if result is None else bytes(result),
+        is_approval=bool(is_approval),
+    )
 
 
 def container_of(row: Row) -> ContainerRecord:

@@ -452,17 +452,28 @@ SELECT body FROM conversation_items WHERE tenant = $1 AND id = $2 ORDER BY posit
 -- remove_item
 DELETE FROM conversation_items WHERE conversation = $1 AND id = $2 RETURNING position
 
--- claim_approval
-INSERT INTO approvals (tenant, id, response, claimed_at) VALUES ($1, $2, $3, $4)
-ON CONFLICT (tenant, id) DO UPDATE SET response = approvals.response
-WHERE approvals.response = excluded.response RETURNING true
+-- begin_entries
+INSERT INTO journal (tenant, key, response, attempt, intent, begun_at, run)
+SELECT $1, e.key, e.response, e.attempt, e.intent, $2, r.seq
+FROM unnest($3::text[], $4::text[], $5::text[], $6::bytea[], $7::bool[])
+AS e (key, response, attempt, intent, is_approval)
+LEFT JOIN LATERAL (
+    SELECT seq, ended_at FROM runs WHERE tenant = $1 AND id = e.response LIMIT 1
+) AS r ON NOT e.is_approval AND num_nulls(r.ended_at) = 1
+WHERE e.is_approval OR r.seq IS NOT NULL ORDER BY e.key
+ON CONFLICT (tenant, key) DO NOTHING
 
--- release_approval
-DELETE FROM approvals WHERE tenant = $1 AND id = $2 AND response = $3
+-- settle_entry
+UPDATE journal SET result = $4::bytea WHERE tenant = $1 AND key = $2
+AND (result IS NOT DISTINCT FROM $3::bytea OR result IS NOT DISTINCT FROM $4::bytea) RETURNING 1
+
+-- journal_entries
+SELECT key, response, attempt, intent, result, run IS NULL FROM journal
+WHERE tenant = $1 AND key = ANY ($2::text[])
 
 -- expire_approvals
-DELETE FROM approvals WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM approvals WHERE claimed_at < $1 LIMIT $2
+DELETE FROM journal WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM journal WHERE run IS NULL AND begun_at < $1 LIMIT $2
 ))
 RETURNING 1
 
@@ -1341,9 +1352,9 @@ DELETE FROM skills WHERE seq = ANY (ARRAY(
     SELECT seq FROM skills WHERE tenant = $1 LIMIT $2
 )) RETURNING 1
 
--- drop_tenant_approvals
-DELETE FROM approvals WHERE tenant = $1 AND id = ANY (ARRAY(
-    SELECT id FROM approvals WHERE tenant = $1 LIMIT $2
+-- drop_tenant_journal
+DELETE FROM journal WHERE tenant = $1 AND key = ANY (ARRAY(
+    SELECT key FROM journal WHERE tenant = $1 LIMIT $2
 )) RETURNING 1
 
 -- drop_tenant_locks

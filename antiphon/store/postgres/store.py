@@ -56,6 +56,7 @@ from .bus.connection import BusConnection
 from .bus.redis_session import redis_connector
 from .containers import PostgresContainers
 from .files import PostgresFiles
+from .journal import PostgresJournal
 from .large_responses import LargeResponses, encode_reference, put_contents, read_contents
 from .pool import ConnectionPool, Transaction, index_key
 from .rates import PostgresRates
@@ -96,6 +97,7 @@ class PostgresStore(Store):
         self.skills = PostgresSkills(pool)
         self.vectors = PostgresVectorIndex(pool, pgvector)
         self.values = PostgresValues(pool)
+        self.journal = PostgresJournal(pool)
         self.keys = KeyStore(self.values)
         self.audit = PostgresAudit(pool)
         self.rates = PostgresRates(pool)
@@ -340,16 +342,6 @@ class PostgresStore(Store):
         async with self._pool.transaction() as transaction:
             row = await transaction.value("conversation_row", tenant, index_key(conversation_id))
             return bool(row and await transaction.rows("remove_item", row, index_key(item_id)))
-
-    async def claim_approval(
-        self, tenant: str, approval_id: str, response_id: str, now: int
-    ) -> bool:
-        row = (tenant, index_key(approval_id), index_key(response_id), now)
-        return bool(await self._pool.rows("claim_approval", *row))
-
-    async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
-        row = (tenant, index_key(approval_id), index_key(response_id))
-        await self._pool.rows("release_approval", *row)
 
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
         self._large.use(blobs, min_bytes)

@@ -227,16 +227,26 @@ SELECT body FROM conversation_items WHERE tenant = ? AND id = ? ORDER BY positio
 -- remove_item
 DELETE FROM conversation_items WHERE id = ? AND conversation = ?
 
--- claim_approval
-INSERT INTO approvals (tenant, id, response, claimed_at) VALUES (?, ?, ?, ?)
-ON CONFLICT (tenant, id) DO UPDATE SET response = response WHERE response = excluded.response
+-- begin_call_entry
+INSERT INTO journal (tenant, key, response, attempt, intent, begun_at, run)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, seq FROM runs
+WHERE tenant = ?1 AND id = ?3 AND ended_at IS NULL
+ON CONFLICT (tenant, key) DO NOTHING
 
--- release_approval
-DELETE FROM approvals WHERE tenant = ? AND id = ? AND response = ?
+-- begin_approval_entry
+INSERT INTO journal (tenant, key, response, attempt, intent, begun_at)
+VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, key) DO NOTHING
+
+-- settle_entry
+UPDATE journal SET result = ?4 WHERE tenant = ?1 AND key = ?2 AND (result IS ?3 OR result IS ?4)
+
+-- journal_entry
+SELECT key, response, attempt, intent, result, run IS NULL FROM journal
+WHERE tenant = ? AND key = ?
 
 -- expire_approvals
-DELETE FROM approvals WHERE (tenant, id) IN (
-    SELECT tenant, id FROM approvals WHERE claimed_at < ? LIMIT ?
+DELETE FROM journal WHERE rowid IN (
+    SELECT rowid FROM journal WHERE run IS NULL AND begun_at < ? LIMIT ?
 )
 
 -- begin_run
@@ -767,10 +777,8 @@ DELETE FROM skills WHERE seq IN (SELECT seq FROM skills WHERE tenant = ?1 LIMIT 
 -- drop_tenant_containers
 DELETE FROM containers WHERE seq IN (SELECT seq FROM containers WHERE tenant = ?1 LIMIT ?2)
 
--- drop_tenant_approvals
-DELETE FROM approvals WHERE (tenant, id) IN (
-    SELECT tenant, id FROM approvals WHERE tenant = ?1 LIMIT ?2
-)
+-- drop_tenant_journal
+DELETE FROM journal WHERE rowid IN (SELECT rowid FROM journal WHERE tenant = ?1 LIMIT ?2)
 
 -- drop_tenant_usage_rows
 DELETE FROM usage_rows WHERE (start, id) IN (

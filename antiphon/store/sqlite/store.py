@@ -53,6 +53,7 @@ from .audit import SqliteAudit
 from .containers import SqliteContainers
 from .database import Database
 from .files import SqliteFiles
+from .journal import SqliteJournal
 from .rates import SqliteRates
 from .runs import SqliteRuns
 from .skills import SqliteSkills
@@ -90,6 +91,7 @@ class SqliteStore(Store):
         self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)
         self.values = SqliteValues(database)
+        self.journal = SqliteJournal(database)
         self.keys = KeyStore(self.values)
         self.audit = SqliteAudit(database)
         self.usage_log = SqliteUsage(database)
@@ -319,18 +321,6 @@ class SqliteStore(Store):
             return connection.execute(self._queries["remove_item"], (item_id, row)).rowcount > 0
 
         return await self._database.write(work)
-
-    async def claim_approval(
-        self, tenant: str, approval_id: str, response_id: str, now: int
-    ) -> bool:
-        query, row = self._queries["claim_approval"], (tenant, approval_id, response_id, now)
-        return await self._database.write(
-            lambda connection: connection.execute(query, row).rowcount > 0
-        )
-
-    async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
-        query, row = self._queries["release_approval"], (tenant, approval_id, response_id)
-        await self._database.write(lambda connection: connection.execute(query, row).rowcount)
 
     async def close(self) -> None:
         await self.runs.close()

@@ -268,6 +268,10 @@ class MemoryRuns(RunStore):
         queued = sum(run.owner is None for run in active)
         return queued, len(active) - queued
 
+    def has_run(self, key: _Key) -> bool:
+        """Return whether the response has a run, ended or not."""
+        return key in self.rows
+
     def is_running(self, key: _Key) -> bool:
         """Return whether the response has an unended run."""
         run = self.rows.get(key)

@@ -37,6 +37,7 @@ from antiphon.wire.response_list import ResponseSummary, summarize
 
 from .audit import MemoryAudit
 from .files import MemoryFiles
+from .journal import MemoryJournal
 from .runs import MemoryRuns
 from .usage import MemoryUsage
 from .values import MemoryValues
@@ -109,8 +110,6 @@ class MemoryStore(Store):
         self._children: dict[_Key, set[_Key]] = {}
         self._holders: dict[_Key, set[_Key]] = {}
         self.conversations: dict[_Key, _ConversationRow] = {}
-        #: By tenant and approval: the response that claimed it, and the time of the claim.
-        self._approvals: dict[_Key, tuple[str, int]] = {}
         self._order = 0
         self._closed = False
         self.values = MemoryValues(self._check)
@@ -121,6 +120,7 @@ class MemoryStore(Store):
         self.audit = MemoryAudit(self._check)
         self.usage_log = MemoryUsage(self._check)
         self.runs = MemoryRuns(self._save, self._check)
+        self.journal = MemoryJournal(self._check, self.runs.is_running)
         self.vectors = MemoryVectorIndex(self._check)
         self.files = MemoryFiles(self._check, on_deleted=self.vectors.forget_file)
 
@@ -227,11 +227,10 @@ class MemoryStore(Store):
         for key in [key for key in self.rows if key[0] == tenant]:
             self._unlink(key, self.rows.pop(key))
             total += 1
-        for rows in (self.conversations, self._approvals):
-            total += _drop_tenant(rows, tenant)
+        total += _drop_tenant(self.conversations, tenant)
         total += sum(
             part.delete_tenant(tenant)
-            for part in (self.vectors, self.files, self.values, self.usage_log)
+            for part in (self.vectors, self.files, self.values, self.usage_log, self.journal)
         )
         for container in await self.containers.list(tenant):
             total += await self.containers.delete(tenant, container.resource.id)
@@ -283,12 +282,9 @@ class MemoryStore(Store):
         self.usage_log.sweep(now, retention.max_usage_age_s)
         if retention.max_audit_age_s is not None:
             self.audit.expire(now - retention.max_audit_age_s)
-        if retention.max_age_s is not None:
-            before = now - retention.max_age_s
-            self._approvals = {
-                key: claim for key, claim in self._approvals.items() if claim[1] >= before
-            }
         self.runs.expire(int(now - log_age_s) if log_age_s is not None else None, now)
+        max_age_s = retention.max_age_s
+        self.journal.expire(None if max_age_s is None else now - max_age_s, self.runs.has_run)
         lapsed = [
             key
             for key, row in self.rows.items()
@@ -386,18 +382,6 @@ class MemoryStore(Store):
         return (
             conversation_row is not None and conversation_row.items.pop(item_id, None) is not None
         )
-
-    async def claim_approval(
-        self, tenant: str, approval_id: str, response_id: str, now: int
-    ) -> bool:
-        self._check()
-        holder, _ = self._approvals.setdefault((tenant, approval_id), (response_id, now))
-        return holder == response_id
-
-    async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
-        self._check()
-        if self._approvals.get((tenant, approval_id), ("", 0))[0] == response_id:
-            del self._approvals[tenant, approval_id]
 
     async def close(self) -> None:
         self._closed = True

@@ -100,7 +100,10 @@ class FileSearchProvider:
         self, tool: tl.FileSearch, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         function = ToolFunction(
-            tool=_FUNCTION, initial_item=FileSearchCall(queries=()), parse_fields=_call_fields
+            tool=_FUNCTION,
+            initial_item=FileSearchCall(queries=()),
+            parse_fields=_call_fields,
+            effects="none",
         )
         return (function,)
 

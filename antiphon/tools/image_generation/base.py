@@ -89,13 +89,15 @@ class ImageTask(Struct, frozen=True, kw_only=True):
     ``images``, it must use them too.
 
     ``mask`` is a PNG with the size of the first image. The generator changes only the areas of this
-    image where the mask is transparent.
+    image where the mask is transparent. ``idempotency_key`` identifies the task. If the same task
+    runs again after an interruption, the key is the same.
     """
 
     prompt: str
     request: ImageRequest
     images: tuple[Image, ...] = ()
     mask: Image | None = None
+    idempotency_key: str = ""
 
 
 class PartialImage(Struct, frozen=True):

@@ -148,7 +148,10 @@ class ImagesApi:
         else:
             kind, body = "application/json", msgspec.json.encode(fields)
         url = f"{self._upstream.versioned_url}/images/{route}"
-        response_stream = self._upstream.stream(url, body, {"content-type": kind})
+        headers = {"content-type": kind}
+        if task.idempotency_key:
+            headers["idempotency-key"] = task.idempotency_key
+        response_stream = self._upstream.stream(url, body, headers)
         async with aclosing(response_stream) as batches:
             async for payloads in batches:
                 for payload in payloads:

@@ -196,6 +196,7 @@ class _ImageSession:
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         """Run one tool call of the model. This is the handler of the tool."""
         task = await self._build_task(parse_arguments(arguments))
+        task = replace(task, idempotency_key=context.idempotency_key)
         generated: GeneratedImage | None = None
         try:
             async with (

@@ -176,6 +176,7 @@ def _search_function(tool: ListedTool) -> ToolFunction | None:
         tool=to_function(tool),
         initial_item=WebSearchCall(action=_action(tool, {})),
         parse_fields=lambda written: {"action": _action(tool, _lenient(written))},
+        effects="none",
         namespace="browser",
     )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from msgspec import UNSET, to_builtins
@@ -44,6 +44,7 @@ from .request import (
     check_label,
     listed_tools,
     parse_tool_rules,
+    server_identity,
     to_function,
 )
 from .results import McpFailure, result_text, tool_error
@@ -51,9 +52,12 @@ from .sessions import SessionKey, SessionPool
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp_types import CallToolResult
+    from mcp_types import CallToolResult, RequestParamsMeta
 
-__all__ = ["McpProvider", "fetch_tools"]
+__all__ = ["IDEMPOTENCY_KEY", "McpProvider", "fetch_tools"]
+
+#: The name in ``_meta`` under which an MCP server gets the idempotency key of a call.
+IDEMPOTENCY_KEY = "io.antiphon/idempotency-key"
 
 _MAX_PAGES = 100
 _MAX_TOOLS = 1_000
@@ -199,14 +203,13 @@ class McpProvider:
         does not allow are left out."""
         rules = parse_tool_rules(tool)
         return tuple(
-            self._tool_function(tool.server_label, session, each, rules)
-            for each in tools
-            if rules.allows(each)
+            self._tool_function(tool, session, each, rules) for each in tools if rules.allows(each)
         )
 
     def _tool_function(
-        self, label: str, session: SessionKey, tool: ListedTool, rules: ToolRules
+        self, server: Mcp, session: SessionKey, tool: ListedTool, rules: ToolRules
     ) -> ToolFunction:
+        label = server.server_label
         if rules.needs_approval(tool):
             return ToolFunction(
                 tool=to_function(tool),
@@ -214,6 +217,7 @@ class McpProvider:
                     server_label=label, name=tool.name, arguments=""
                 ),
                 parse_fields=lambda arguments: {"arguments": arguments},
+                server=server_identity(server),
                 namespace=label,
             )
         return self._calling_function(label, session, tool)
@@ -232,6 +236,7 @@ class McpProvider:
             ),
             handler=self._call_handler(session, tool.name),
             streams_text=True,
+            effects=tool.effects,
             namespace=label,
         )
 
@@ -266,7 +271,8 @@ class McpProvider:
                 return
 
             async def call_tool(client: Client) -> CallToolResult:
-                return await client.call_tool(name, parsed_arguments)
+                meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: context.idempotency_key})
+                return await client.call_tool(name, parsed_arguments, meta=meta)
 
             try:
                 result = await self.pool.call(session, call_tool)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -24,6 +24,7 @@ __all__ = [
     "check_label",
     "listed_tools",
     "parse_tool_rules",
+    "server_identity",
     "to_function",
 ]
 
@@ -45,8 +46,17 @@ class ListedTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_read_only(self) -> bool:
-        annotations = self.annotations
-        return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
+        return self._hints("readOnlyHint")
+
+    @property
+    def effects(self) -> Literal["none", "idempotent", "any"]:
+        """What a call changes, according to the MCP server (see ``ToolFunction.effects``)."""
+        if self.is_read_only:
+            return "none"
+        return "idempotent" if self._hints("idempotentHint") else "any"
+
+    def _hints(self, name: str) -> bool:
+        return isinstance(self.annotations, Mapping) and self.annotations.get(name) is True
 
 
 Rule = Callable[[ListedTool], bool]
@@ -61,6 +71,15 @@ class ToolRules(Struct, frozen=True, kw_only=True):
 
     allows: Rule
     needs_approval: Rule
+
+
+def server_identity(tool: Mcp) -> str:
+    """Return what the request says about which MCP server it means: a URL, a connector id or, for a
+    server that the operator has configured, its label."""
+    for name in (tool.server_url, tool.connector_id):
+        if isinstance(name, str):
+            return name
+    return tool.server_label
 
 
 def check_label(label: str, path: str) -> None:

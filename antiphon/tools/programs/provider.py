@@ -148,6 +148,7 @@ class ProgramProvider:
                 "fingerprint": self._fingerprint(code, started_ms, response.tenant),
             },
             failed_output=_failed_output,
+            effects="idempotent",  # it gets the results of its earlier calls
         )
         continued_calls = tuple(
             PendingCall(

@@ -151,6 +151,7 @@ def _tool_function(name: str, tool: tl.AnyWebSearch) -> ToolFunction:
         tool=_function(name, describe_location(tool)),
         initial_item=WebSearchCall(action=dict(_INITIAL_ACTIONS[name])),
         parse_fields=partial(_call_fields, name),
+        effects="none",
         namespace=_NAMESPACE,
     )
 

@@ -13,6 +13,7 @@ import asyncpg
 from antiphon.store.base import Store
 from antiphon.store.containers import ContainerRecord
 from antiphon.store.files import FileQuery
+from antiphon.store.journal import JournalEntry
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import (
@@ -79,8 +80,9 @@ async def use_responses(store: Store, n: int) -> None:
     await store.usage("t")
     await store.save("t", make_response(f"deleted_{name}"))
     assert await store.delete("t", f"resp_deleted_{name}")
-    assert await store.claim_approval("t", f"mcpr_{name}", f"resp_{name}", 1)
-    await store.release_approval("t", f"mcpr_{name}", f"resp_{name}")
+    entry = JournalEntry(key=f"mcpr_{name}", response_id=f"resp_{name}", is_approval=True)
+    assert await store.journal.begin("t", [entry], 1) == (entry,)
+    assert await store.journal.settle("t", entry.key, None, b"x")
 
 
 async def use_conversations(store: Store, n: int) -> None:

@@ -52,6 +52,7 @@ class RecordedRequest(Struct):
     fields: dict[str, Any]
     files: list[tuple[str, str, str, bytes]]
     key: str | None
+    idempotency_key: str | None = None
 
 
 class FakeImagesApi(Struct):
@@ -138,15 +139,16 @@ def _encode_image(recorded: RecordedRequest) -> str:
 
 async def _record(request: web.Request) -> RecordedRequest:
     route, key = request.path.rpartition("/")[2], request.headers.get("authorization")
+    idempotency_key = request.headers.get("idempotency-key")
     if request.content_type == "application/json":
-        return RecordedRequest(route, await request.json(), [], key)
+        return RecordedRequest(route, await request.json(), [], key, idempotency_key)
     fields, files = {}, []
     for name, value in (await request.post()).items():
         if isinstance(value, web.FileField):
             files.append((name, value.filename, value.content_type, value.file.read()))
         else:
             fields[name] = value
-    return RecordedRequest(route, fields, files, key)
+    return RecordedRequest(route, fields, files, key, idempotency_key)
 
 
 @asynccontextmanager

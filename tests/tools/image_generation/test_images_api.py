@@ -82,6 +82,14 @@ async def test_provider_meets_the_tool_contract() -> None:
         )
 
 
+async def test_upstream_gets_the_idempotency_key() -> None:
+    async with serve_images_api() as api, open_images_api(api) as generator:
+        await generate(generator, idempotency_key="ig_1")
+        await generate(generator)
+        first, second = api.requests
+    assert (first.idempotency_key, second.idempotency_key) == ("ig_1", None)
+
+
 async def test_generation_request_is_json() -> None:
     request = ImageRequest(
         model="m",

@@ -53,6 +53,12 @@ def delete(name: str) -> str:
 
 
 @toys.tool()
+def key(context: Context) -> str:  # type: ignore[type-arg]
+    """The idempotency key of the call."""
+    return str((context.request_context.meta or {}).get("io.antiphon/idempotency-key"))
+
+
+@toys.tool()
 def fail() -> str:
     """Fail."""
     raise ToolError("the toy is broken")

@@ -57,7 +57,11 @@ async def call_tool(
     handler = next(function.handler for function in toolset.functions if function.tool.name == name)
     assert handler is not None
     context = CallContext(
-        tenant=tenant, response_id="resp_1", call_id="call_1", max_result_bytes=10_000
+        tenant=tenant,
+        response_id="resp_1",
+        call_id="call_1",
+        idempotency_key="mcp_1",
+        max_result_bytes=10_000,
     )
     async with aclosing(handler(arguments, context)) as steps:
         events = [step async for step in steps]
@@ -419,6 +423,30 @@ async def test_require_approval_decides_which_functions_need_approval(
         for function in toolset.functions:
             kind = it.McpApprovalRequest if function.handler is None else it.McpCall
             assert isinstance(function.initial_item, kind)
+
+
+async def test_server_gets_the_idempotency_key(provider: McpProvider, toys: Toys) -> None:
+    async with provider.open(tool(toys.url, allowed_tools=["key"]), response_context()) as toolset:
+        assert (await call_tool(toolset, "key")).text == "mcp_1"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "effects"),
+    [
+        ({"readOnlyHint": True}, "none"),
+        ({"idempotentHint": True}, "idempotent"),
+        ({"idempotentHint": "yes"}, "any"),
+        (None, "any"),
+    ],
+)
+async def test_annotations_tell_what_a_call_changes(
+    provider: McpProvider, toys: Toys, annotations: Any, effects: str
+) -> None:
+    listed = it.McpListTools(
+        server_label="toys", tools=({"name": "add", "annotations": annotations},)
+    )
+    async with provider.open(tool(toys.url), response_context(listed)) as toolset:
+        assert [function.effects for function in toolset.functions] == [effects]
 
 
 async def test_approved_call_runs_once(provider: McpProvider, toys: Toys) -> None:

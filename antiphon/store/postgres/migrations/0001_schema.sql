@@ -231,15 +231,21 @@ CREATE TABLE webhooks (
 );
 CREATE INDEX webhooks_by_time ON webhooks (due_at);
 
--- The claims of MCP approvals: for each approval, the response that runs the approved tool call.
-CREATE TABLE approvals (
+-- The journal of server-side tool calls. run: the run that the call belongs to. NULL: the entry is
+-- about an approval.
+CREATE TABLE journal (
     tenant TEXT NOT NULL,
-    id TEXT NOT NULL,
+    key TEXT NOT NULL,
     response TEXT NOT NULL,
-    claimed_at BIGINT NOT NULL,
-    PRIMARY KEY (tenant, id)
+    attempt TEXT NOT NULL,
+    intent BYTEA NOT NULL,
+    result BYTEA,
+    begun_at BIGINT NOT NULL,
+    run BIGINT REFERENCES runs (seq) ON DELETE CASCADE,
+    PRIMARY KEY (tenant, key)
 );
-CREATE INDEX approvals_by_time ON approvals (claimed_at);
+CREATE INDEX journal_by_run ON journal (run) WHERE run IS NOT NULL;
+CREATE INDEX journal_approvals ON journal (begun_at) WHERE run IS NULL;
 
 -- Through these tables, the processes exchange the request counts of clients with rate limits. The
 -- tables are unlogged, so they may be empty after a crash of the database.

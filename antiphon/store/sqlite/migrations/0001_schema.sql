@@ -150,15 +150,21 @@ CREATE TABLE webhooks (
 );
 CREATE INDEX webhooks_by_time ON webhooks (due_at);
 
--- The claims of MCP approvals: for each approval, the response that runs the approved tool call.
-CREATE TABLE approvals (
+-- The journal of server-side tool calls. run: the run that the call belongs to. NULL: the entry is
+-- about an approval.
+CREATE TABLE journal (
     tenant TEXT NOT NULL,
-    id TEXT NOT NULL,
+    key TEXT NOT NULL,
     response TEXT NOT NULL,
-    claimed_at INTEGER NOT NULL,
-    PRIMARY KEY (tenant, id)
-) WITHOUT ROWID;
-CREATE INDEX approvals_by_time ON approvals (claimed_at);
+    attempt TEXT NOT NULL,
+    intent BLOB NOT NULL,
+    result BLOB,
+    begun_at INTEGER NOT NULL,
+    run INTEGER REFERENCES runs (seq) ON DELETE CASCADE,
+    PRIMARY KEY (tenant, key)
+);
+CREATE INDEX journal_by_run ON journal (run) WHERE run IS NOT NULL;
+CREATE INDEX journal_approvals ON journal (begun_at) WHERE run IS NULL;
 
 -- The state of the processes that use the database. All times are seconds of the machine's monotonic
 -- clock. A server deletes the records of earlier processes when it starts.

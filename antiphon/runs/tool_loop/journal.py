@@ -1,0 +1,136 @@
+"""The journal of the tool calls of one response, so that no call runs twice unnoticed.
+
+Theory. Before a call starts, its intent is stored. Its key is the id of the call's item, which the
+tool gets as the idempotency key. When the call has ended, the items that it left are stored as its
+result. A process that takes over the run begins the entries of all calls whose items are still
+open. There are three cases:
+
+- The entry is new. The call has not started. It never will, because a process that begins an entry
+  runs the call only if the entry is its own.
+- The entry has a result, with which the call's items are closed.
+- The entry has no result. The call may have been done.
+
+A foreground run ends with its process, so nobody would read its journal, and it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.runs.background.event_log_writer import retry_until_available
+from antiphon.runs.execution.run import ReaderGone
+from antiphon.store.journal import Journal, JournalEntry
+from antiphon.wire.items import Item
+
+if TYPE_CHECKING:
+    from .turn import ToolCall
+
+__all__ = ["CallIntent", "CallJournal", "JournaledCall", "StoredCallJournal"]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class CallIntent(Struct, frozen=True, kw_only=True):
+    """What a call is about to do: the function, its arguments, and the id by which the model knows
+    the call."""
+
+    name: str
+    namespace: str | None
+    arguments: str
+    call_id: str
+
+
+class JournaledCall(Struct, frozen=True):
+    """What the journal knows about a call that was interrupted. ``intent``: None if the call has
+    not started. ``items``: the items that the call has left; None if its result is not known."""
+
+    intent: CallIntent | None = None
+    items: tuple[Item, ...] | None = None
+
+
+class CallJournal:
+    """The journal of a response that nobody can take over. It records nothing."""
+
+    async def begin(self, calls: Sequence[ToolCall]) -> None:
+        """Store the intents of calls that are about to start. Raises ``ReaderGone`` if one of them
+        must not start, because the run has ended or another process has taken it over."""
+
+    async def finish(self, call: ToolCall) -> None:
+        """Store the result of a call."""
+
+    async def recover(self, keys: Collection[str]) -> Mapping[str, JournaledCall]:
+        """Return what is known about interrupted calls, by key. Afterwards, no other process can
+        start those that have not started."""
+        return {}
+
+
+_decode_intent = msgspec.json.Decoder(CallIntent).decode
+_decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
+
+
+class StoredCallJournal(CallJournal):
+    """The journal of a background response, in the store.
+
+    ``attempt``: identifies this attempt to produce the response. ``clock`` returns Unix seconds.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        tenant: str,
+        response_id: str,
+        *,
+        attempt: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._journal = journal
+        self._tenant = tenant
+        self._response_id = response_id
+        self._attempt = attempt
+        self._clock = clock
+
+    async def begin(self, calls: Sequence[ToolCall]) -> None:
+        entries = await self._begin({call.item_id: _encode(_intent(call)) for call in calls})
+        if any(entry is None or entry.attempt != self._attempt for entry in entries):
+            raise ReaderGone
+
+    async def finish(self, call: ToolCall) -> None:
+        result = _encode(call.result_items)
+        await retry_until_available(
+            lambda: self._journal.settle(self._tenant, call.item_id, None, result)
+        )
+
+    async def recover(self, keys: Collection[str]) -> Mapping[str, JournaledCall]:
+        entries = await self._begin(dict.fromkeys(keys, b""))
+        return {entry.key: self._read(entry) for entry in entries if entry is not None}
+
+    async def _begin(self, intents: Mapping[str, bytes]) -> tuple[JournalEntry | None, ...]:
+        entries = [
+            JournalEntry(
+                key=key, response_id=self._response_id, attempt=self._attempt, intent=intent
+            )
+            for key, intent in intents.items()
+        ]
+        if not entries:
+            return ()
+        now = int(self._clock())
+        return await retry_until_available(lambda: self._journal.begin(self._tenant, entries, now))
+
+    def _read(self, entry: JournalEntry) -> JournaledCall:
+        if not entry.intent:  # begun by ``recover``
+            return JournaledCall()
+        items = None if entry.result is None else _decode_items(entry.result)
+        return JournaledCall(_decode_intent(entry.intent), items)
+
+
+def _intent(call: ToolCall) -> CallIntent:
+    return CallIntent(
+        name=call.function.tool.name,
+        namespace=call.function.namespace,
+        arguments=call.arguments,
+        call_id=call.call_id,
+    )
