@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import io
+import sys
 import zlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 
-import zstandard
 from starlette.types import Receive, Scope
 
 from antiphon.errors import InvalidRequest, TooLarge
 from antiphon.http.middleware.request_context import ClientDisconnected, header
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 __all__ = ["read", "stream", "too_large"]
 
-#: Largest window of a zstd frame, so that a frame cannot demand any amount of memory. RFC 8878
-#: recommends 8 MiB.
-_ZSTD_WINDOW = 8 * 2**20
+#: Logarithm of the largest window of a zstd frame, so that a frame cannot demand any amount of
+#: memory. RFC 8878 recommends 8 MiB.
+_ZSTD_OPTIONS: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 
 
 async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
@@ -61,7 +66,7 @@ async def _read_encoded(receive: Receive, limit: int, encoding: str) -> bytes:
     try:
         # In a thread: a small body can decompress to megabytes.
         body = await asyncio.to_thread(inflate, body, limit + 1)
-    except (zlib.error, zstandard.ZstdError, EOFError):
+    except (zlib.error, zstd.ZstdError, EOFError):
         raise InvalidRequest(
             f"The request body is not valid {encoding}.", code="invalid_content_encoding"
         ) from None
@@ -129,8 +134,7 @@ def _deflate(body: bytes, max_bytes: int) -> bytes:
 
 
 def _zstd(body: bytes, max_bytes: int) -> bytes:
-    inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-    with inflater.stream_reader(io.BytesIO(body), read_across_frames=True) as reader:
+    with zstd.ZstdFile(io.BytesIO(body), options=_ZSTD_OPTIONS) as reader:
         return reader.read(max_bytes)
 
 

@@ -7,13 +7,13 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequest, TooLarge
 from antiphon.http.middleware.request_context import ClientDisconnected
 from antiphon.http.requests import body as bodies
+from antiphon.http.requests.body import zstd
 
 
 class FakeClient:
@@ -41,15 +41,11 @@ def deflate_raw(content: bytes) -> bytes:
     return compressor.compress(content) + compressor.flush()
 
 
-def zstd(content: bytes) -> bytes:
-    return zstandard.ZstdCompressor().compress(content)
-
-
 ENCODERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "x-gzip": gzip.compress,
     "deflate": zlib.compress,
-    "zstd": zstd,
+    "zstd": zstd.compress,
 }
 
 
@@ -128,4 +124,13 @@ async def test_disconnect_during_the_body_raises_client_disconnected() -> None:
     wire.chunks = [b"a", b"b"]
     wire.taken = 2
     with pytest.raises(ClientDisconnected):
+        await bodies.read(wire.scope, wire.receive, 1000)
+
+
+async def test_zstd_frame_with_a_huge_window_is_refused() -> None:
+    options = {zstd.CompressionParameter.window_log: 27}
+    compressor = zstd.ZstdCompressor(options=options)
+    frame = compressor.compress(b"x" * 100) + compressor.flush()  # its size is not declared
+    wire = FakeClient(frame, content_encoding="zstd")
+    with pytest.raises(InvalidRequest):
         await bodies.read(wire.scope, wire.receive, 1000)
