@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from antiphon.config.settings import Settings
+from antiphon.models.gpu import unused_gpu
 from antiphon.runs.request.tool_selection import SERVER_TOOLS
 from antiphon.support.installation import needs_extra
 from antiphon.tools.base import AnyToolProvider, AvailabilityReporter
@@ -17,6 +18,8 @@ from antiphon.workers.start_report import Capability
 
 __all__ = ["list_capabilities"]
 
+#: Engines that run llama.cpp on this machine.
+_LLAMA = ("auto", "llama", "llama_embeddings")
 #: The tool that is listed with its parts.
 _FILE_SEARCH = "file_search"
 
@@ -40,6 +43,7 @@ def list_capabilities(
             if name != _FILE_SEARCH
         ),
         *_file_search(settings),
+        *_gpu(settings),
         Capability(name="files and images by URL", problem=_fetch_problem(settings, has_fetcher)),
         _package(
             "documents (PDF, Word …)", "kreuzberg", "The reader is not installed", "documents"
@@ -50,6 +54,18 @@ def list_capabilities(
             "other servers as models", "aiohappyeyeballs", "The client is not installed", "upstream"
         ),
     )
+
+
+def _gpu(settings: Settings) -> Iterator[Capability]:
+    """Yield the GPU of this machine if llama.cpp, which a model may need, cannot use it."""
+    if not any(model.engine in _LLAMA for model in settings.models.values()):
+        return
+    if (found := unused_gpu()) is not None:
+        gpu, command = found
+        yield Capability(
+            name=f"GPU ({gpu.name})",
+            problem=f"This build of llama.cpp computes on the CPU. To use the GPU: {command}",
+        )
 
 
 def _tool_problem(provider: AnyToolProvider | None) -> str | None:

@@ -13,7 +13,7 @@ import structlog
 from antiphon import __version__
 from antiphon.config.settings import Settings
 from antiphon.models.factories import REMOTE_ENGINES
-from antiphon.support.installation import Installation, detect, needs_extra
+from antiphon.support.installation import Installation, InstallationKind, detect, needs_extra
 from antiphon.workers.start_report import Capability
 
 __all__ = ["report", "summary"]
@@ -62,7 +62,14 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
 }
 #: Engines whose model files are downloaded if they are missing.
 _DOWNLOADING = ("auto", "llama", "llama_embeddings")
-_KINDS = {"checkout": "a checkout", "container": "a container image", "wheel": "an installed wheel"}
+_KINDS: Mapping[InstallationKind, str] = {
+    "checkout": "a checkout",
+    "container": "a container image",
+    "wheel": "an installed wheel",
+    "uvx": "the temporary environment of uvx",
+    "uv tool": "installed with uv",
+    "pipx": "installed with pipx",
+}
 
 
 def _place(copy: Installation) -> str:

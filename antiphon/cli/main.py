@@ -19,12 +19,13 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; ``argv`` defaults to the process's arguments.
+    """Run one command; ``argv`` defaults to the process's arguments. Without arguments, a server is
+    started.
 
     Returns the exit code: 2 for an error that the user can fix (one line on stderr), 130 after
     Ctrl-C, 0 for success.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv) or ["serve"]
     parser = create_parser(words)
     try:
         if words[:1] == ["serve"] and (foreign := hint(words)) is not None:
@@ -34,9 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise SetupError(
                 f"unknown argument {rest[0]}{did_you_mean(rest[0], command_flags(arguments))}"
             )
-        if arguments.command is None:
-            parser.print_help()
-            return 0
         known = options(Settings)
         given = vars(arguments)
         flags = {name: value for name, value in given.items() if name in known}

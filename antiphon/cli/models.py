@@ -12,6 +12,9 @@ from antiphon.config.load import LoadedSettings
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.models.download import progress_bar, pull, resolve
+from antiphon.models.gpu import usable_gpu
+from antiphon.models.suggestions import SUGGESTIONS, best_fit, problem, this_machine
+from antiphon.support.installation import antiphon_command
 
 from .client import Json, RequestFailed, Server, find_server
 from .commands.base import print_line
@@ -23,6 +26,8 @@ def run(loaded: LoadedSettings, action: str, name: str | None) -> None:
     """Run one action of ``antiphon models``. Raises ``SetupError``."""
     if action == "list":
         return _list(loaded)
+    if action == "suggest":
+        return _suggest()
     if name is None:
         raise SetupError(f"antiphon models {action}: name a model")
     try:
@@ -36,6 +41,20 @@ def pull_here(source: str, settings: Settings) -> None:
     with progress_bar() as progress:
         path = asyncio.run(pull(source, settings.cache_dir, progress))
     print_line(str(path))
+
+
+def _suggest() -> None:
+    """Print the suggested models, and mark those that fit into the memory of this machine."""
+    machine = this_machine(usable_gpu())
+    best = best_fit(machine)
+    print_line(f"Memory for a model on this machine: {_size(machine.memory)}")
+    for each in SUGGESTIONS:
+        note = "best fit" if each is best else problem(each, machine) or "fits"
+        print_line(
+            f"  {each.name:<14} {each.size_gb:>5.1f} GB  {each.licence:<11} {note:<19}"
+            f" {each.good_for}"
+        )
+        print_line(f"    {antiphon_command(f'serve {each.source}')}")
 
 
 def _list(loaded: LoadedSettings) -> None:

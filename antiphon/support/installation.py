@@ -21,6 +21,7 @@ from msgspec import Struct
 
 __all__ = [
     "Installation",
+    "InstallationKind",
     "antiphon_command",
     "detect",
     "install_command",
@@ -31,8 +32,19 @@ __all__ = [
 _PACKAGE = "antiphon"
 #: Written by deploy/Dockerfile: the extras of the image, separated by commas.
 _IMAGE_FILE = Path("/etc/antiphon-extras")
+#: Folders of uv's cache in which `uvx` makes environments.
+_UVX_FOLDERS = frozenset({"archive-v0", "environments-v2"})
+_BINDING = "xllamacpp"
+#: Where the maker of the binding publishes its builds for GPUs.
+_GPU_BUILDS = "https://xorbitsai.github.io/xllamacpp/whl"
 #: The extra of a requirement in a package's metadata: ``mcp<3,>=2.3; extra == 'mcp'``.
 _EXTRA = re.compile(r"""\bextra *== *['"]([\w.-]+)['"]""")
+
+
+#: How a copy was installed: a clone of the repository, the container image, a wheel in an
+#: environment, the temporary environment of `uvx`, or the own environment that `uv tool` or pipx
+#: made for it.
+InstallationKind = Literal["checkout", "container", "wheel", "uvx", "uv tool", "pipx"]
 
 
 class Installation(Struct, frozen=True, kw_only=True):
@@ -43,7 +55,7 @@ class Installation(Struct, frozen=True, kw_only=True):
     image contains. ``requirements``: name of an extra → the packages that it installs.
     """
 
-    kind: Literal["checkout", "container", "wheel"]
+    kind: InstallationKind
     python: Path
     root: Path | None = None
     has_pip: bool = True
@@ -52,17 +64,49 @@ class Installation(Struct, frozen=True, kw_only=True):
 
     def install_command(self, extra: str) -> str:
         """Return the shell command that installs an extra (an optional dependency group) into this
-        copy of Antiphon."""
+        copy of Antiphon. ``extra``: the name of an extra, or several names with commas between."""
         if self.kind == "container":
             extras = ",".join(dict.fromkeys((*self.image_extras, extra)))
             return f"docker build -f deploy/Dockerfile --build-arg EXTRAS={extras} -t antiphon ."
         if self.root is not None:
             return f"{self._pip()} -e {_shell_path(self.root, f'[{extra}]')}"
-        packages = self.requirements.get(extra) or (f"{_PACKAGE}[{extra}]",)
+        if self.kind == "uvx":  # its environment is a part of uv's cache
+            return f"uvx --from '{_PACKAGE}[{extra}]' {_PACKAGE}"
+        names = extra.split(",")
+        packages = tuple(
+            package
+            for name in names
+            for package in self.requirements.get(name) or (f"{_PACKAGE}[{name}]",)
+        )
+        if self.kind == "uv tool":
+            more = " ".join(f"--with {shlex.quote(package)}" for package in packages)
+            return f"uv tool install {_PACKAGE} {more}"
+        if self.kind == "pipx":
+            return f"pipx inject {_PACKAGE} {shlex.join(packages)}"
         return f"{self._pip()} {shlex.join(packages)}"
+
+    def gpu_command(self, build: str, version: str) -> str:
+        """Return the shell command that replaces the binding of llama.cpp by a build for GPUs.
+
+        ``build``: the name of the build, such as ``cu128``. ``version``: the version of the binding
+        that is installed; another version might not fit.
+        """
+        python = _shell_path(self.python)
+        command = f"{python} -m pip install --force-reinstall"
+        if not self.has_pip:
+            command = f"uv pip install --python {python} --reinstall-package {_BINDING}"
+        return f"{command} --no-deps --index-url {_GPU_BUILDS}/{build} {_BINDING}=={version}"
+
+    @property
+    def can_change(self) -> bool:
+        """Whether a command on this machine can add an extra to this copy. A container image must
+        be built again, and `uvx` makes a new environment for each set of packages."""
+        return self.kind not in ("container", "uvx")
 
     def antiphon_command(self, arguments: str) -> str:
         """Return the shell command that runs ``antiphon`` with these arguments."""
+        if self.kind == "uvx":
+            return f"uvx {_PACKAGE} {arguments}"
         program = self.python.with_name(_PACKAGE)
         found = shutil.which(_PACKAGE)
         if self.kind == "container" or (found is not None and Path(found) == program):
@@ -76,9 +120,11 @@ class Installation(Struct, frozen=True, kw_only=True):
         return f"{python} -m pip install" if self.has_pip else f"uv pip install --python {python}"
 
 
-def detect(image_file: Path = _IMAGE_FILE) -> Installation:
+def detect(image_file: Path = _IMAGE_FILE, prefix: Path | None = None) -> Installation:
     """Detect how this copy of Antiphon was installed. ``image_file``: a file that exists only in
-    the container image. It lists the extras (optional dependency groups) in the image."""
+    the container image. It lists the extras (optional dependency groups) in the image. ``prefix``:
+    the folder of the environment; by default that of this process."""
+    prefix = prefix or Path(sys.prefix)
     python, root = Path(sys.executable), Path(__file__).parents[2]
     if image_file.is_file():
         extras = tuple(image_file.read_text("utf-8").strip().split(","))
@@ -87,8 +133,22 @@ def detect(image_file: Path = _IMAGE_FILE) -> Installation:
     if (root / "pyproject.toml").is_file():
         return Installation(kind="checkout", python=python, root=root, has_pip=has_pip)
     return Installation(
-        kind="wheel", python=python, has_pip=has_pip, requirements=requirements_by_extra()
+        kind=_environment_kind(prefix),
+        python=python,
+        has_pip=has_pip,
+        requirements=requirements_by_extra(),
     )
+
+
+def _environment_kind(prefix: Path) -> InstallationKind:
+    """Return who made the environment in this folder, by the files that uv and pipx leave there."""
+    if (prefix / "uv-receipt.toml").is_file():
+        return "uv tool"
+    if (prefix / "pipx_metadata.json").is_file():
+        return "pipx"
+    if not _UVX_FOLDERS.isdisjoint(prefix.parts):
+        return "uvx"
+    return "wheel"
 
 
 def install_command(extra: str) -> str:

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon import __version__
 from antiphon.cli.commands.table import COMMANDS
 from antiphon.cli.foreign_flags import FOREIGN_FLAGS
 from antiphon.cli.main import main
 from antiphon.config.keys import ApiKey
-from antiphon.config.load import load
+from antiphon.config.load import LoadedSettings, load
 from antiphon.config.model import Model
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
@@ -75,10 +76,19 @@ def refusal(invoke: Invoke) -> Callable[..., str]:
 # --- help and flags ------------------------------------------------------------------------------
 
 
-def test_no_command_prints_help(invoke: Invoke) -> None:
-    code, out, _ = invoke()
-    assert code == 0
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
     assert all(re.search(rf"^    {name} ", out, re.MULTILINE) for name in COMMANDS)
+
+
+def test_no_command_serves(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[LoadedSettings] = []
+    command = replace(COMMANDS["serve"], run=lambda loaded, arguments: served.append(loaded))
+    monkeypatch.setattr("antiphon.cli.main.COMMANDS", {**COMMANDS, "serve": command})
+    assert invoke()[0] == 0
+    assert len(served) == 1
 
 
 def test_version_flag_prints_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,3 +95,26 @@ def test_every_hint_names_an_extra_of_the_project() -> None:
         named.update(found)
     assert {"llama", "mcp", "hub", "documents"} <= named <= extras
     assert needs_extra("It is not installed", "mcp").startswith("It is not installed. To install")
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [
+        ("bin/uv-receipt.toml", "uv tool install antiphon --with "),
+        ("bin/pipx_metadata.json", "pipx inject antiphon "),
+        ("archive-v0/x", "uvx --from 'antiphon[mcp]' antiphon"),
+    ],
+)
+def test_environments_of_installers_are_changed_by_them(
+    file: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / file
+    path.parent.mkdir()
+    path.touch()
+    package = tmp_path / "site-packages" / "antiphon" / "support" / "installation.py"
+    monkeypatch.setattr(installation, "__file__", str(package))
+    copy = detect(prefix=path.parent)
+    assert copy.install_command("mcp").startswith(command)
+    assert copy.can_change == (copy.kind != "uvx")
+    if copy.kind == "uvx":
+        assert copy.antiphon_command("chat") == "uvx antiphon chat"

@@ -24,10 +24,11 @@ def _models_arguments(parser: argparse.ArgumentParser) -> None:
         "action",
         nargs="?",
         default="list",
-        choices=["list", "load", "unload", "pull"],
+        choices=["list", "load", "unload", "pull", "suggest"],
         help="list: show the models of the running server or, if none runs, those in the settings"
         " (default); load, unload: load or unload a model of the running server; pull: download a"
-        " model",
+        " model; suggest: list open models that call tools well, and which of them fit this"
+        " machine",
     )
     parser.add_argument(
         "name",
@@ -54,7 +55,7 @@ MODELS = Command(
     run=_models,
     groups=("Models",),
     flags=("port", "chat.url", "chat.key"),
-    takes="[list|load|unload|pull] [MODEL] ",
+    takes="[list|load|unload|pull|suggest] [MODEL] ",
     arguments=_models_arguments,
 )
 

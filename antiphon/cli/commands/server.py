@@ -7,11 +7,12 @@ import asyncio
 import sys
 from collections.abc import Iterable
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from antiphon import __version__
 from antiphon.config.keys import ApiKey
-from antiphon.config.load import FILE, LoadedSettings
+from antiphon.config.load import FILE, LoadedSettings, SettingsSources
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
 from antiphon.config.options import Option, literal, options, setting_tables, setting_value
@@ -43,8 +44,13 @@ def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from antiphon.http.uvicorn_server import run as run_loop
 
     from ..doctor import summary
+    from ..suggestion import propose_model
 
     human = loaded.settings.log_format == "human"
+    if human and (source := propose_model(loaded)) is not None:
+        sources: SettingsSources = arguments.sources
+        arguments.sources = replace(sources, flags={**sources.flags, "models": [source]})
+        loaded = arguments.sources.load()
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def announce(serving: StartReport) -> None:

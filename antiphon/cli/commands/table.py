@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from .base import Command
 from .clients import CHAT, LAUNCH
+from .install import INSTALL
 from .keys import KEY
 from .models import MODELS, PULL
 from .operators import AUDIT, TENANT, USAGE
@@ -32,6 +33,7 @@ COMMANDS: Mapping[str, Command] = {
     "migrate": MIGRATE,
     "settings": SETTINGS,
     "doctor": DOCTOR,
+    "install": INSTALL,
     "demo": DEMO,
     "key": KEY,
 }

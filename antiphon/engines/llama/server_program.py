@@ -29,6 +29,7 @@ __all__ = [
     "create_params",
     "decode_setup",
     "encode_setup",
+    "has_gpu",
     "main",
 ]
 
@@ -85,7 +86,7 @@ def create_params(setup: ServerSetup) -> Any:
     params.verbosity = -1
     params.warmup = params.use_jinja = False
     # Fitting the layers loads the model twice, so do it only if there is a GPU.
-    params.fit_params = setup.fields["n_gpu_layers"] == ALL_THAT_FIT and _has_gpu()
+    params.fit_params = setup.fields["n_gpu_layers"] == ALL_THAT_FIT and has_gpu()
     params.ui = params.endpoint_slots = False
     params.api_keys = [setup.key]
     params.hostnames = [setup.socket]
@@ -105,7 +106,7 @@ def create_params(setup: ServerSetup) -> Any:
     return params
 
 
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
     """Return whether this build of llama.cpp can use a GPU of this machine."""
     import xllamacpp
 

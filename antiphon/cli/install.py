@@ -1,0 +1,80 @@
+"""``antiphon install``: installs the packages of features that a small installation lacks."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from antiphon.config.options import did_you_mean
+from antiphon.errors import SetupError
+from antiphon.support.installation import detect
+
+from .commands.base import print_line
+
+__all__ = ["FEATURES", "Feature", "install", "list_features"]
+
+#: What a feature adds: its description, and the size of its download in megabytes, measured on
+#: Linux with x86-64.
+Feature = tuple[str, int]
+
+#: Extra → what it adds.
+FEATURES: Mapping[str, Feature] = {
+    "local": ("everything below up to webhooks", 200),
+    "documents": ("PDF and office files", 39),
+    "embeddings": ("search in files by meaning", 108),
+    "fetch": ("files and images by URL", 3),
+    "harmony": ("gpt-oss", 8),
+    "images": ("images in all formats", 7),
+    "mcp": ("MCP servers", 4),
+    "programs": ("programs that call tools", 10),
+    "sandbox": ("code execution, where bubblewrap is not installed", 1),
+    "upstream": ("models on other servers", 3),
+    "web": ("reading of web pages", 23),
+    "webhooks": ("webhooks", 3),
+    "ddgs": ("web search without a key", 30),
+    "objects": ("files in object storage", 6),
+    "oidc": ("sign-in with OpenID Connect", 1),
+    "openvino": ("the engine OpenVINO", 88),
+    "otel": ("traces", 2),
+    "postgres": ("PostgreSQL as the store", 3),
+    "redis": ("a message bus between processes", 1),
+}
+
+
+def list_features() -> Iterator[str]:
+    """Yield a line for each feature."""
+    for name, (what, megabytes) in FEATURES.items():
+        yield f"{name:<12}{megabytes:>4} MB  {what}"
+
+
+def install(
+    names: Sequence[str],
+    *,
+    is_confirmed: bool,
+    ask: Callable[[str], str] = input,
+    run: Callable[[list[str]], int] = subprocess.call,
+) -> int:
+    """Install the packages of features into this copy of Antiphon, after a confirmation.
+
+    ``is_confirmed``: whether the user has confirmed already. Without it, a user at a terminal is
+    asked, and otherwise the command is only printed. Returns the exit code. Raises ``SetupError``
+    for an unknown feature, and for a copy that cannot be changed.
+    """
+    for name in names:
+        if name not in FEATURES:
+            raise SetupError(f"unknown feature {name!r}{did_you_mean(name, FEATURES)}")
+    copy = detect()
+    command = copy.install_command(",".join(names))
+    if not copy.can_change:
+        raise SetupError(f"this copy cannot be changed. Use instead: {command}")
+    print_line(f"This downloads about {sum(FEATURES[name][1] for name in names)} MB: {command}")
+    if not is_confirmed and not (sys.stdin.isatty() and ask("Install? [Y/n] ").lower() in _YES):
+        return 1
+    words = [str(Path(word).expanduser()) for word in shlex.split(command)]
+    return run(words)
+
+
+_YES = ("", "y", "yes")

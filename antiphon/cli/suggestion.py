@@ -1,0 +1,52 @@
+"""The question of ``antiphon serve`` without a model: whether to serve one that fits here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from antiphon.config.load import LoadedSettings
+from antiphon.models.download import resolve
+from antiphon.models.gpu import usable_gpu
+from antiphon.models.suggestions import Machine, Suggestion, best_fit, this_machine
+from antiphon.support.installation import antiphon_command
+
+__all__ = ["propose_model"]
+
+
+def propose_model(
+    loaded: LoadedSettings,
+    *,
+    is_terminal: Callable[[], bool] = lambda: sys.stdin.isatty() and sys.stderr.isatty(),
+    ask: Callable[[str], str] = input,
+    machine: Callable[[], Machine] = lambda: this_machine(usable_gpu()),
+) -> str | None:
+    """Propose the largest suggested model that fits this machine, and return its source.
+
+    Returns None if the settings name a model, if no model fits, or if the user declines. A user at
+    a terminal is asked; otherwise one line says that there is such a model.
+    """
+    if loaded.origins["models"] != "default" or (best := best_fit(machine())) is None:
+        return None
+    is_here = resolve(best.source, loaded.settings.cache_dir) is not None
+    if not is_terminal():
+        sys.stderr.write(
+            f"antiphon: serving a small model that knows little. This machine can run {best.name}:"
+            f" {antiphon_command(f'serve {best.source}')}\n"
+        )
+        return None
+    default = "Y/n" if is_here else "y/N"
+    answer = ask(f"{_offer(best, is_here=is_here)} Otherwise a small model. [{default}] ")
+    return (
+        best.source if answer.strip().lower() in (("y", "yes", "") if is_here else _YES) else None
+    )
+
+
+_YES = ("y", "yes")
+
+
+def _offer(best: Suggestion, *, is_here: bool) -> str:
+    what = f"{best.name} ({best.licence}; {best.good_for})"
+    if is_here:
+        return f"Serve {what}?"
+    return f"This machine can run {what}. Download {best.size_gb:g} GB and serve it?"

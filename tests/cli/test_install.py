@@ -1,0 +1,86 @@
+"""``antiphon install``: what it runs, and when it asks."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli.install import FEATURES, install, list_features
+from antiphon.errors import SetupError
+from antiphon.support.installation import Installation
+
+ROOT = Path(__file__).parents[2]
+PIP = ["/v/python", "-m", "pip", "install"]
+
+
+class User:
+    """A user at a terminal, who answers ``answer``. ``commands``: what was run."""
+
+    def __init__(self, answer: str = "") -> None:
+        self.answer = answer
+        self.questions: list[str] = []
+        self.commands: list[list[str]] = []
+
+    def ask(self, question: str) -> str:
+        self.questions.append(question)
+        return self.answer
+
+    def run(self, command: list[str]) -> int:
+        self.commands.append(command)
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    found = Installation(
+        kind="wheel", python=Path("/v/python"), requirements={"mcp": ("mcp<3",), "web": ("lxml",)}
+    )
+    monkeypatch.setattr("antiphon.cli.install.detect", lambda: found)
+
+
+def test_packages_of_several_features_are_installed_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    user = User()
+    assert install(["mcp", "web"], is_confirmed=False, ask=user.ask, run=user.run) == 0
+    assert user.commands == [[*PIP, "mcp<3", "lxml"]]
+    assert "about 27 MB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("", 1), ("y", 1), ("n", 0), ("what", 0)])
+def test_user_is_asked(answer: str, runs: int) -> None:
+    user = User(answer)
+    code = install(["mcp"], is_confirmed=False, ask=user.ask, run=user.run)
+    assert (len(user.commands), code) == (runs, 1 - runs)
+
+
+def test_confirmed_installation_does_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    user = User()
+    assert install(["mcp"], is_confirmed=False, ask=user.ask, run=user.run) == 1
+    assert install(["mcp"], is_confirmed=True, ask=user.ask, run=user.run) == 0
+    assert (user.questions, len(user.commands)) == ([], 1)
+
+
+def test_copy_that_cannot_change_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Installation(kind="uvx", python=Path("/cache/archive-v0/x/bin/python"))
+    monkeypatch.setattr("antiphon.cli.install.detect", lambda: found)
+    with pytest.raises(SetupError, match=r"uvx --from 'antiphon\[mcp\]' antiphon"):
+        install(["mcp"], is_confirmed=True)
+
+
+def test_unknown_feature_is_named() -> None:
+    with pytest.raises(SetupError, match="unknown feature 'document'; did you mean documents"):
+        install(["document"], is_confirmed=True)
+
+
+def test_features_are_the_extras_of_one_machine() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    #: Parts of every installation, those of engines for GPUs, and those for development.
+    others = {"llama", "hub", "transformers", "tensorrt-llm", "vllm", "ray", "dev"}
+    assert project["optional-dependencies"].keys() - others == FEATURES.keys()
+    assert len(list(list_features())) == len(FEATURES)
