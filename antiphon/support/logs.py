@@ -1,4 +1,4 @@
-"""Logging: one structlog logger that writes JSON lines or readable text.
+"""Logging: one logger that writes JSON lines or readable text.
 
 The logger is created in this module and passed to its users. Only ``capture_libraries`` changes
 global state. Secrets are redacted in every line. Tracebacks omit local variables, because these can
@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, MutableMapping
+from datetime import UTC, datetime
 from functools import lru_cache
+from threading import Lock
 from typing import Any, Literal, TextIO
 
 import msgspec
 import structlog
-from structlog.contextvars import merge_contextvars
-from structlog.processors import StackInfoRenderer, TimeStamper, add_log_level, format_exc_info
+from structlog.contextvars import get_contextvars
+from structlog.processors import StackInfoRenderer, format_exc_info
 
 from antiphon.support.log import Log
 
@@ -36,6 +38,8 @@ _LEVELS = {
     "exception": logging.ERROR,
     "critical": logging.CRITICAL,
 }
+#: Levels of the module ``logging``, and how lines name them.
+_NAMES = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
 
 #: Names whose values are never logged.
 _SECRET = frozenset(
@@ -75,7 +79,8 @@ _QUOTED = re.compile(r"[ \t=\r\n\"']")
 HEADER_LOGGERS = ("opentelemetry.trace.propagation.tracecontext", "opentelemetry.trace.span")
 
 _Event = MutableMapping[str, Any]
-_Renderer = Callable[[Any, str, _Event], str]
+_Renderer = Callable[[_Event], str]
+_STACK_INFO = StackInfoRenderer()
 
 
 def redact(line: str) -> str:
@@ -139,29 +144,7 @@ def _redact_values(value: object) -> Any:
     return value
 
 
-def _line_processor(render: _Renderer) -> _Renderer:
-    """Return the only structlog processor of a logger. It adds the values that every line has,
-    redacts secrets and renders the line.
-
-    It is one function, because every request writes a line, and a chain of separate processors
-    would take twice as long.
-    """
-    timestamp, stack_info = TimeStamper(fmt="iso", utc=True), StackInfoRenderer()
-
-    def process(logger: object, method: str, event: _Event) -> str:
-        event = merge_contextvars(logger, method, event)
-        event = add_log_level(logger, method, event)
-        event = timestamp(logger, method, event)
-        if "stack_info" in event:
-            event = stack_info(logger, method, event)
-        if "exc_info" in event:
-            event = format_exc_info(logger, method, event)
-        return redact(render(logger, method, _redact_event(event)))
-
-    return process
-
-
-def _render_json(logger: object, method: str, event: _Event) -> str:
+def _render_json(event: _Event) -> str:
     return msgspec.json.encode(event, enc_hook=repr).decode()
 
 
@@ -173,9 +156,9 @@ def _human_renderer(*, colors: bool) -> _Renderer:
         colors=colors, exception_formatter=structlog.dev.plain_traceback
     )
 
-    def render(logger: object, method: str, event: _Event) -> str:
+    def render(event: _Event) -> str:
         if colors or not _LAID_OUT.isdisjoint(event):
-            return console(logger, method, event)
+            return console(None, "", event)
         head = f"{event.pop('timestamp')} [{event.pop('level'):9}] {event.pop('event')!s:30}"
         pairs = [f"{name}={_value(event[name])}" for name in sorted(event)]
         return " ".join((head, *pairs)).rstrip(" ")
@@ -184,9 +167,7 @@ def _human_renderer(*, colors: bool) -> _Renderer:
 
 
 def _value(value: object) -> str:
-    if isinstance(value, str) and not _QUOTED.search(value):
-        return value
-    return repr(value)
+    return value if isinstance(value, str) and not _QUOTED.search(value) else repr(value)
 
 
 class LogLevel:
@@ -204,31 +185,65 @@ class LogLevel:
         """Set the minimum level to ``name``, unless the current minimum is already lower."""
         self._number = min(self._number, _LEVELS[name])
 
-    def filter(self, logger: object, method: str, event: _Event) -> _Event:
-        """Raise structlog's ``DropEvent`` for an event below the minimum level, so that it is not
-        logged. This method is a structlog processor."""
-        if _LEVELS.get(method, self._number) < self._number:
-            raise structlog.DropEvent
-        return event
+    def hides(self, method: str) -> bool:
+        """Return whether lines of this method of a logger are not written."""
+        return _LEVELS[method] < self._number
+
+
+class _LineLog:
+    """A logger that writes one line for each event. It adds the values that every line has, redacts
+    secrets and renders the line, in one step: every request writes a line, and a chain of
+    structlog's processors would take several times as long."""
+
+    def __init__(self, stream: TextIO, level: LogLevel, render: _Renderer) -> None:
+        self._stream = stream
+        self._level = level
+        self._render = render
+        self._lock = Lock()
+
+    def debug(self, event: str, **fields: object) -> None:
+        self._write("debug", event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        self._write("info", event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._write("warning", event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self._write("error", event, fields)
+
+    def exception(self, event: str, **fields: object) -> None:
+        self._write("error", event, {"exc_info": True, **fields})
+
+    def log(self, level: int, event: str, **fields: object) -> None:
+        self._write(_NAMES.get(level, "error"), event, fields)
+
+    def _write(self, method: str, event: str, fields: _Event) -> None:
+        if self._level.hides(method):
+            return
+        fields = {"event": event, **get_contextvars(), **fields, "level": method}
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        fields["timestamp"] = now.replace("+00:00", "Z")
+        if "stack_info" in fields:
+            fields = _STACK_INFO(None, method, fields)
+        if "exc_info" in fields:
+            fields = format_exc_info(None, method, fields)
+        line = redact(self._render(_redact_event(fields)))
+        with self._lock:
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
 
 
 def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "info") -> Log:
-    """Return a structlog logger that writes lines to ``stream``. ``level``: debug, info, warning,
-    error or a ``LogLevel``. A ``LogLevel`` can be changed later, but each line below the level then
-    costs a little more time than with a fixed level.
+    """Return a logger that writes lines to ``stream``. ``level``: debug, info, warning, error or a
+    ``LogLevel``, which can be changed later.
 
     Values that were bound as structlog context variables, such as ``request_id``, are in every
     line.
     """
     render = _render_json if style == "json" else _human_renderer(colors=stream.isatty())
-    lowest = level if isinstance(level, str) else "debug"
-    filters = [] if isinstance(level, str) else [level.filter]
-    log: Log = structlog.wrap_logger(
-        structlog.WriteLogger(stream),
-        processors=[*filters, _line_processor(render)],
-        wrapper_class=structlog.make_filtering_bound_logger(lowest),
-    ).bind()  # the logger itself, which is faster than the proxy that makes it
-    return log
+    return _LineLog(stream, LogLevel(level) if isinstance(level, str) else level, render)
 
 
 class _LogBridge(logging.Handler):
@@ -254,7 +269,7 @@ def capture_libraries(log: Log, *, level: str = "warning") -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
     def relay(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
-        getattr(log, method)(event.pop("event", ""), **event)
+        log.log(_LEVELS[method], event.pop("event", ""), **event)
         raise structlog.DropEvent
 
     structlog.configure(processors=[relay], cache_logger_on_first_use=False)

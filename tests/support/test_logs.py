@@ -192,7 +192,7 @@ def test_texts_without_secrets_stay(text: str) -> None:
 
 def test_level_can_change() -> None:
     stream, level = io.StringIO(), LogLevel("warning")
-    log = open_log(stream, level=level).bind(worker=1)
+    log = open_log(stream, level=level)
     log.info("hidden")
     log.warning("first")
     level.set("debug")
