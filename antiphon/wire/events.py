@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Any, Literal, Union
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from antiphon.wire.json_types import JsonObject
 
 from .items import Annotation, Item, Logprob, Part, SummaryText
-from .response import Response
+from .response import Response, encodable
 from .tags import tag_of
 
 __all__ = [
@@ -87,6 +88,7 @@ __all__ = [
     "WebSearchCallCompleted",
     "WebSearchCallInProgress",
     "WebSearchCallSearching",
+    "encodable_event",
 ]
 
 
@@ -98,7 +100,17 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class _ResponseEvent(Event, frozen=True, kw_only=True):
+    """An event about the response as a whole."""
+
     response: Response
+
+
+def encodable_event(event: Event) -> Event:
+    """Return the event in a form that only an encoder of JSON may use (see ``encodable``)."""
+    if not isinstance(event, _ResponseEvent):
+        return event
+    response = encodable(event.response)
+    return event if response is event.response else replace(event, response=response)
 
 
 class Created(_ResponseEvent, frozen=True, kw_only=True, tag="response.created"):

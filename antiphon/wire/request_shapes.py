@@ -9,16 +9,14 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from functools import cached_property
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec.structs import asdict
 
 from antiphon.wire.request import CreateResponse
-from antiphon.wire.tools import CodeInterpreter, Mcp, Shell, Tool
+from antiphon.wire.tools import CodeInterpreter, Mcp, SharedTools, Shell, Tool
 
-__all__ = ["RequestShape", "RequestShapes", "ShapedRequest", "SharedTools", "derive", "shape_of"]
+__all__ = ["RequestShape", "RequestShapes", "ShapedRequest", "derive", "shape_of"]
 
 #: Limit for the JSON of all kept shapes, in bytes. The objects take some five times as much memory.
 _MAX_BYTES = 8 * 2**20
@@ -33,17 +31,7 @@ _LONG_BYTES = 1024
 #: By this many bytes at its start, a long value is looked up.
 _PREFIX_BYTES = 128
 
-_encode = msgspec.json.Encoder().encode
 _T = TypeVar("_T")
-
-
-class SharedTools(tuple[Tool, ...]):
-    """Tools that many requests have in common. They contain no secrets."""
-
-    @cached_property
-    def json(self) -> msgspec.Raw:
-        """The tools as JSON."""
-        return msgspec.Raw(_encode(self))
 
 
 class RequestShape:

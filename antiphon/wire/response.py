@@ -6,9 +6,10 @@ fields even if they are null, and forbids null in the other fields.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from antiphon.wire.json_types import JsonObject
 
@@ -19,7 +20,7 @@ from .request_options import (
     PromptCacheDiagnostics,
     PromptCacheOptions,
 )
-from .tools import Tool, ToolChoiceParam
+from .tools import SharedTools, Tool, ToolChoiceParam
 
 __all__ = [
     "RAW_MESSAGE_TYPE",
@@ -44,6 +45,7 @@ __all__ = [
     "TextConfig",
     "TextFormatConfig",
     "Usage",
+    "encodable",
 ]
 
 #: The type of ``input_messages`` and ``output_messages``, which are vLLM's.
@@ -263,6 +265,13 @@ class Response(Struct, frozen=True, kw_only=True):
     input_messages: tuple[JsonObject, ...] | UnsetType = UNSET
     output_messages: tuple[JsonObject, ...] | UnsetType = UNSET
     metrics: JsonObject | UnsetType = UNSET
+
+
+def encodable(response: Response) -> Response:
+    """Return the response in a form that only an encoder of JSON may use. If many responses have
+    the same tools, these are encoded already."""
+    tools: Any = response.tools
+    return replace(response, tools=tools.json) if isinstance(tools, SharedTools) else response
 
 
 class CompactedResponse(Struct, frozen=True, kw_only=True):

@@ -7,9 +7,11 @@ of the fields: the types of the ``openai`` SDK, version 3.52.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from antiphon.wire.json_types import JsonObject
 
@@ -34,6 +36,7 @@ __all__ = [
     "Mcp",
     "Namespace",
     "ProgrammaticToolCalling",
+    "SharedTools",
     "Shell",
     "TextFormat",
     "Tool",
@@ -47,6 +50,7 @@ __all__ = [
     "WebSearchPreviewDated",
 ]
 
+_encode = msgspec.json.Encoder().encode
 
 #: Who may call a tool: the model directly, or programs that it writes. Default: the model.
 Callers = Annotated[tuple[Literal["direct", "programmatic"], ...], Meta(min_length=1)]
@@ -238,6 +242,15 @@ Tool = (
     | ApplyPatch
     | ProgrammaticToolCalling
 )
+
+
+class SharedTools(tuple[Tool, ...]):
+    """Tools that many requests have in common. They contain no secrets."""
+
+    @cached_property
+    def json(self) -> Raw:
+        """The tools as JSON."""
+        return Raw(_encode(self))
 
 
 # --- tool_choice ---------------------------------------------------------------------------------

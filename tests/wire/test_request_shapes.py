@@ -14,7 +14,8 @@ from msgspec.structs import asdict
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS
 from antiphon.wire.parsing.requests import parse_create_response
-from antiphon.wire.request_shapes import RequestShapes, SharedTools, derive, shape_of
+from antiphon.wire.request_shapes import RequestShapes, derive, shape_of
+from antiphon.wire.tools import SharedTools
 
 _TOOL = {
     "type": "function",

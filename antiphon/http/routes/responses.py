@@ -40,7 +40,7 @@ from antiphon.wire.pagination import DeletedObject, InputTokensCount, Page
 from antiphon.wire.parsing.ids import check_response_id
 from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
 from antiphon.wire.request import INCLUDES, CreateResponse, InputTokensRequest
-from antiphon.wire.response import Response, ResponseStatus
+from antiphon.wire.response import Response, ResponseStatus, encodable
 from antiphon.wire.response_list import ResponseSummary, Transcript
 from antiphon.wire.timeline import Timeline
 
@@ -284,7 +284,7 @@ def _answer(run: Run) -> Reply:
     reply = (
         failed_response_reply(run.response)
         if run.response.status == "failed"
-        else json_reply(run.response)
+        else json_reply(encodable(run.response))
     )
     reply.raw_headers.extend(ignored_tools_headers(run.ignored_tools))
     return reply

@@ -38,7 +38,7 @@ from antiphon.runs.history.session_chains import SessionChains
 from antiphon.support.tasks import BackgroundTasks, running
 from antiphon.tracing.base import Span
 from antiphon.tracing.responses import record_content, record_response
-from antiphon.wire.events import Error, Event, SteerFailed
+from antiphon.wire.events import Error, Event, SteerFailed, encodable_event
 from antiphon.wire.parsing.websocket import (
     CreateFrame,
     FrameEnvelope,
@@ -242,7 +242,7 @@ class _Connection:
 
     async def send_event(self, event: Event, lane: str | None) -> None:
         """Send one event as one frame."""
-        line = _encode(event)
+        line = _encode(encodable_event(event))
         if isinstance(event, Error):
             line = line[:-1] + b',"status":500}'
         await self._send_line(line, lane)

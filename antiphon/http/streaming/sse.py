@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from antiphon.wire.events import EVENTS, Event
+from antiphon.wire.events import EVENTS, Event, encodable_event
 
 __all__ = ["COMMENT", "DONE", "HEADERS", "frame_events", "frame_lines", "frame_pieces"]
 
@@ -70,6 +70,8 @@ def frame_events(events: Sequence[Event]) -> bytes:
     """Encode events as SSE, one frame for each event. A frame has exactly two lines, because the
     JSON contains no line ends."""
     if len(events) == 1:  # the usual case
-        event = events[0]
+        event = encodable_event(events[0])
         return _HEADS[type(event)] + _encode(event) + b"\n\n"
-    return b"".join([_HEADS[type(event)] + _encode(event) + b"\n\n" for event in events])
+    return b"".join(
+        [_HEADS[type(event)] + _encode(encodable_event(event)) + b"\n\n" for event in events]
+    )

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from antiphon.store.records import EventBatch
-from antiphon.wire.events import EVENTS, Event
+from antiphon.wire.events import EVENTS, Event, encodable_event
 
 __all__ = ["Line", "decode_events", "encode_batch", "encode_events", "lines_after"]
 
@@ -30,7 +30,7 @@ def encode_events(events: Iterable[Event]) -> bytes:
     """Return the events as lines of JSON, one line per event."""
     lines = BytesIO()  # a list of lines, joined at the end, would take twice the memory
     for event in events:
-        lines.write(_encode(event))
+        lines.write(_encode(encodable_event(event)))
         lines.write(b"\n")
     return lines.getvalue()
 
@@ -48,7 +48,7 @@ def encode_batch(
     """
     lines = BytesIO()
     for event in events:
-        lines.write(_encode(event))
+        lines.write(_encode(encodable_event(event)))
         lines.write(b"\n")
         if lines.tell() > _LARGE_BYTES:
             return _batch(events, parts=_Parts(events, tokens, at))
@@ -70,7 +70,7 @@ class _Parts:
     def __iter__(self) -> Iterator[EventBatch]:
         first, lines = 0, BytesIO()
         for index, event in enumerate(self._events):
-            lines.write(_encode(event))
+            lines.write(_encode(encodable_event(event)))
             lines.write(b"\n")
             if lines.tell() > _LARGE_BYTES:
                 is_last = index + 1 == len(self._events)

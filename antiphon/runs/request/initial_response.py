@@ -11,7 +11,7 @@ from antiphon.wire import tools as tl
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_options import PromptCacheRequest
-from antiphon.wire.request_shapes import SharedTools, derive
+from antiphon.wire.request_shapes import derive
 from antiphon.wire.response import (
     ReasoningConfig,
     Response,
@@ -58,7 +58,7 @@ def _shared_fields(request: CreateResponse) -> Response:
         created_at=0,
         model="",
         instructions=request.instructions,
-        tools=tools if isinstance(tools, SharedTools) else tuple(map(_public, tools)),
+        tools=tools if isinstance(tools, tl.SharedTools) else tuple(map(_public, tools)),
         tool_choice=request.tool_choice or "auto",
         parallel_tool_calls=request.parallel_tool_calls is not False,
         max_output_tokens=request.max_output_tokens,

@@ -27,7 +27,7 @@ from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.resources.files import File
 from antiphon.wire.resources.skills import Skill, SkillVersion
 from antiphon.wire.resources.vector_stores import FileBatch, FileCounts, VectorStore
-from antiphon.wire.response import Response
+from antiphon.wire.response import Response, encodable
 from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.timeline import RunTimes
 
@@ -90,7 +90,7 @@ def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) ->
     ``body``, ``input``, ``output``, ``base``, ``tokens``, ``fingerprint``, ``expires_at``,
     ``times``."""
     response, tokens = stored.response, stored.tokens
-    body = encode(replace(response, output=()))
+    body = encode(encodable(replace(response, output=())))
     input_, output = encode(stored.input), encode(response.output)
     packed = tokens.ids if tokens is not None else b""
     return (

@@ -15,7 +15,7 @@ unknown fields cause an error:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -162,19 +162,21 @@ def parse_create_response(
     if shape is None:
         request = read_create(parse_json_object(body, limits), limits)
         shape = shapes.add(key, replace(request, **_NOT_GIVEN))
-        return request if shape is None else _shaped(shape, request)
+        return request if shape is None else _shaped(shape, request, fields)
     own = b",".join(
         [b'"%b":%b' % (name.encode(), value) for name, value in fields.items() if name in _OWN]
     )
     values = _read_request(parse_json_object(b"{%b}" % own, limits), CreateResponse, limits)
-    request = _shaped(shape, values)
+    request = _shaped(shape, values, fields)
     _check_whole(request)
     return request
 
 
-def _shaped(shape: RequestShape, request: CreateResponse) -> CreateResponse:
-    """Return the request of this shape with the own fields of ``request``."""
-    return replace(shape.template, **{name: getattr(request, name) for name in _OWN})
+def _shaped(shape: RequestShape, request: CreateResponse, names: Iterable[str]) -> CreateResponse:
+    """Return the request of this shape with the own fields of ``request``. ``names``: all fields
+    that the body has."""
+    own = {name: getattr(request, name) for name in names if name in _OWN}
+    return replace(shape.template, **own)
 
 
 def _raw_fields(body: bytes, replaced: Mapping[bytes, bytes]) -> dict[str, bytes] | None:
