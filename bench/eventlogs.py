@@ -53,7 +53,7 @@ async def _listeners(
 ) -> list[Line]:
     from antiphon.store import open_store
     from antiphon.store.records import RunEnd
-    from antiphon.testing.run_check import batch, begin_run, ended_response
+    from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
 
     url = await server.create_database()
     bus_url = None if bus is None else bus.url
@@ -162,7 +162,7 @@ async def _commits(server: Postgres, peers: Path | None, kind: str) -> list[Line
 
     from antiphon.store import open_store
     from antiphon.store.records import Append
-    from antiphon.testing.run_check import batch, begin_run
+    from antiphon.testing.store_checks.runs import batch, begin_run
 
     url = await server.create_database()
     stores = [await open_store(url, peers=peers) for _ in range(_CONNECTIONS)]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store import open_store
 from antiphon.store.vectors import IndexedChunk, WordQuery
-from antiphon.testing.vector_check import make_indexed_file, make_vector_store
+from antiphon.testing.store_checks.vectors import make_indexed_file, make_vector_store
 
 from .table import Line, median
 

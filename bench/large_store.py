@@ -292,7 +292,7 @@ async def _call(store: Any, seeded: int) -> None:
         ResponseQuery,
         RunEnd,
     )
-    from antiphon.testing.run_check import batch, begin_run, ended_response
+    from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
 
     random = Random(1)
     for number in range(_CALLS):

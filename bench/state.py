@@ -50,7 +50,7 @@ def appends() -> Iterator[Line]:
 async def _append(url: str) -> tuple[float, float]:
     from antiphon.store import open_store
     from antiphon.store.records import Append, EventBatch
-    from antiphon.testing.run_check import begin_run
+    from antiphon.testing.store_checks.runs import begin_run
 
     store = await open_store(url)
     claims = [await begin_run(store, str(n)) for n in range(256)]

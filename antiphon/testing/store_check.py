@@ -11,21 +11,21 @@ from contextlib import AbstractAsyncContextManager
 
 from antiphon.store.base import Store
 
-from . import (
-    container_check,
-    file_check,
-    journal_check,
-    key_check,
-    quota_check,
-    rate_check,
-    response_check,
-    run_check,
-    run_lease_check,
-    skill_check,
-    tenant_check,
-    usage_check,
-    value_check,
-    vector_check,
+from .store_checks import (
+    containers,
+    files,
+    journal,
+    keys,
+    quotas,
+    rates,
+    responses,
+    run_leases,
+    runs,
+    skills,
+    tenants,
+    usage,
+    values,
+    vectors,
 )
 
 __all__ = ["Check", "StoreOpener", "all_checks", "check_store"]
@@ -35,20 +35,20 @@ StoreOpener = Callable[[], AbstractAsyncContextManager[Store]]
 Check = Callable[[Store], Awaitable[None]]
 
 _MODULES = (
-    response_check,
-    container_check,
-    file_check,
-    journal_check,
-    key_check,
-    quota_check,
-    rate_check,
-    run_check,
-    run_lease_check,
-    skill_check,
-    tenant_check,
-    usage_check,
-    value_check,
-    vector_check,
+    responses,
+    containers,
+    files,
+    journal,
+    keys,
+    quotas,
+    rates,
+    runs,
+    run_leases,
+    skills,
+    tenants,
+    usage,
+    values,
+    vectors,
 )
 
 

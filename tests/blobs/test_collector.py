@@ -10,8 +10,8 @@ import structlog
 from antiphon.blobs.collector import BlobCollector
 from antiphon.store.base import Retention, Store
 from antiphon.testing.blob_check import read_blob
-from antiphon.testing.file_check import make_file
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.store_checks.files import make_file
 from tests.blobs.conftest import OpenBlobs
 
 

@@ -18,7 +18,7 @@ from antiphon.resources.files import MAX_WHOLE_BYTES
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.store.files import BlobRef
-from antiphon.testing.file_check import make_file
+from antiphon.testing.store_checks.files import make_file
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server
 

@@ -486,8 +486,8 @@ async def test_passage_numbers_continue_across_responses(
 
 async def test_unfinished_indexing_is_resumed(tmp_path: Path) -> None:
     """The next process resumes it."""
-    from antiphon.testing.file_check import make_file
-    from antiphon.testing.vector_check import make_indexed_file, make_vector_store
+    from antiphon.testing.store_checks.files import make_file
+    from antiphon.testing.store_checks.vectors import make_indexed_file, make_vector_store
     from tests.conformance.server import backend_of
 
     url = f"sqlite:{tmp_path}/antiphon.db"

@@ -16,7 +16,7 @@ from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.base import Store
 from antiphon.support.logs import open_log
-from antiphon.testing.file_check import make_file
+from antiphon.testing.store_checks.files import make_file
 from antiphon.wire.parsing.requests import parse_create_response
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers

@@ -18,7 +18,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.files import BlobRef
 from antiphon.testing.blob_check import read_blob
-from antiphon.testing.file_check import make_file
+from antiphon.testing.store_checks.files import make_file
 
 
 def folder_blobs(folder: Path) -> ObjectBlobs:

@@ -13,7 +13,7 @@ from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
 from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store.vectors import IndexedChunk
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.vector_check import make_indexed_file, make_vector_store
+from antiphon.testing.store_checks.vectors import make_indexed_file, make_vector_store
 
 WORDS = st.lists(
     st.sampled_from(["fjord", "Straße ", "\n\n", "\n", " ", "東京都", "a.b(c)", "x" * 40])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from antiphon.store.base import Retention, Store
 from antiphon.store.clock import StoreClock
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.response_check import make_response
+from antiphon.testing.store_checks.responses import make_response
 
 YEAR_S = 365 * 86_400
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.store.records import Append, RunEnd
-from antiphon.testing.run_check import batch, begin_run, ended_response
+from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
 from tests.stores import POSTGRES, open_empty_store
 
 

@@ -30,8 +30,8 @@ from antiphon.store.records import (
 )
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.response_check import make_response
-from antiphon.testing.run_check import batch, ended_response, job, queued_response
+from antiphon.testing.store_checks.responses import make_response
+from antiphon.testing.store_checks.runs import batch, ended_response, job, queued_response
 from antiphon.wire.resources.conversations import ConversationResource
 from tests.hypothesis_settings import examples
 

@@ -12,8 +12,8 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.records import Append, RunEnd, SweepRecord
 from antiphon.store.sweeper import Sweeper, check_clock
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.response_check import make_response
-from antiphon.testing.run_check import batch, begin_run, ended_response, numbers
+from antiphon.testing.store_checks.responses import make_response
+from antiphon.testing.store_checks.runs import batch, begin_run, ended_response, numbers
 
 NOW, DAY = 1_790_000_000, 86_400
 RETENTION = Retention(max_age_s=30 * DAY)

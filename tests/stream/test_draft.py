@@ -5,7 +5,7 @@ from __future__ import annotations
 from antiphon.stream.draft import MAX_PIECES
 from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import ResponseWriter
-from antiphon.testing.run_check import queued_response
+from antiphon.testing.store_checks.runs import queued_response
 from antiphon.wire.items import Message, OutputText
 
 

@@ -22,9 +22,8 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.records import RunEnd, WebhookEvent
 from antiphon.stream.deltas import Finish, Open, Text
-from antiphon.testing import run_check
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.run_check import batch, begin_run
+from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
 from antiphon.webhooks.deliver import (
     DELIVERY_LEASE_S,
     RETRY_DELAYS_S,
@@ -92,7 +91,7 @@ async def add_webhook(store: Store, name: str) -> None:
     webhook_event = WebhookEvent(f"evt_{name}", b"{}", NOW)
     await store.runs.end(
         await begin_run(store, name),
-        RunEnd(stored=run_check.ended_response(name), batch=batch(2), webhook=webhook_event),
+        RunEnd(stored=ended_response(name), batch=batch(2), webhook=webhook_event),
     )
 
 

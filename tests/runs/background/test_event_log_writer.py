@@ -12,7 +12,7 @@ import pytest
 from antiphon.runs.background.event_log_writer import EventLogWriter, LogSink
 from antiphon.store.records import Append
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.run_check import begin_run
+from antiphon.testing.store_checks.runs import begin_run
 from antiphon.wire.events import OutputTextDelta
 
 FLUSH_S = 8.0

@@ -16,7 +16,7 @@ from antiphon.store.records import Append, Claim, ClaimQuery, EventBatch, NewRun
 from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import ResponseWriter
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.run_check import ended_response, job, queued_response
+from antiphon.testing.store_checks.runs import ended_response, job, queued_response
 from antiphon.wire.events import Event
 from antiphon.wire.items import Message
 

@@ -14,7 +14,7 @@ from antiphon.inference.conversation import PromptTokens
 from antiphon.runs.history.chain_cache import ChainCache, chain_items, stored_tokens
 from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.response_check import make_response
+from antiphon.testing.store_checks.responses import make_response
 from antiphon.wire.items import Item
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest
 from antiphon.runs.history.input_lists import InputLists
-from antiphon.testing.response_check import make_response
+from antiphon.testing.store_checks.responses import make_response
 from antiphon.wire.cursors import PageParams
 from tests.runs.history.test_chain_cache import CountingStore
 

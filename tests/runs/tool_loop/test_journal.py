@@ -20,7 +20,7 @@ from antiphon.store.journal import JournalEntry
 from antiphon.store.records import NewRun
 from antiphon.stream.deltas import Checkpoint, Close, Open
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.run_check import batch, job, queued_response
+from antiphon.testing.store_checks.runs import batch, job, queued_response
 from antiphon.tools.base import CallContext, FollowUpItem, ToolFunction, ToolProgress, ToolResult
 from antiphon.wire import items as it
 from antiphon.wire.tools import Function

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from antiphon.store.common.subscriptions import Subscription, Subscriptions
-from antiphon.testing.run_check import batch
+from antiphon.testing.store_checks.runs import batch
 
 
 def read_all(subscription: Subscription, after: int) -> list[int]:

@@ -12,7 +12,7 @@ from antiphon.store import open_store
 from antiphon.store.postgres import connections
 from antiphon.store.postgres.connections import Connections
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.response_check import make_response
+from antiphon.testing.store_checks.responses import make_response
 from tests.store.postgres.test_pool import connected
 
 

@@ -17,8 +17,8 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.records import ConversationLock, RunEnd
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.response_check import make_response
-from antiphon.testing.run_check import batch, begin_run, ended_response
+from antiphon.testing.store_checks.responses import make_response
+from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
 from antiphon.wire.resources.conversations import ConversationResource
 from tests.store.postgres.test_store import query_number
 

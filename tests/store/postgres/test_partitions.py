@@ -12,7 +12,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.records import Append, RunEnd
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.run_check import batch, begin_run, ended_response, numbers
+from antiphon.testing.store_checks.runs import batch, begin_run, ended_response, numbers
 
 #: Runs in a partition.
 RUNS = 16_384

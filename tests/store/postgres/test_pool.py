@@ -23,11 +23,11 @@ from antiphon.store.files import FileLimits
 from antiphon.store.postgres.pool import ConnectionPool, index_key
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append, ClaimQuery, Reservation, RunEnd
-from antiphon.testing.file_check import make_file
 from antiphon.testing.postgres import Postgres, postgres
-from antiphon.testing.response_check import make_response
-from antiphon.testing.run_check import batch, begin_run, ended_response
-from antiphon.testing.vector_check import make_vector_store
+from antiphon.testing.store_checks.files import make_file
+from antiphon.testing.store_checks.responses import make_response
+from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
+from antiphon.testing.store_checks.vectors import make_vector_store
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.resources.conversations import ConversationResource
 
@@ -37,7 +37,7 @@ APPENDING = """
 import asyncio, sys
 from antiphon.store import open_store
 from antiphon.store.records import Append
-from antiphon.testing.run_check import batch, begin_run
+from antiphon.testing.store_checks.runs import batch, begin_run
 
 async def main():
     store = await open_store(sys.argv[1])

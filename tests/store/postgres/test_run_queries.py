@@ -12,8 +12,8 @@ from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.response_check import make_response
-from antiphon.testing.run_check import batch, begin_run
+from antiphon.testing.store_checks.responses import make_response
+from antiphon.testing.store_checks.runs import batch, begin_run
 from tests.store.postgres.test_pool import connected
 
 #: Runs that have not ended, and how many of them a query for several asks for.

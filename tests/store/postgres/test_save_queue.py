@@ -14,7 +14,7 @@ from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import TurnTokens
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.response_check import make_response
+from antiphon.testing.store_checks.responses import make_response
 
 
 @pytest.fixture

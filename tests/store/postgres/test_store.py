@@ -28,8 +28,14 @@ from antiphon.store.records import (
     TenantUsage,
 )
 from antiphon.testing.postgres import Postgres, postgres
-from antiphon.testing.response_check import make_response
-from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
+from antiphon.testing.store_checks.responses import make_response
+from antiphon.testing.store_checks.runs import (
+    batch,
+    begin_run,
+    ended_response,
+    job,
+    queued_response,
+)
 
 
 class RecordingListener:

@@ -26,12 +26,12 @@ from antiphon.store.records import (
     RunEnd,
 )
 from antiphon.store.vectors import IndexedChunk, VectorFileQuery
-from antiphon.testing.file_check import make_file
 from antiphon.testing.postgres import postgres
-from antiphon.testing.response_check import make_response
-from antiphon.testing.run_check import batch, begin_run, ended_response
-from antiphon.testing.skill_check import make_draft
-from antiphon.testing.vector_check import make_indexed_file, make_vector_store
+from antiphon.testing.store_checks.files import make_file
+from antiphon.testing.store_checks.responses import make_response
+from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
+from antiphon.testing.store_checks.skills import make_draft
+from antiphon.testing.store_checks.vectors import make_indexed_file, make_vector_store
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.resources.containers import ContainerExpiresAfter, ContainerResource
 from antiphon.wire.resources.conversations import ConversationResource

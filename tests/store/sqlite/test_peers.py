@@ -17,8 +17,14 @@ from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, Reservation, RunEnd
 from antiphon.store.sqlite import peer_notifications
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.testing.response_check import make_response
-from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
+from antiphon.testing.store_checks.responses import make_response
+from antiphon.testing.store_checks.runs import (
+    batch,
+    begin_run,
+    ended_response,
+    job,
+    queued_response,
+)
 
 LONG_S = 3600.0
 

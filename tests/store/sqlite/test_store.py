@@ -24,15 +24,21 @@ from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, RunEnd
 from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.testing.response_check import make_response
-from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
+from antiphon.testing.store_checks.responses import make_response
+from antiphon.testing.store_checks.runs import (
+    batch,
+    begin_run,
+    ended_response,
+    job,
+    queued_response,
+)
 
 ROOT = Path(__file__).parents[3]
 SAVING = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.testing.response_check import make_response
+from antiphon.testing.store_checks.responses import make_response
 
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]))
@@ -52,7 +58,7 @@ import asyncio, sys
 from pathlib import Path
 from antiphon.store.records import Append, ClaimQuery, NewRun
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.testing.run_check import batch, job, queued_response
+from antiphon.testing.store_checks.runs import batch, job, queued_response
 
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]))

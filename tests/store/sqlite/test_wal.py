@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.store.sqlite.wal import scan_wal
-from antiphon.testing.response_check import make_response
+from antiphon.testing.store_checks.responses import make_response
 
 FRAME = 24 + 4096
 

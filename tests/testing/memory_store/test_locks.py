@@ -11,7 +11,7 @@ import pytest
 from antiphon.store.base import Store
 from antiphon.store.records import Claim, ClaimQuery, ConversationLock, RunEnd
 from antiphon.testing.memory_store.locks import ConversationLocks, OwnerHeartbeats
-from antiphon.testing.run_check import batch, begin_run, ended_response
+from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
 from tests.stores import open_empty_store
 
 LEASE_S = 5.0

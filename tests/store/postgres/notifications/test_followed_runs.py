@@ -21,7 +21,7 @@ from antiphon.store.postgres.notifications.batch_payloads import decode_batches,
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import Append, ClaimQuery, EventBatch
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.run_check import batch, begin_run
+from antiphon.testing.store_checks.runs import batch, begin_run
 from tests.store.postgres.test_store import two
 
 #: A look into the store that does not come during a test.

@@ -19,7 +19,7 @@ from antiphon.store.postgres.notifications.listener import NOTICES
 from antiphon.store.postgres.notifications.local_sockets import LocalBatches, LocalSockets
 from antiphon.store.records import Append
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.run_check import batch, begin_run
+from antiphon.testing.store_checks.runs import batch, begin_run
 from tests.store.postgres.notifications.test_followed_runs import (
     NEVER_S,
     follow_ten_batches,

@@ -10,7 +10,7 @@ import pytest
 from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store.base import Store
 from antiphon.store.vectors import IndexedChunk, VectorQuery
-from antiphon.testing.vector_check import make_indexed_file
+from antiphon.testing.store_checks.vectors import make_indexed_file
 
 __all__ = ["add_file", "compare", "unit_vector"]
 

@@ -17,7 +17,7 @@ from antiphon.store.postgres.vectors import pgvector
 from antiphon.store.postgres.vectors.pgvector import Pgvector
 from antiphon.store.vectors import VectorQuery
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.vector_check import CHECKS, make_vector_store
+from antiphon.testing.store_checks.vectors import CHECKS, make_vector_store
 
 from .nearest_vectors import add_file, compare
 

@@ -31,7 +31,7 @@ from antiphon.store.records import (
 from antiphon.store.runs import RunLimitReached
 from antiphon.wire.resources.conversations import ConversationResource
 
-from .response_check import make_response
+from .responses import make_response
 
 __all__ = [
     "CHECKS",

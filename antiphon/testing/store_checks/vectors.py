@@ -25,7 +25,7 @@ from antiphon.wire.resources.vector_stores import (
     VectorStoreFile,
 )
 
-from .file_check import make_file
+from .files import make_file
 
 __all__ = ["CHECKS", "make_indexed_file", "make_vector_store"]
 

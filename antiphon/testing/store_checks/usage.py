@@ -9,8 +9,8 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.records import RunEnd
 from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
 
-from .response_check import make_response
-from .run_check import batch, begin_run, ended_response
+from .responses import make_response
+from .runs import batch, begin_run, ended_response
 
 __all__ = ["CHECKS"]
 

@@ -21,11 +21,11 @@ from antiphon.store.records import (
 from antiphon.store.usage import UsageQuery, UsageRecord
 from antiphon.wire.resources.conversations import ConversationResource
 
-from .file_check import make_file
-from .response_check import make_response
-from .run_check import batch, job, queued_response
-from .skill_check import make_draft
-from .vector_check import make_indexed_file, make_vector_store
+from .files import make_file
+from .responses import make_response
+from .runs import batch, job, queued_response
+from .skills import make_draft
+from .vectors import make_indexed_file, make_vector_store
 
 __all__ = ["CHECKS"]
 

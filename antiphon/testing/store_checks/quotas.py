@@ -11,11 +11,11 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.files import FileLimits
 from antiphon.store.records import ClaimQuery, NewRun, Reservation, TenantUsage
 
-from .file_check import make_file
-from .response_check import make_response
-from .run_check import batch, job, queued_response
-from .skill_check import make_draft
-from .vector_check import make_vector_store
+from .files import make_file
+from .responses import make_response
+from .runs import batch, job, queued_response
+from .skills import make_draft
+from .vectors import make_vector_store
 
 __all__ = ["CHECKS"]
 

@@ -11,7 +11,7 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.journal import JournalEntry
 from antiphon.store.records import ClaimQuery, NewRun, RunEnd
 
-from .run_check import batch, ended_response, job, queued_response
+from .runs import batch, ended_response, job, queued_response
 
 __all__ = ["CHECKS"]
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from antiphon.store.base import Store
 from antiphon.store.records import Append, Claim, ClaimQuery, ConversationLock, NewRun, RunEnd
 
-from .run_check import batch, begin_run, ended_response, job, numbers, queued_response
+from .runs import batch, begin_run, ended_response, job, numbers, queued_response
 
 __all__ = ["CHECKS"]
 
