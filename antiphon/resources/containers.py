@@ -53,9 +53,11 @@ class Containers:
         with _translate_errors():
             return await self._registry.create(tenant, request)
 
-    async def list(self, tenant: str, params: PageParams) -> Page[wc.ContainerResource]:
-        """Return a page of the tenant's containers."""
-        return await self._registry.list(tenant, params)
+    async def list(
+        self, tenant: str, params: PageParams, name: str | None = None
+    ) -> Page[wc.ContainerResource]:
+        """Return a page of the tenant's containers. ``name``: only containers with this name."""
+        return await self._registry.list(tenant, params, name)
 
     async def usage(self, tenant: str) -> QuotaUsage:
         """Return the number of a tenant's active containers, and the maximum number that the quota

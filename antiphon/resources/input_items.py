@@ -15,7 +15,7 @@ from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
-__all__ = ["check_call_outputs", "resolve_items"]
+__all__ = ["check_call_outputs", "check_programs", "resolve_items"]
 
 
 async def resolve_items(
@@ -159,6 +159,25 @@ def check_call_outputs(
     for call_id, name in calls.items():
         if call_id not in outputs and call_id not in finished and not waiting:
             raise InvalidRequest(f"No tool output found for {name} {call_id}.", param=param)
+
+
+def check_programs(past: Iterable[it.Item], own: Sequence[it.Item]) -> None:
+    """Check that each program that has made a call is in the conversation: without its program, the
+    model would see neither the call nor its output. ``past``: earlier items. ``own``: the items of
+    the request, which are checked. Raises ``InvalidRequest``."""
+    called = {
+        index: program
+        for index, item in enumerate(own)
+        if (program := caller_program_id(item)) is not None
+    }
+    if not called:
+        return
+    known = {item.call_id for item in (*past, *own) if isinstance(item, it.Program)}
+    for index, program in called.items():
+        if program not in known:
+            raise InvalidRequest(
+                f"No program found with call_id {program}.", param=f"input[{index}].caller"
+            )
 
 
 def _check_single_outputs(

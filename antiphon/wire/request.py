@@ -181,6 +181,11 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
         return any(source is not None for source in sources)
 
     @property
+    def pads_deltas(self) -> bool:
+        """Whether the deltas of the stream are padded."""
+        return self.stream_options is not None and bool(self.stream_options.include_obfuscation)
+
+    @property
     def only_prewarms(self) -> bool:
         """Whether the server only caches the prompt, and generates no output."""
         return self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
@@ -262,7 +267,7 @@ FIELDS: Mapping[str, FieldTreatment] = {
     "stream": "honoured",
     "stream_options": "honoured",
     "background": "honoured",
-    "background_options": "honoured",
+    "background_options": "hint",
     "truncation": "honoured",
     "context_management": "honoured",
     "metadata": "echoed",

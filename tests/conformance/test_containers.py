@@ -59,6 +59,9 @@ async def test_container_can_be_created_listed_read_and_deleted(serve: Serve) ->
     assert [c["id"] for c in page["data"]] == [first["id"]] and not page["has_more"]
     page = (await server.client.get(URL, params={"before": first["id"]})).json()
     assert [c["id"] for c in page["data"]] == [second["id"]] and not page["has_more"]
+    other = await create_container(server, name="other")
+    page = (await server.client.get(URL, params={"name": "other"})).json()
+    assert [c["id"] for c in page["data"]] == [other["id"]]
     deleted = (await server.client.delete(one)).json()
     assert deleted == {"id": first["id"], "object": "container.deleted", "deleted": True}
     assert (await server.client.get(one)).status_code == 404

@@ -290,6 +290,19 @@ async def ended(server: Server, response_id: str) -> dict[str, Any]:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.requirement("MCP-APPROVAL-ONCE")
+async def test_approval_is_for_the_server_that_was_asked_about(
+    serve: Serve, mcp: McpProvider, toys: Toys
+) -> None:
+    before = toys.log.count("delete attic")
+    server = serve(deleting("attic"), providers={"mcp": mcp})
+    first, request_id = await request_approval(server, toys, "attic")
+    body = {"previous_response_id": first["id"], "input": [approval(request_id)]}
+    elsewhere = tool(f"{toys.url}?other", **APPROVING)
+    rejected(await server.post(**body, tools=[elsewhere]), "input[0].approval_request_id")
+    assert toys.log.count("delete attic") == before
+
+
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.requirement("MCP-APPROVAL-ONCE")
 async def test_approval_runs_once_however_often_it_is_sent(

@@ -119,6 +119,19 @@ def client_outputs(output: list[Json], **values: Any) -> list[Json]:
     ]
 
 
+@pytest.mark.requirement("API-PROGRAM-CLIENT")
+async def test_call_of_an_absent_program_is_refused(serve: Serve, ask: Ask) -> None:
+    caller = {"type": "program", "caller_id": "call_lost"}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "1"}
+    answer = await ask(
+        serve(local(engine(["ok"]))),
+        input=[{**call, "caller": caller}, {**output, "caller": caller}],
+    )
+    assert answer.rejection["param"] == "input[0].caller"
+    assert answer.rejection["message"] == "No program found with call_id call_lost."
+
+
 ADDS = """const [a, b] = await Promise.all(["x", "y"].map(sku => tools.stock({sku})));
 const c = await tools.stock({sku: "z"});
 text({ total: a.pieces + b.pieces + c.pieces });"""

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Annotate, Close, Delta, Open, Text
 from antiphon.wire.items import FunctionCall, Message, Reasoning, UrlCitation
+from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import (
     TOOL,
@@ -323,8 +325,8 @@ async def test_summary_is_empty_without_a_sentence(serve: Serve, ask: Ask) -> No
 
 
 @pytest.mark.requirement("API-OBFUSCATION")
-@pytest.mark.parametrize("padded", [True, False, None])
-async def test_deltas_are_not_padded(serve: Serve, padded: bool | None) -> None:
+@pytest.mark.parametrize("padded", [False, None])
+async def test_deltas_are_not_padded_by_default(serve: Serve, padded: bool | None) -> None:
     body = {"stream_options": {"include_obfuscation": padded}}
     answer = await send_in_mode("stream", serve(), body)
     assert not any("obfuscation" in event for event in answer.events)
@@ -387,7 +389,7 @@ ALWAYS = {
     "truncation", "parallel_tool_calls", "text", "top_p", "presence_penalty",
     "frequency_penalty", "top_logprobs", "temperature", "reasoning", "usage",
     "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata",
-    "safety_identifier", "prompt_cache_key",
+    "safety_identifier", "prompt_cache_key", "prompt_cache_options",
 }  # fmt: skip
 
 
@@ -449,6 +451,7 @@ async def test_absent_fields_are_echoed_with_defaults(serve: Serve, ask_foregrou
         "reasoning": {"effort": None, "summary": None}, "max_output_tokens": None,
         "max_tool_calls": None, "store": True, "background": False, "service_tier": "default",
         "metadata": {}, "safety_identifier": None, "prompt_cache_key": None,
+        "prompt_cache_options": {"mode": "implicit", "ttl": "30m"},
     }  # fmt: skip
 
 
@@ -472,3 +475,39 @@ async def test_frames_have_names_numbers_and_done(serve: Serve) -> None:
         assert (types[-1], done, end) == ("response.completed", "data: [DONE]", "")
     answer = await send_in_mode("stream", serve(), {})
     assert [e["sequence_number"] for e in answer.events] == list(range(len(answer.events)))
+
+
+# --- padding -------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-OBFUSCATION")
+@pytest.mark.parametrize("background", [False, True])
+async def test_padded_deltas_have_equal_sizes(serve: Serve, background: bool) -> None:
+    texts = ["a", "b" * 7, "ü" * 9, " c" * 11]
+    server = serve(ScriptedBackend([[*message_deltas(*texts), finish()]]))
+    reply = await server.post(
+        stream=True, background=background, stream_options={"include_obfuscation": True}
+    )
+    lines = [line[6:] for line in reply.content.split(b"\n") if line.startswith(b"data: {")]
+    events = [json.loads(line) for line in lines]
+    deltas = [event for event in events if event["type"].endswith(".delta")]
+    assert [event["delta"] for event in deltas] == texts
+    assert all("obfuscation" in event for event in deltas)
+    assert not any("obfuscation" in event for event in events if event not in deltas)
+    sizes = {len(line) for line, event in zip(lines, events, strict=True) if event in deltas}
+    assert len(sizes) == 1
+    if background:
+        path = f"responses/{events[0]['response']['id']}"
+        resumed = await server.get(path, stream="true", include_obfuscation="true")
+        assert resumed.content.count(b'"obfuscation"') == len(texts)
+        assert b"obfuscation" not in (await server.get(path, stream="true")).content
+
+
+@pytest.mark.requirement("API-OBFUSCATION")
+async def test_socket_pads_deltas(serve: Serve) -> None:
+    server = serve(ScriptedBackend([[*message_deltas("a", "bcd"), finish()]]))
+    async with WebSocketClient(server.app) as wire:
+        wire.create(input="a", stream_options={"include_obfuscation": True})
+        events = await wire.events()
+    deltas = [event for event in events if event["type"].endswith(".delta")]
+    assert len(deltas) == 2 and all("obfuscation" in event for event in deltas)

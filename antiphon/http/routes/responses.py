@@ -64,7 +64,12 @@ IGNORED_TOOLS = "x-antiphon-ignored-tools"
 
 _RETRIEVE_PARAMS = (
     INCLUDE_PARAM,
-    QueryParam(name="include_obfuscation", type=bool, description="Has no effect."),
+    QueryParam(
+        name="include_obfuscation",
+        type=bool,
+        description="Pad the deltas of the stream, so that their sizes do not reveal the text.",
+        default=False,
+    ),
     QueryParam(
         name="stream",
         type=bool,
@@ -114,7 +119,9 @@ class CreateEndpoint:
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
             run = await self._deps.service.create(context.tenant, request, client=context.client)
             context.model, context.response_id = run.response.model, run.id
-            sink = _ClientSink(run, EventStream(scope, send), timing) if request.stream else None
+            stream = EventStream(scope, send)
+            pads = request.pads_deltas
+            sink = _ClientSink(run, stream, timing, pads=pads) if request.stream else None
             try:
                 # In a task of its own: otherwise each delta would resume the coroutines of all
                 # middleware.
@@ -153,7 +160,12 @@ class CreateEndpoint:
             if not queued.created:
                 await self._deps.service.event_logs.check_available(context.tenant, response.id)
             event_stream = StoredEventStream(
-                self._deps.service, context.tenant, response.id, -1, headers
+                self._deps.service,
+                context.tenant,
+                response.id,
+                -1,
+                headers,
+                pads=request.pads_deltas,
             )
             return await event_stream(scope, receive, send)
         if not request.background:
@@ -182,8 +194,11 @@ class _ClientSink(EventSink):
     """Writes the events of a run to the client that started it. Each batch of events is sent in one
     write."""
 
-    def __init__(self, run: Run, stream: EventStream, timing: RunTiming) -> None:
+    def __init__(
+        self, run: Run, stream: EventStream, timing: RunTiming, *, pads: bool = False
+    ) -> None:
         self._run = run
+        self._pads = pads
         self._stream = stream
         self._timing = timing
         #: Terminal events not yet sent; they are written together with the end of the stream.
@@ -198,14 +213,14 @@ class _ClientSink(EventSink):
             self._timing.record_events(events)
             if not self._stream.has_started:
                 return self._start(events)
-        return self._stream.write(sse.frame_events(events))
+        return self._stream.write(sse.frame_events(events, pads=self._pads))
 
     def write_comment(self) -> Awaitable[None] | None:
         return self._stream.write(sse.COMMENT) if self.has_sent else None
 
     async def end(self, events: tuple[Event, ...], stored: Any) -> None:
         if self.has_sent:
-            self._last = sse.frame_events(events)
+            self._last = sse.frame_events(events, pads=self._pads)
         else:
             await super().end(events, stored)
 
@@ -216,13 +231,14 @@ class _ClientSink(EventSink):
     async def _start(self, events: tuple[Event, ...]) -> None:
         """Write the headers and the first events."""
         await self._stream.start(ignored_tools_headers(self._run.ignored_tools))
-        if (rest := self._stream.write(sse.frame_events(events))) is not None:
+        if (rest := self._stream.write(sse.frame_events(events, pads=self._pads))) is not None:
             await rest
 
 
 class StoredEventStream:
     """The event stream of a run that continues without its client, as an ASGI app. The stream
-    contains the events with a sequence number greater than ``after``.
+    contains the events with a sequence number greater than ``after``. ``pads``: whether deltas are
+    padded.
 
     The caller must first check that the events are available. After the HTTP response has started,
     its status can no longer show an error.
@@ -235,7 +251,10 @@ class StoredEventStream:
         response_id: str,
         after: int,
         headers: Sequence[tuple[bytes, bytes]] = (),
+        *,
+        pads: bool = False,
     ) -> None:
+        self._pads = pads
         self._batches = service.event_logs.follow(tenant, response_id, after)
         self._headers = headers
         self._keepalive_s = service.keepalive_s
@@ -249,6 +268,8 @@ class StoredEventStream:
             with KeepaliveTimer(self._keepalive_s, self._keepalive(stream)) as keepalive:
                 async for lines in batches:
                     self._after += len(lines)
+                    if self._pads:
+                        lines = [sse.pad_delta(bytes(line)) for line in lines]
                     async with keepalive.sending():
                         for piece in sse.frame_pieces(lines):
                             if (rest := stream.write(piece)) is not None:
@@ -373,7 +394,7 @@ class ResponseRoutes:
         """Return a stored response, or resume the stream of a background response."""
         query = Query(request.scope)
         query.choices("include", INCLUDES)
-        query.flag("include_obfuscation")
+        pads = query.flag("include_obfuscation")
         streamed = query.flag("stream")
         after = query.number("starting_after", low=0)
         if not streamed and after is not None:
@@ -384,7 +405,8 @@ class ResponseRoutes:
         if not streamed:
             return json_reply(await self._service.retrieve(tenant, response_id))
         await self._service.check_followable(tenant, response_id)
-        return StoredEventStream(self._service, tenant, response_id, -1 if after is None else after)
+        after = -1 if after is None else after
+        return StoredEventStream(self._service, tenant, response_id, after, pads=pads)
 
     @operation("deleteResponse", answer=DeletedObject)
     async def delete(self, request: Request) -> Reply:

@@ -32,6 +32,7 @@ from antiphon.http.middleware.request_context import (
     RequestContext,
     request_context,
 )
+from antiphon.http.streaming.sse import pad_delta
 from antiphon.limits.refusals import limit_reached
 from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.history.session_chains import SessionChains
@@ -209,7 +210,7 @@ class _Connection:
             )
             self._context.model, self._context.response_id = run.response.model, run.id
             try:
-                await run.drive(_FrameSink(self, lane, run, timing))
+                await run.drive(_FrameSink(self, lane, run, timing, pads=request.pads_deltas))
             finally:
                 record_response(span, run.response)
                 record_content(deps.tracer, span, request, run.response)
@@ -240,9 +241,10 @@ class _Connection:
 
     # --- sending ---------------------------------------------------------------------------------
 
-    async def send_event(self, event: Event, lane: str | None) -> None:
-        """Send one event as one frame."""
+    async def send_event(self, event: Event, lane: str | None, *, pads: bool = False) -> None:
+        """Send one event as one frame. ``pads``: whether a delta is padded."""
         line = _encode(encodable_event(event))
+        line = pad_delta(line) if pads else line
         if isinstance(event, Error):
             line = line[:-1] + b',"status":500}'
         await self._send_line(line, lane)
@@ -323,7 +325,10 @@ class _FrameSink(EventSink):
     """Sends the events of a run to the client, one event per WebSocket frame. Each frame has the
     ``stream_id`` of the frame that started the run, if that frame had one."""
 
-    def __init__(self, connection: _Connection, lane: _Lane, run: Run, timing: RunTiming) -> None:
+    def __init__(
+        self, connection: _Connection, lane: _Lane, run: Run, timing: RunTiming, *, pads: bool
+    ) -> None:
+        self._pads = pads
         self._connection = connection
         self._lane = lane
         self._run = run
@@ -334,7 +339,7 @@ class _FrameSink(EventSink):
         if self._timing.first_token_at is None:
             self._timing.record_events(events)
         for event in events:
-            await self._connection.send_event(event, self._lane.name)
+            await self._connection.send_event(event, self._lane.name, pads=self._pads)
 
     async def end(self, events: tuple[Event, ...], stored: object) -> None:
         self._connection.remember(self._lane, self._run)

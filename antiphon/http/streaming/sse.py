@@ -2,19 +2,19 @@
 
 All events that are ready are sent in one write. Line ends are LF. The field ``event`` repeats the
 ``type`` of the JSON. There is no field ``id``. The last line of the stream is ``[DONE]``. This is
-the format that the strictest known parser needs. Obfuscation (random padding of deltas) is left
-out.
+the format that the strictest known parser needs. On request, deltas are padded (obfuscation).
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from antiphon.wire.events import EVENTS, Event, encodable_event
 
-__all__ = ["COMMENT", "DONE", "HEADERS", "frame_events", "frame_lines", "frame_pieces"]
+__all__ = ["COMMENT", "DONE", "HEADERS", "frame_events", "frame_lines", "frame_pieces", "pad_delta"]
 
 #: The last line of every stream.
 DONE = b"data: [DONE]\n\n"
@@ -39,6 +39,24 @@ _MAX_HEAD_BYTES = _TYPE + 1 + max(map(len, EVENTS))
 #: Maximum size in bytes of one piece of a stream of stored events.
 _MAX_PIECE_BYTES = 1 << 16
 _encode = msgspec.json.Encoder().encode
+
+
+_PADDING = b',"obfuscation":""'
+#: The size of a padded delta is a multiple of this number of bytes.
+_PADDED_BYTES = 64
+
+
+def pad_delta(line: bytes) -> bytes:
+    """Return an event with random characters in the field ``obfuscation``, so that its size does
+    not reveal the length of its text. An event without a text is returned unchanged. ``line``: the
+    JSON of the event."""
+    if not line[_TYPE : line.index(b'"', _TYPE)].endswith(b".delta"):
+        return line
+    count = -(len(line) + len(_PADDING)) % _PADDED_BYTES
+    return b'%b,"obfuscation":"%b"}' % (
+        line[:-1],
+        secrets.token_hex(_PADDED_BYTES)[:count].encode(),
+    )
 
 
 def frame_lines(lines: Iterable[bytes]) -> bytes:
@@ -66,9 +84,11 @@ def frame_pieces(lines: Sequence[bytes | memoryview]) -> Iterator[bytes]:
         yield b"\n\n"
 
 
-def frame_events(events: Sequence[Event]) -> bytes:
+def frame_events(events: Sequence[Event], *, pads: bool = False) -> bytes:
     """Encode events as SSE, one frame for each event. A frame has exactly two lines, because the
-    JSON contains no line ends."""
+    JSON contains no line ends. ``pads``: whether deltas are padded."""
+    if pads:
+        return frame_lines([pad_delta(_encode(encodable_event(event))) for event in events])
     if len(events) == 1:  # the usual case
         event = encodable_event(events[0])
         return _HEADS[type(event)] + _encode(event) + b"\n\n"

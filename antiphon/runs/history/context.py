@@ -27,7 +27,7 @@ from msgspec import Struct
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Conversation, PromptTokens
 from antiphon.inference.encoded_items import EncodedItems
-from antiphon.resources.input_items import check_call_outputs, resolve_items
+from antiphon.resources.input_items import check_call_outputs, check_programs, resolve_items
 from antiphon.store.base import Store
 from antiphon.store.records import StoredResponse
 from antiphon.stream.writer import Ids
@@ -136,6 +136,8 @@ async def load_context(
         )
     past = loaded.items
     new_items = await resolve_items(input, store, tenant, ids, past)
+    if not loaded.is_partial:
+        check_programs(past, new_items)
     visible = build_visible(past, new_items)
     check_call_outputs(visible.items, waiting=visible.compaction_requested, own=new_items)
     is_compacted = any(isinstance(item, it.Compaction | it.ContextCompaction) for item in new_items)

@@ -40,6 +40,7 @@ def initial_response(
         created_at=created_at,
         model=model,
         previous_response_id=request.previous_response_id,
+        background=bool(request.background),  # the shape has another value for a warm-up
         reasoning=_reasoning(request, backend),
         metadata=request.metadata or {},
         safety_identifier=request.safety_identifier,
@@ -71,7 +72,6 @@ def _shared_fields(request: CreateResponse) -> Response:
         truncation=request.truncation or "disabled",
         text=text_config(request),
         store=request.store is not False,
-        background=bool(request.background),
         ignored_fields=request.ignored_fields or UNSET,
         **explicit_fields(
             request,

@@ -121,10 +121,16 @@ class ContainerRegistry:
         except (InvalidRequest, NotFound):
             return mark_expired(record.resource)
 
-    async def list(self, tenant: str, page_params: PageParams) -> Page[wc.ContainerResource]:
+    async def list(
+        self, tenant: str, page_params: PageParams, name: str | None = None
+    ) -> Page[wc.ContainerResource]:
         """Return one page of a tenant's containers. The data of containers that other processes own
-        may be a few seconds old. Raises ``InvalidRequest`` for an unknown cursor."""
-        return make_page(await self._resources(tenant), page_params)
+        may be a few seconds old. ``name``: only containers with this name. Raises
+        ``InvalidRequest`` for an unknown cursor."""
+        resources = await self._resources(tenant)
+        return make_page(
+            tuple(each for each in resources if name is None or each.name == name), page_params
+        )
 
     async def count_active(self, tenant: str) -> int:
         """Return the number of a tenant's active containers."""

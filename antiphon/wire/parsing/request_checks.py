@@ -22,10 +22,33 @@ def check_request(request: CreateResponse) -> None:
     _check_compaction_trigger(request.input or ())
     if request.prompt is None:  # a stored prompt may declare the chosen tool
         check_tools(request)
+    _check_background_options(request)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
+        )
+
+
+def _check_background_options(request: CreateResponse) -> None:
+    """Check the conditions for ``background_options``. Raises ``InvalidRequest``."""
+    options = request.background_options
+    if options is None:
+        return
+    path = "background_options"
+    if not request.background:
+        raise InvalidRequest(
+            f"The '{path}' parameter is only allowed when 'background' is enabled.", param=path
+        )
+    if options.completion_window == "soonest":
+        return
+    path = f"{path}.completion_window"
+    window = f"A '{path}' of '{options.completion_window}'"
+    if request.stream:
+        raise InvalidRequest(f"{window} cannot be combined with 'stream'.", param=path)
+    if request.service_tier not in (None, "auto", "default"):
+        raise InvalidRequest(
+            f"{window} needs the default 'service_tier'.", param=path, code="invalid_value"
         )
 
 

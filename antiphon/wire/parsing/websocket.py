@@ -82,8 +82,8 @@ def read_frame(
     generate = fields.pop("generate", True)
     if not isinstance(generate, bool):
         raise invalid_type("generate", "a boolean", json_type_name(generate))
-    # Responses over a WebSocket are always streamed. Some clients set the field anyway.
-    fields.pop("stream", None)
+    # Responses over a WebSocket are always streamed, whatever a client sets.
+    fields["stream"] = True
     request = read_create(fields, limits)
     if request.background:
         raise InvalidRequest(

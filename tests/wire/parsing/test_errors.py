@@ -649,6 +649,45 @@ CASES = [
         "Mutually exclusive parameters: 'previous_response_id' and 'conversation'.",
     ),
     case(
+        {"background_options": {"completion_window": "soonest"}},
+        "background_options",
+        None,
+        "The 'background_options' parameter is only allowed when 'background' is enabled.",
+    ),
+    case(
+        {"background": True, "background_options": {"completion_window": "1h"}},
+        "background_options.completion_window",
+        "invalid_value",
+        "Invalid value: '1h'. Supported values are: 'soonest', '2h', and '8h'.",
+    ),
+    case(
+        {
+            "background": True,
+            "stream": True,
+            "background_options": {"completion_window": "8h"},
+        },
+        "background_options.completion_window",
+        None,
+        "A 'background_options.completion_window' of '8h' cannot be combined with 'stream'.",
+    ),
+    case(
+        {
+            "background": True,
+            "service_tier": "priority",
+            "background_options": {"completion_window": "2h"},
+        },
+        "background_options.completion_window",
+        "invalid_value",
+        "A 'background_options.completion_window' of '2h' needs the default 'service_tier'.",
+    ),
+    case(
+        {"access_programs": {"cyber": "red"}},
+        "access_programs.cyber",
+        "invalid_value",
+        "Invalid value: 'red'. Supported values are: 'standard', 'daybreak_blue', and "
+        "'daybreak_red'.",
+    ),
+    case(
         {"stream_options": {"include_obfuscation": False}},
         "stream_options",
         None,

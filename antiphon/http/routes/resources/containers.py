@@ -13,7 +13,7 @@ from antiphon.http.middleware.request_context import header, request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
-from antiphon.http.requests.query import PAGE_PARAMS, Query
+from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.files import MAX_WHOLE_BYTES
 from antiphon.wire.pagination import DeletedObject, Page
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["ContainerRoutes"]
 
 
+_NAME_PARAM = QueryParam(name="name", type=str, description="Only containers with this name.")
+
+
 class ContainerRoutes:
     """All routes below ``/v1/containers``."""
 
@@ -47,11 +50,12 @@ class ContainerRoutes:
         parsed = parse_create_container(await self._body(request), self._limits.body)
         return json_reply(await self._containers.create(_tenant(request), parsed))
 
-    @operation("listContainers", query=PAGE_PARAMS, answer=Page[ContainerResource])
+    @operation("listContainers", query=(*PAGE_PARAMS, _NAME_PARAM), answer=Page[ContainerResource])
     async def list(self, request: Request) -> Reply:
         """List the tenant's containers, by default newest first."""
+        query = Query(request.scope)
         return json_reply(
-            await self._containers.list(_tenant(request), Query(request.scope).page_params())
+            await self._containers.list(_tenant(request), query.page_params(), query.value("name"))
         )
 
     @operation("retrieveContainer", answer=ContainerResource)
