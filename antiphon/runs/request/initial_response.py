@@ -51,8 +51,8 @@ def initial_response(
 
 
 def _shared_fields(request: CreateResponse) -> Response:
-    """Return a response with the fields that it shares with others to requests of the same
-    shape."""
+    """Return a response with only those fields that depend on the shape of the request. The
+    responses to all requests of one shape have these values."""
     tools = request.tools
     return Response(
         id="",

@@ -323,9 +323,8 @@ async def stores_conversations(store: Store) -> None:
 
 
 async def reads_pages_of_conversations(store: Store) -> None:
-    """Check that a page of a conversation's items contains the right items. The check reads pages
-    in both orders, between two items, with only some kinds of items, and after an item was
-    removed."""
+    """Check the pages of a conversation's items: in both orders, between two items, and with only
+    some kinds of items. After an item was removed, the pages no longer contain it."""
     roles: tuple[Literal["user", "developer"], ...] = ("user", "user", "developer")
     items: tuple[Item, ...] = tuple(
         Message(id=f"msg_{n}", role=roles[n % 3], content=(InputText(text="x"),)) for n in range(9)
