@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from antiphon.config.load import SettingsSources
-from antiphon.config.options import did_you_mean, options
+from antiphon.config.options import options
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from antiphon.support.misspellings import similar_name
 
 from .commands.table import COMMANDS
 from .foreign_flags import hint
@@ -32,9 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise SetupError(foreign)
         arguments, rest = parser.parse_known_args(words)
         if rest:
-            raise SetupError(
-                f"unknown argument {rest[0]}{did_you_mean(rest[0], command_flags(arguments))}"
-            )
+            similar = similar_name(rest[0], command_flags(arguments))
+            meant = f"; did you mean {similar}?" if similar else ""
+            raise SetupError(f"unknown argument {rest[0]}{meant}")
         known = options(Settings)
         given = vars(arguments)
         flags = {name: value for name, value in given.items() if name in known}

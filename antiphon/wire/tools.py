@@ -156,7 +156,8 @@ class FileSearch(ToolBase, frozen=True, kw_only=True, tag="file_search"):
 
 
 class CodeInterpreter(ToolBase, frozen=True, kw_only=True, tag="code_interpreter"):
-    container: str | JsonObject
+    #: OpenAI's API requires it. Clients of gpt-oss's servers leave it out.
+    container: str | JsonObject = field(default_factory=lambda: {"type": "auto"})
     allowed_callers: Callers | UnsetType = UNSET
 
 

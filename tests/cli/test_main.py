@@ -189,8 +189,19 @@ def test_flags_of_other_servers_name_ours(
         (["--api-key", "x"], f"make a key with `{antiphon_command('key new')}` and add it"),
         (["m.gguf", "-ngl", "99"], "-ngl: use --gpu-layers"),
         (["m", "--trust-remote-code"], "trust_remote_code = true in engine_options"),
+        (["m", "--max_seq_len", "9"], "--max_seq_len: use --context-size"),
+        (["m", "--prot", "9"], "--prot; did you mean --port?"),
     ):
         assert expected in refusal("serve", *words)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--models-dir", "--log-colors", "--batch-size", "--runner", "--uds", "-ub", "--keep"]
+)
+def test_flag_without_a_counterpart_gets_no_wrong_hint(
+    flag: str, refusal: Callable[..., str]
+) -> None:
+    assert refusal("serve", "m", flag, "9").rstrip().endswith(f"unknown argument {flag}")
 
 
 def test_hints_name_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:

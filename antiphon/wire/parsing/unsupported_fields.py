@@ -9,19 +9,18 @@ names them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
 from antiphon.errors import InvalidRequest
+from antiphon.support.misspellings import similar_name
 
 from .errors import truncated
 
 __all__ = ["find_ignored_fields", "refuse_unsupported_fields"]
 
-#: How similar an unknown name has to be to a known one to count as misspelt, from 0 to 1.
-_SIMILARITY = 0.86
 _MAX_IGNORED = 32  # names in the response
+_misspelt = lru_cache(maxsize=256)(similar_name)
 
 #: Field → values that have no effect.
 _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
@@ -64,6 +63,7 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "return_token_ids": (False,),
     "stop_token_ids": ([],),
     "suffix": ("",),
+    "top_a": (0,),
     "truncate_prompt_tokens": (),
     "typical_p": (1,),
     "use_beam_search": (False,),
@@ -112,16 +112,3 @@ def find_ignored_fields(raw: Mapping[str, object], known: frozenset[str]) -> tup
                 code="unknown_parameter",
             )
     return tuple(map(truncated, ignored[:_MAX_IGNORED]))
-
-
-@lru_cache(maxsize=256)
-def _misspelt(name: str, known: frozenset[str]) -> str | None:
-    """Return the known name that a client meant with ``name``, or None. Case and separators do not
-    count, as in ``maxOutputTokens``."""
-    names = {_letters(each): each for each in sorted(known)}
-    found = get_close_matches(_letters(name), names, n=1, cutoff=_SIMILARITY)
-    return names[found[0]] if found else None
-
-
-def _letters(name: str) -> str:
-    return "".join(filter(str.isalnum, name)).casefold()

@@ -115,12 +115,6 @@ CASES = [
         "Missing required parameter: 'input[0].content[0].file_data'.",
     ),
     case(
-        {"tools": [{"type": "code_interpreter"}]},
-        "tools[0].container",
-        MISSING,
-        "Missing required parameter: 'tools[0].container'.",
-    ),
-    case(
         {"tools": [{"type": "namespace", "name": "n"}]},
         "tools[0].tools",
         MISSING,

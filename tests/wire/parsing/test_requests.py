@@ -495,3 +495,8 @@ def test_token_count_parses_fields_like_a_request() -> None:
     del fields["personality"], fields["temperature"]
     assert counted.personality == "friendly"
     assert counted.as_create() == parse_create_response(json.dumps(fields).encode())
+
+
+def test_code_interpreter_without_a_container_gets_one() -> None:
+    (tool,) = parse_request(tools=[{"type": "code_interpreter"}]).tools
+    assert tool == tl.CodeInterpreter(container={"type": "auto"})
