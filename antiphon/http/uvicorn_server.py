@@ -357,6 +357,10 @@ class _Protocol(HttpToolsProtocol):
         if self.open_by_address[address] > self.limits.per_address:
             self._refuse(*_TOO_MANY_CONNECTIONS)
 
+    def close(self) -> None:
+        """Close the connection when all data is sent. See ``ConnectionMonitor``."""
+        self._output.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.is_lost = True

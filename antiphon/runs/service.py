@@ -270,6 +270,7 @@ class Service:
         ended after ``grace_s`` seconds end as failed. Background runs that have not ended by then
         are released, so that other servers can continue them."""
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
+        self.event_logs.stop()
         await self.vector_stores.stop()
         await self.usage_counter.close()
         if self._dependencies.signals is not None:

@@ -17,13 +17,17 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
-from antiphon.errors import SetupError
+from antiphon.errors import ServerStopped, SetupError
 from antiphon.http import uvicorn_server
 from antiphon.http.middleware.auth import AuthConfig
+from antiphon.http.middleware.errors import ErrorMiddleware
+from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
 from antiphon.http.uvicorn_server import ConnectionLimits, bind, raise_file_limit, serve
 from antiphon.limits.requests import RequestLimits
+from antiphon.tracing.base import Span
 from tests.http.middleware.test_auth import ACCESS
 
 pytestmark = pytest.mark.usefixtures("freezes_again")
@@ -548,3 +552,27 @@ def test_the_limit_of_open_files_is_raised() -> None:
         assert soft == hard or soft >= 2**20
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_cut_off_response_ends_without_a_complaint(
+    service: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(scope: Any, receive: Any, send: Any) -> None:
+        request_context(scope).status = 200
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] != "/health":
+            await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+            raise ServerStopped("The server was stopped.")
+        await send({"type": "http.response.body", "body": b""})
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope["antiphon.context"] = RequestContext("req_1", 0.0, Span({}))
+        await ErrorMiddleware(fail, log=structlog.get_logger())(scope, receive, send)
+
+    async with run_server(app, service.drain) as server:
+        async with server.client.stream("GET", "/") as answer:
+            pieces = answer.aiter_bytes()
+            assert await anext(pieces) == b"begun"
+            with pytest.raises(httpx.RemoteProtocolError):
+                await anext(pieces)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

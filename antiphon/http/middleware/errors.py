@@ -26,6 +26,7 @@ from antiphon.errors import (
     may_retry,
 )
 from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.streaming.disconnect import cut_off
 from antiphon.limits.refusals import refusal_headers
 from antiphon.stream.kinds import KINDS
 from antiphon.support.log import Log
@@ -227,3 +228,5 @@ class ErrorMiddleware:
             reply = error_reply(500, UNEXPECTED, type="server_error", code="server_error")
         if request_context(scope).status is None:
             await reply(scope, receive, send)
+        elif scope["type"] == "http":
+            await cut_off(scope)

@@ -15,7 +15,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, ServerStopped
 from antiphon.http.auditor import Auditor
 from antiphon.http.endpoint_context import EndpointDependencies, with_trace
 from antiphon.http.json_response import Reply, json_reply
@@ -266,15 +266,21 @@ class StoredEventStream:
         async with CancelOnDisconnect(scope, receive), aclosing(self._batches) as batches:
             await stream.start(self._headers)
             with KeepaliveTimer(self._keepalive_s, self._keepalive(stream)) as keepalive:
-                async for lines in batches:
-                    self._after += len(lines)
-                    if self._pads:
-                        lines = [sse.pad_delta(bytes(line)) for line in lines]
+                try:
+                    async for lines in batches:
+                        self._after += len(lines)
+                        if self._pads:
+                            lines = [sse.pad_delta(bytes(line)) for line in lines]
+                        async with keepalive.sending():
+                            for piece in sse.frame_pieces(lines):
+                                if (rest := stream.write(piece)) is not None:
+                                    await rest
+                        del lines  # they may be as long as the response
+                except ServerStopped:
                     async with keepalive.sending():
-                        for piece in sse.frame_pieces(lines):
-                            if (rest := stream.write(piece)) is not None:
-                                await rest
-                    del lines  # they may be as long as the response
+                        if (rest := stream.write(sse.resume_comment(self._after))) is not None:
+                            await rest
+                    raise
         await stream.end()
 
     def _keepalive(self, stream: EventStream) -> Callable[[], Awaitable[None]]:

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope
 
 from antiphon.http.middleware.request_context import ClientDisconnected
 
-__all__ = ["DISCONNECT_EXTENSION", "CancelOnDisconnect", "ConnectionMonitor"]
+__all__ = ["DISCONNECT_EXTENSION", "CancelOnDisconnect", "ConnectionMonitor", "cut_off"]
 
 #: ASGI extension of Antiphon's server. Its ``connection`` is a ``ConnectionMonitor``.
 DISCONNECT_EXTENSION = "antiphon.disconnect"
@@ -29,6 +29,21 @@ class ConnectionMonitor(Protocol):
 
     disconnect_callbacks: set[Callable[[], None]]
     is_lost: bool
+
+    def close(self) -> None:
+        """Close the connection when all data is sent."""
+
+
+async def cut_off(scope: Scope) -> None:
+    """Close the connection of a response that has started and cannot be completed. Its client sees
+    that the response is truncated. Other servers than Antiphon's do this by themselves."""
+    extension = scope.get("extensions", {}).get(DISCONNECT_EXTENSION, {})
+    connection: ConnectionMonitor | None = extension.get("connection")
+    if connection is not None and not connection.is_lost:
+        lost = asyncio.Event()
+        connection.disconnect_callbacks.add(lost.set)
+        connection.close()
+        await lost.wait()
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

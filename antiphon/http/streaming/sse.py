@@ -14,7 +14,16 @@ import msgspec
 
 from antiphon.wire.events import EVENTS, Event, encodable_event
 
-__all__ = ["COMMENT", "DONE", "HEADERS", "frame_events", "frame_lines", "frame_pieces", "pad_delta"]
+__all__ = [
+    "COMMENT",
+    "DONE",
+    "HEADERS",
+    "frame_events",
+    "frame_lines",
+    "frame_pieces",
+    "pad_delta",
+    "resume_comment",
+]
 
 #: The last line of every stream.
 DONE = b"data: [DONE]\n\n"
@@ -57,6 +66,13 @@ def pad_delta(line: bytes) -> bytes:
         line[:-1],
         secrets.token_hex(_PADDED_BYTES)[:count].encode(),
     )
+
+
+def resume_comment(after: int) -> bytes:
+    """Return the last words of a stream whose server stops. ``after``: number of the last event; -1
+    if there was none."""
+    place = b" with starting_after=%d" % after if after >= 0 else b""
+    return b": The server was stopped. Resume the stream%b.\n\n" % place
 
 
 def frame_lines(lines: Iterable[bytes]) -> bytes:

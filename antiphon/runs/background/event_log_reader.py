@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from weakref import WeakSet
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, ServerStopped
 from antiphon.store.base import Store
+from antiphon.store.common.subscriptions import Subscription
 
 from .event_codec import Line, lines_after
 
@@ -22,6 +24,16 @@ class EventLogReader:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        #: The subscriptions of all readers in this process.
+        self._tails: WeakSet[Subscription] = WeakSet()
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """End the streams of runs that have not ended. Their readers first get all stored
+        events."""
+        self._is_stopped = True
+        for tail in self._tails:
+            tail.mark_stale()
 
     async def check_available(self, tenant: str, response_id: str) -> None:
         """Raise ``InvalidRequest`` if the events of a run are no longer stored."""
@@ -35,7 +47,8 @@ class EventLogReader:
         self, tenant: str, response_id: str, after: int = -1
     ) -> AsyncGenerator[list[Line], None]:
         """Yield the events of a run after sequence number ``after``, as lists of lines. Each line
-        is one event as JSON. The generator ends when the run ends.
+        is one event as JSON. The generator ends when the run ends, and raises ``ServerStopped`` if
+        ``stop`` is called before.
 
         The store stores events in batches, and a batch may be as long as the response. To save
         memory, each batch is released before the next batch is read.
@@ -44,12 +57,15 @@ class EventLogReader:
         lines: list[Line] = []
         with runs.subscribe(tenant, response_id) as tail:
             tail.is_stale = True
+            self._tails.add(tail)
             while True:
                 if (batch := tail.next_batch(after)) is not None:
                     for lines in lines_after(batch, after):
                         yield lines
                     after = batch.last
                 elif not tail.is_stale:
+                    if self._is_stopped:
+                        raise ServerStopped("The server was stopped. The response goes on.")
                     await tail.wait()
                 else:
                     tail.is_stale = False

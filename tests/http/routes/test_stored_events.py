@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import StoreError
+from antiphon.errors import ServerStopped, StoreError
 from antiphon.http.routes.responses import StoredEventStream
 from antiphon.http.streaming.sse import DONE
 
@@ -86,3 +86,16 @@ async def test_only_a_complete_stream_ends_with_done() -> None:
     with pytest.raises(StoreError):
         await truncated.read(ScriptedLog(LINE % 0, StoreError("The store does not answer.")), -1)
     assert LINE % 0 in truncated.body and DONE not in truncated.body
+
+
+@pytest.mark.parametrize(
+    ("after", "advice"), [(-1, b"starting_after=0."), (4, b"starting_after=5.")]
+)
+async def test_reader_learns_that_the_server_stops(after: int, advice: bytes) -> None:
+    client = Client()
+    with pytest.raises(ServerStopped):
+        await client.read(ScriptedLog(LINE % (after + 1), ServerStopped("stopped")), after)
+    *_, last, rest = client.body.split(b"\n\n")
+    assert (
+        last.startswith(b": ") and last.endswith(b"starting_after=%d." % (after + 1)) and not rest
+    )
