@@ -182,6 +182,7 @@ _RESPONSES_API_ONLY = (
     "interrupted_tools",
     "previous_input_messages",
     "return_metrics",
+    "interrupted_output",
 )
 #: Largest ``n``.
 _MAX_CHOICES = 32

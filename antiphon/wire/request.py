@@ -166,6 +166,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     request_id: _Key | None = None
     enable_response_messages: bool | None = None
     return_metrics: bool | None = None
+    interrupted_output: Literal["restart", "fail"] | None = None
     previous_input_messages: PreviousMessages | None = None
     interrupted_tools: Literal["tell", "fail", "retry"] | None = None
     #: W3C trace context; over HTTP it comes in headers.
@@ -306,6 +307,7 @@ FIELDS: Mapping[str, FieldTreatment] = {
     "request_id": "hint",
     "enable_response_messages": "honoured",
     "return_metrics": "honoured",
+    "interrupted_output": "honoured",
     "previous_input_messages": "honoured",
     "interrupted_tools": "honoured",
     "trace": "hint",

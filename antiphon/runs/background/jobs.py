@@ -25,6 +25,7 @@ from antiphon.runs.execution.run import ReaderGone
 from antiphon.runs.execution.token_log import total_counts
 from antiphon.runs.preparer import PreparedRequest, Preparer
 from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
+from antiphon.runs.replies.restarted import RestartedReply
 from antiphon.runs.run_factory import RunFactory
 from antiphon.runs.tool_loop.recovery import interrupted_in_tools
 from antiphon.runs.usage_counter import UsageMeter
@@ -282,9 +283,12 @@ class BackgroundJobs:
         reply = prepared.reply
         if job.prompt or tokens or started:
             point = restored.resume_point()
-            reply = reply.resume(point)
-            if started and not tokens and not interrupted_in_tools(point):
+            if not started or tokens or interrupted_in_tools(point):
+                reply = reply.resume(point)
+            elif request.interrupted_output == "fail":
                 raise CannotContinue("this model does not report its token ids")
+            else:
+                reply = RestartedReply(reply, point)
         return reply, prepared.context.prompt_tokens
 
     def _expires_at(self, response: Response) -> Callable[[], int | None]:

@@ -11,12 +11,12 @@ from typing import Any, Union
 import msgspec
 import pytest
 
-from antiphon.backends.base import Backend
+from antiphon.backends.base import Backend, Reply
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import InvalidRequest, NotFound, StoreError
-from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.runs.background.worker import BackgroundWorker, LeaseConfig
 from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
@@ -261,7 +261,8 @@ async def test_another_service_continues_interrupted_reasoning(store: Store, how
         assert [part.text for part in item.summary] == [f"Step {n}." for n in range(30)]
 
 
-async def test_run_without_token_ids_fails_after_an_interruption(store: Store) -> None:
+async def test_run_without_token_ids_starts_its_model_call_again(store: Store) -> None:
+    """The begun answer stays, as incomplete, and the numbers of the events go on."""
     async with serving(_StopsAfterWords([TEXT]), store) as first:
         queued = await enqueue(first)
         await until(first, queued.id, lambda response: bool(response.output))
@@ -269,8 +270,51 @@ async def test_run_without_token_ids_fails_after_an_interruption(store: Store) -
         events = await followed(second, queued.id)
         check([decode_event(event) for event in events])
         ended = await second.retrieve("t", queued.id)
-        assert ended.status == "failed" and ended.error is not None
-        assert "cannot be continued" in ended.error.message
+    begun, whole = ended.output
+    assert isinstance(begun, Message) and isinstance(whole, Message)
+    assert (begun.status, whole.status, ended.status) == ("incomplete", "completed", "completed")
+    assert whole.content[0].text == TEXT  # type: ignore[union-attr]
+    assert TEXT.startswith(begun.content[0].text)  # type: ignore[union-attr]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert ended == fold([decode_event(event) for event in events])
+
+
+async def test_run_that_is_always_interrupted_fails_at_last(store: Store) -> None:
+    async with serving(_StopsAfterWords([TEXT]), store) as first:
+        queued = await enqueue(first)
+        await until(first, queued.id, lambda response: bool(response.output))
+    for count in range(2, 4):
+        async with serving(_StopsAfterWords([TEXT]), store) as next_one:
+            await until(next_one, queued.id, lambda response, n=count: len(response.output) == n)
+    async with serving(_StopsAfterWords([TEXT]), store) as fourth:
+        await until(fourth, queued.id, lambda response: len(response.output) == 4)
+    async with serving(_StopsAfterWords([TEXT]), store) as last:
+        await followed(last, queued.id)
+        ended = await last.retrieve("t", queued.id)
+    assert ended.status == "failed" and ended.error is not None
+    assert "interrupted too often" in ended.error.message
+
+
+_CALL = [Open(FunctionCall(call_id="call_1", name="pay", arguments="")), Text("{}"), Close()]
+
+
+@pytest.mark.parametrize(
+    ("script", "fields"),
+    [([TEXT], {"interrupted_output": "fail"}), ([[*_CALL, *message_deltas(TEXT)]], {})],
+    ids=["forbidden", "after a call of the client"],
+)
+async def test_run_without_token_ids_fails_where_it_must_not_start_again(
+    store: Store, script: Any, fields: dict[str, Any]
+) -> None:
+    async with serving(_StopsAfterWords(script), store) as first:
+        queued = await enqueue(first, **fields)
+        await until(first, queued.id, lambda response: bool(response.output))
+    async with serving(ScriptedBackend(script), store) as second:
+        events = await followed(second, queued.id)
+        check([decode_event(event) for event in events])
+        ended = await second.retrieve("t", queued.id)
+    assert ended.status == "failed" and ended.error is not None
+    assert "cannot be continued" in ended.error.message
 
 
 async def test_accepting_server_does_not_start_a_taken_over_run_again(store: Store) -> None:
@@ -287,9 +331,9 @@ async def test_accepting_server_does_not_start_a_taken_over_run_again(store: Sto
         await accepting.drain(0)
     check([decode_event(event) for event in events])
     assert [e["sequence_number"] for e in events] == list(range(len(events)))
-    assert ended.status == "failed" and len(ended.output) == 1
-    assert ended.output[0].status == "incomplete"  # type: ignore[union-attr]
-    assert TEXT.startswith(_text_of(ended))
+    begun, whole = ended.output
+    assert begun.status == "incomplete"  # type: ignore[union-attr]
+    assert ended.status == "completed" and whole.content[0].text == TEXT  # type: ignore[union-attr]
 
 
 async def test_accepting_server_does_not_repeat_a_tool_call(store: Store) -> None:
@@ -334,6 +378,9 @@ class _StopsAfterWords(ScriptedBackend):
 
 
 class _UnendedReply(ReplyWrapper):
+    def resume(self, point: ResumePoint) -> Reply:
+        return _UnendedReply(self._reply.resume(point))
+
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         async with aclosing(super().deltas()) as batches:
             yield await anext(batches)

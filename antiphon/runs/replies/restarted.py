@@ -1,0 +1,53 @@
+"""A reply whose model call starts again after an interruption, because its model reports no token
+ids from which the call could continue."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from antiphon.backends.base import Reply
+from antiphon.backends.wrapper import ReplyWrapper
+from antiphon.errors import CannotContinue
+from antiphon.inference.conversation import ResumePoint
+from antiphon.stream.deltas import Close, Delta
+from antiphon.stream.kinds import KINDS
+from antiphon.wire.items import Item
+
+__all__ = ["RestartedReply"]
+
+#: Unfinished items that restarts may leave in one response.
+_MAX_UNFINISHED = 3
+
+
+class RestartedReply(ReplyWrapper):
+    """``Reply`` that first closes the items that were open at the interruption, as ``incomplete``,
+    and then calls the model again. Finished items stay; of the calls of the model before, only the
+    interrupted one is repeated.
+
+    ``point``: where the response was interrupted. Raises ``CannotContinue`` if the interrupted call
+    of the model has called a tool of the client, because the client would run two calls, or if the
+    response was restarted too often.
+    """
+
+    def __init__(self, reply: Reply, point: ResumePoint) -> None:
+        if any(_is_client_call(item) for item in (*point.items, *point.open_items)):
+            raise CannotContinue("this model does not report its token ids, and called a tool")
+        unfinished = [item for item in point.items if getattr(item, "status", "") == "incomplete"]
+        if len(unfinished) >= _MAX_UNFINISHED:
+            raise CannotContinue("it was interrupted too often")
+        super().__init__(reply.resume(replace(point, open_items=())))
+        self._closing: tuple[Delta, ...] = (Close(status="incomplete"),) * len(point.open_items)
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        yield self._closing
+        async with aclosing(self._reply.deltas()) as deltas:
+            async for batch in deltas:
+                yield batch
+
+
+def _is_client_call(item: Item) -> bool:
+    kind = KINDS[type(item)]
+    return bool(kind.call_name) and not kind.runs_here
