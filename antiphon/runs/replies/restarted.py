@@ -38,7 +38,8 @@ class RestartedReply(ReplyWrapper):
         unfinished = [item for item in point.items if getattr(item, "status", "") == "incomplete"]
         if len(unfinished) >= _MAX_UNFINISHED:
             raise CannotContinue("it was interrupted too often")
-        super().__init__(reply.resume(replace(point, open_items=())))
+        before = replace(point, items=_before_interrupted_call(point), open_items=())
+        super().__init__(reply.resume(before))
         self._closing: tuple[Delta, ...] = (Close(status="incomplete"),) * len(point.open_items)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -46,6 +47,15 @@ class RestartedReply(ReplyWrapper):
         async with aclosing(self._reply.deltas()) as deltas:
             async for batch in deltas:
                 yield batch
+
+
+def _before_interrupted_call(point: ResumePoint) -> tuple[Item, ...]:
+    """Return the finished items without those at the end that the interrupted call of the model, or
+    an earlier attempt at it, has written."""
+    items = list(point.items)
+    while items and KINDS[type(items[-1])].written_by_model:
+        items.pop()
+    return tuple(items)
 
 
 def _is_client_call(item: Item) -> bool:
