@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.inference.encoded_items import EncodedItems
 from antiphon.inference.sampling import SamplingOptions
@@ -134,6 +135,8 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     - ``logprob_token_ids``: log probabilities show the ids of tokens, not their text.
     - ``describes_media``: a note replaces a part that the model cannot read, because a tool can
       read the part.
+    - ``stated``: the options of the request, if items of the conversation have changed some of
+      them. See ``at_start``.
     - ``shape``: the shape of the request, for values that follow from ``tools`` and other options
       alone.
     """
@@ -153,7 +156,25 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     include_stop_text: bool = False
     logprob_token_ids: bool = False
     describes_media: bool = False
+    stated: Options | None = None
     shape: RequestShape | None = None
+
+    @property
+    def at_start(self) -> Options:
+        """The options as the beginning of the prompt states them. They do not change when an item
+        of the conversation changes a setting, so that the beginning stays in the cache. A message
+        at the place of this item states the change."""
+        if self.stated is None:
+            return self
+        stated = self.stated
+        return replace(
+            self,
+            reasoning=stated.reasoning,
+            text=stated.text,
+            guide=stated.guide,
+            thinking_budget=stated.thinking_budget,
+            stated=None,
+        )
 
     @property
     def rejects_unknown_calls(self) -> bool:

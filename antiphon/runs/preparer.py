@@ -220,7 +220,7 @@ class Preparer:
         await check_access(tools.server_tools, tools.visible_tools, tool_context)
         approved = _approved_calls(context, tool_context.items, tools)
         identity = session_identity(request, context.chain, context.input, response_id)
-        options = await self._build_options(resolved, tools, tool_context, identity)
+        options = await self._build_options(resolved, model, tools, tool_context, context, identity)
         trace = dict(options.trace)
         reply_request = ReplyRequest(
             context=context,
@@ -263,7 +263,7 @@ class Preparer:
         context = await self._load_context(tenant, resolved, model)
         backend = self._attachments.resolving_backend(model.backend, tenant)
         tool_context = ResponseContext(tenant=tenant, response_id="", items=context.items)
-        options = await self._build_options(resolved, tools, tool_context)
+        options = await self._build_options(resolved, model, tools, tool_context, context)
         reply = await backend.prepare(context.conversation, options)
         return reply.input_tokens
 
@@ -290,13 +290,15 @@ class Preparer:
     async def _build_options(
         self,
         request: CreateResponse,
+        model: CatalogModel,
         tools: ToolSelection,
         tool_context: ResponseContext,
+        context: ConversationContext,
         identity: str | None = None,
     ) -> Options:
         """Build the options for the first model call, with the functions that the server-side tools
-        declare. ``identity``: a string that identifies the conversation; None if no answer will be
-        generated."""
+        declare, and with the settings that items of the conversation have changed. ``identity``: a
+        string that identifies the conversation; None if no answer will be generated."""
         toolsets = await declared_toolsets(tools, tool_context)
         tenant = tool_context.tenant
         session = (
@@ -305,7 +307,9 @@ class Preparer:
             else self._session(tenant, identity, is_stored=request.store is not False)
         )
         scope = self._cache_scope(tenant, request)
-        options = build_options(request, scope, tenant=tenant, session=session)
+        options = context.visible.configuration.apply(
+            build_options(request, scope, tenant=tenant, session=session), model.thinking_budgets
+        )
         return with_functions(options, tools, toolsets, tool_context.items)
 
     # --- the reply -------------------------------------------------------------------------------

@@ -479,7 +479,7 @@ KINDS: Mapping[type[it.ItemBase], ItemKind] = {
         prefix="cmp", progress={"compacting": ev.CompactionCompacting}, written_by_model=True
     ),
     # Only clients send these five types. The prefix is for the ids of stored items. The history
-    # shows the model a message of an agent as a message.
+    # shows the model two of them as messages: agent_message and configuration_update.
     it.AgentMessage: ItemKind(prefix="amsg", parts_field="content"),
     it.ContextCompaction: ItemKind(prefix="ccmp", hidden=True),
     it.CompactionTrigger: ItemKind(prefix="cmpt"),

@@ -37,6 +37,7 @@ from .parts import (
     TopLogprob,
     UrlCitation,
 )
+from .text_formats import Effort, JsonSchemaFormat, PlainFormat
 from .tools import Tool
 
 __all__ = [
@@ -60,10 +61,12 @@ __all__ = [
     "CustomToolCall",
     "CustomToolCallOutput",
     "DirectCaller",
+    "EffortUpdate",
     "EncryptedContent",
     "FileCitation",
     "FilePath",
     "FileSearchCall",
+    "FormatUpdate",
     "FunctionCall",
     "FunctionCallOutput",
     "ImageGenerationCall",
@@ -485,11 +488,20 @@ class CompactionTrigger(ItemBase, frozen=True, kw_only=True, tag="compaction_tri
     item, and the response consists of one compaction item."""
 
 
-class ConfigurationUpdate(ItemBase, frozen=True, kw_only=True, tag="configuration_update"):
-    """Settings for reasoning and text that apply from this point of the conversation on."""
+class EffortUpdate(Struct, frozen=True, kw_only=True):
+    effort: Effort
 
-    reasoning: JsonObject | UnsetType = UNSET
-    text: JsonObject | UnsetType = UNSET
+
+class FormatUpdate(Struct, frozen=True, kw_only=True):
+    format: PlainFormat | JsonSchemaFormat
+
+
+class ConfigurationUpdate(ItemBase, frozen=True, kw_only=True, tag="configuration_update"):
+    """Settings for reasoning and text that apply from this point of the conversation on. At least
+    one of the two is set."""
+
+    reasoning: EffortUpdate | UnsetType = UNSET
+    text: FormatUpdate | UnsetType = UNSET
 
 
 class ItemReference(ItemBase, frozen=True, kw_only=True, tag="item_reference"):

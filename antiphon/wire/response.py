@@ -20,6 +20,13 @@ from .request_options import (
     PromptCacheDiagnostics,
     PromptCacheOptions,
 )
+from .text_formats import (
+    Effort,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    PlainFormat,
+    TextFormatConfig,
+)
 from .tools import SharedTools, Tool, ToolChoiceParam
 
 __all__ = [
@@ -51,7 +58,6 @@ __all__ = [
 #: The type of ``input_messages`` and ``output_messages``, which are vLLM's.
 RAW_MESSAGE_TYPE = "raw_message_tokens"
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class InputTokensDetails(Struct, frozen=True, kw_only=True):
@@ -105,26 +111,6 @@ class ResponseError(Struct, frozen=True, kw_only=True):
 
 class IncompleteDetails(Struct, frozen=True, kw_only=True):
     reason: Literal["max_output_tokens", "content_filter", "max_messages", "steered"]
-
-
-class PlainFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
-    pass
-
-
-class JsonObjectFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_object"):
-    pass
-
-
-class JsonSchemaFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
-    """Output that is JSON and conforms to ``schema``."""
-
-    name: str
-    schema: JsonObject
-    description: str | None = None
-    strict: bool = False
-
-
-TextFormatConfig = PlainFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class TextConfig(Struct, frozen=True, kw_only=True):

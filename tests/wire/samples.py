@@ -567,6 +567,7 @@ ITEMS: dict[str, Json] = {**OUTPUTS, **INPUTS}
 _ALSO_REQUIRED: dict[str, set[str]] = {
     "local_shell_call_output": {"id"},
     "item_reference": {"id"},
+    "configuration_update": {"reasoning"},
     "mcp": {"server_url"},
     "input_image": {"image_url"},
     "input_file": {"file_data"},

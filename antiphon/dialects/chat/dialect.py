@@ -347,7 +347,8 @@ class ChatDialect:
             messages.insert(0, {"role": "system", "content": mask(conversation.instructions)})
         definitions = mask([tool.definition() for tool in prompt_tools.initial_tools])
         uses_template_tools = bool(definitions) and self.template_has_tools
-        instructions = mask([*json_format_instructions(options), *format_instructions(options)])
+        at_start = options.at_start
+        instructions = mask([*json_format_instructions(at_start), *format_instructions(at_start)])
         if definitions and not uses_template_tools:
             instructions.insert(0, tool_prompt(definitions, self.tools))
         if instructions:
@@ -457,11 +458,13 @@ class ChatDialect:
         settings = {**self._settings, **options.template}
         effort = _effort_of(options)
         variables: dict[str, Any] = {}
-        if effort is not None:
-            scales = prepared.capabilities.efforts.items()
+        if effort is not None:  # most templates write a switch at the end of the prompt
             variables = {name: value(effort) for name, value in _REASONING_SWITCHES.items()}
-            variables |= {name: _template_effort(prepared, words, effort) for name, words in scales}
-        budget = 0 if effort == "none" else options.thinking_budget
+        at_start = options.at_start
+        if (level := _effort_of(at_start)) is not None:
+            scales = prepared.capabilities.efforts.items()
+            variables |= {name: _template_effort(prepared, words, level) for name, words in scales}
+        budget = 0 if level == "none" else at_start.thinking_budget
         if budget is not None:
             variables[_BUDGET_VARIABLE] = budget
         return settings | {

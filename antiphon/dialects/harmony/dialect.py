@@ -99,10 +99,12 @@ class HarmonyDialect:
         functions = [tool for tool in prompt_tools.initial_tools if tool.name not in called]
         head = [
             self._system_message(
-                options, [tool for tool in prompt_tools.tools if tool.name in called]
+                options.at_start, [tool for tool in prompt_tools.tools if tool.name in called]
             )
         ]
-        if developer := _developer_message(conversation.instructions, history, options, functions):
+        if developer := _developer_message(
+            conversation.instructions, history, options.at_start, functions
+        ):
             head.append(developer)
         open_kind = (
             cast(HarmonyMessageKind, history.messages[-1].channel) if history.is_open else None

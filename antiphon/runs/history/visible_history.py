@@ -7,8 +7,8 @@ apply to the whole conversation. Numbers of tokens are estimates, because no tok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import TypeGuard
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -23,6 +23,7 @@ from antiphon.wire import items as it
 from antiphon.wire.response import InputTransformation
 from antiphon.wire.tags import tag_of
 
+from .configuration import Configuration, configuration_of, update_message
 from .encrypted_items import CompactedHistory, TenantSealer
 
 __all__ = [
@@ -56,6 +57,7 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
     - ``user_token_budget``: the model still sees the user's latest messages in ``before``. This is
       the maximum number of tokens of all these messages together.
     - ``compaction_requested``: whether the input ends with a request to compact.
+    - ``configuration``: the settings that items of the conversation have changed.
     - ``input_transformations``: reports about the items that could not be decrypted.
     """
 
@@ -64,6 +66,7 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
     after: tuple[it.Item, ...]
     user_token_budget: int
     compaction_requested: bool = False
+    configuration: Configuration = Configuration()
     input_transformations: tuple[InputTransformation, ...] = ()
 
     @property
@@ -170,8 +173,10 @@ def build_visible_history(
     items = (*past, *own)
     if it.CompactionTrigger in map(type, items):
         items = tuple(item for item in items if not isinstance(item, it.CompactionTrigger))
-    if it.AgentMessage in map(type, items):
-        items = tuple(_as_message(item) for item in items)
+    configuration = Configuration()
+    if not _MESSAGE_FORMS.keys().isdisjoint(map(type, items)):
+        configuration = configuration_of(items)
+        items = tuple(map(_as_message, items))
     compaction_requested = bool(own) and isinstance(own[-1], it.CompactionTrigger)
     if _ENCRYPTED.isdisjoint(map(type, items)):
         return VisibleHistory(
@@ -180,6 +185,7 @@ def build_visible_history(
             after=items,
             user_token_budget=user_token_budget,
             compaction_requested=compaction_requested,
+            configuration=configuration,
         )
     transformations: list[InputTransformation] = []
 
@@ -197,6 +203,7 @@ def build_visible_history(
         after=after,
         user_token_budget=user_token_budget,
         compaction_requested=compaction_requested,
+        configuration=configuration,
         input_transformations=tuple(transformations),
     )
 
@@ -257,10 +264,14 @@ def _decrypt_reasoning(
 
 
 def _as_message(item: it.Item) -> it.Item:
-    """Return an item as the model sees it: a message of an agent is a message of the user. The
-    texts of its parts are one text, because Codex divides a message within a line."""
-    if not isinstance(item, it.AgentMessage):
-        return item
+    """Return the item as the message that the model sees, if it has such a form."""
+    form = _MESSAGE_FORMS.get(type(item))
+    return item if form is None else form(item)
+
+
+def _agent_message(item: it.AgentMessage) -> it.Message:
+    """Return a message of an agent as a message of the user. The texts of its parts are one text,
+    because Codex divides a message within a line."""
     content = item.content or ""
     parts: tuple[it.Part, ...] = (it.InputText(text=content),) if isinstance(content, str) else ()
     texts: list[str] = []
@@ -274,6 +285,13 @@ def _as_message(item: it.Item) -> it.Item:
             parts += () if part is None else (part,)
             texts = []
     return it.Message(id=item.id, role="user", content=parts)
+
+
+#: Type of an item → function that returns it as a message, the form in which the model sees it.
+_MESSAGE_FORMS: Mapping[type[it.ItemBase], Callable[[Any], it.Message]] = {
+    it.AgentMessage: _agent_message,
+    it.ConfigurationUpdate: update_message,
+}
 
 
 def _undecryptable(item: it.Item, own: Sequence[it.Item]) -> InvalidRequest:

@@ -21,6 +21,7 @@ from antiphon.wire.json_types import JsonObject
 from .errors import duplicate_item, invalid_type, invalid_value, json_type_name, missing_parameter
 from .fields import classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 from .json_body import DEFAULT_LIMITS, BodyLimits
+from .text_formats import UPDATE_FORMATS, read_format
 from .tools import read_tools
 
 __all__ = ["read_items", "read_part"]
@@ -188,6 +189,19 @@ def _normalize_agent_message(fields: JsonObject, path: str, limits: BodyLimits) 
         fields["content"] = _read_parts(parts, f"{path}.content", _AGENT_PARTS, _AGENT_PARTS)
 
 
+def _normalize_configuration(fields: JsonObject, path: str, limits: BodyLimits) -> None:
+    if "reasoning" not in fields and "text" not in fields:
+        raise missing_parameter(f"{path}.reasoning")
+    if "reasoning" in fields:
+        effort = read_object(fields["reasoning"], f"{path}.reasoning")
+        fields["reasoning"] = convert(effort, it.EffortUpdate, f"{path}.reasoning")
+    if "text" in fields:
+        text = read_object(fields["text"], f"{path}.text")
+        if "format" in text:
+            text["format"] = read_format(text["format"], f"{path}.text.format", UPDATE_FORMATS)
+        fields["text"] = convert(text, it.FormatUpdate, f"{path}.text")
+
+
 def _normalize_reasoning(fields: JsonObject, path: str, limits: BodyLimits) -> None:
     """Parse ``content`` and ``summary`` of a reasoning item. Other servers use parts of the type
     ``text`` in these two fields. Such parts become parts of the types ``reasoning_text`` and
@@ -237,6 +251,7 @@ def _normalize_mcp_tools(fields: JsonObject, path: str, limits: BodyLimits) -> N
 _NORMALIZERS: Mapping[type[it.Item], Callable[[JsonObject, str, BodyLimits], None]] = {
     it.Message: _normalize_message,
     it.AgentMessage: _normalize_agent_message,
+    it.ConfigurationUpdate: _normalize_configuration,
     it.Reasoning: _normalize_reasoning,
     it.FunctionCallOutput: _normalize_tool_output,
     it.CustomToolCallOutput: _normalize_tool_output,

@@ -47,12 +47,10 @@ from antiphon.wire.resources.prompts import TEMPLATE_FIELDS, CreatePrompt
 from antiphon.wire.response import (
     ContextManagement,
     ConversationRef,
-    JsonSchemaFormat,
     PromptRef,
     ReasoningConfig,
     TextConfig,
 )
-from antiphon.wire.response import TextFormatConfig as Format
 
 from .errors import (
     empty_value,
@@ -65,13 +63,14 @@ from .errors import (
     too_many_properties,
     truncated,
 )
-from .fields import classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
+from .fields import convert, drop_nulls, read_array, read_object, read_tag
 from .ids import check_conversation_id, check_response_id
 from .items import read_items, read_part
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from .previous_messages import read_previous_messages
 from .request_checks import check_request
-from .tools import check_name, read_tool_choice, read_tools
+from .text_formats import read_format
+from .tools import read_tool_choice, read_tools
 from .unsupported_fields import find_ignored_fields, refuse_unsupported_fields
 
 __all__ = [
@@ -116,7 +115,6 @@ _KNOWN = frozenset({*FIELDS, *InputTokensRequest.__struct_fields__})
 #: Fields whose values change other fields. Requests with one of them have no shape.
 _UNKEPT = frozenset({"previous_input_messages", "prompt"})
 _MAX_TEXT_CHARS = 10_485_760  # characters of a string input, OpenAI's limit
-_FORMAT_NAME_LENGTH = 64
 _MAX_TOKEN_ID = 2**31 - 1
 _MAX_CONTEXT_ENTRIES = 16  # of context_management
 
@@ -125,6 +123,7 @@ _NOT_TEMPLATE_ITEMS = (
     it.AgentMessage,
     it.Compaction,
     it.CompactionTrigger,
+    it.ConfigurationUpdate,
     it.ContextCompaction,
     it.ItemReference,
 )
@@ -375,29 +374,11 @@ def _read_choice(raw: object, path: str, limits: BodyLimits) -> Any:
     return read_tool_choice(raw, path)
 
 
-_FORMATS: Mapping[str, type[Format]] = classes_by_tag(Format.__args__)
-
-
 def _read_text(raw: object, path: str, limits: BodyLimits) -> TextConfig:
     fields = read_object(raw, path)
     if "format" in fields:
-        fields["format"] = _read_format(fields["format"], f"{path}.format")
+        fields["format"] = read_format(fields["format"], f"{path}.format")
     return convert(fields, TextConfig, path)
-
-
-def _read_format(raw: object, path: str) -> Format:
-    fields = read_object(raw, path)
-    cls = _FORMATS[read_tag(fields, path, _FORMATS)]
-    if cls is JsonSchemaFormat and "name" not in fields and "json_schema" in fields:
-        raise missing_parameter(
-            f"{path}.name",
-            " This looks like a format of the Chat Completions API; here its fields are next to "
-            "'type'.",
-        )
-    form = convert(fields, cls, path)
-    if isinstance(form, JsonSchemaFormat):
-        check_name(form.name, f"{path}.name", _FORMAT_NAME_LENGTH)
-    return form
 
 
 def _object_reader(cls: type[Struct]) -> Callable[[object, str, BodyLimits], Struct]:

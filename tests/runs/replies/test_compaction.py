@@ -686,7 +686,8 @@ async def test_policy_for_undecryptable_items(kind: str, break_it: Callable[[str
     assert removed == {
         "id": "it_1",
         "action": "removed",
-        "type": kind,
+        "type": "reasoning",
+        **({} if kind == "reasoning" else {"item_type": kind}),
         "reason": "organization_mismatch",
     }
 
