@@ -77,6 +77,7 @@ PUBLIC: tuple[PublicModules, ...] = (
             "antiphon.engines.common.stop_conditions",
             "antiphon.engines.common.stop_strings",
             "antiphon.store.common.subscriptions",
+            "antiphon.support.push",
         ),
     ),
     PublicModules(

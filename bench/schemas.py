@@ -150,10 +150,10 @@ async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
 
 async def answer(backend: Any, schema: dict[str, Any], *, most: int = MAX_TOKENS) -> str | None:
     """Return what the model writes for a schema; None for a truncated or an invalid answer."""
-    from antiphon.backends.base import flatten
     from antiphon.errors import RunError
     from antiphon.inference.conversation import Conversation, Options
     from antiphon.stream.deltas import Finish, Text
+    from antiphon.testing.replies import deltas_of
     from antiphon.wire.items import InputText, Message
     from antiphon.wire.response import JsonSchemaFormat, TextConfig
 
@@ -171,7 +171,7 @@ async def answer(backend: Any, schema: dict[str, Any], *, most: int = MAX_TOKENS
     )
     output, whole = "", False
     with suppress(RunError):
-        async for delta in flatten(reply.deltas()):
+        async for delta in deltas_of(reply):
             if isinstance(delta, Text):
                 output += delta.text
             elif isinstance(delta, Finish):

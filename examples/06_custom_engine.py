@@ -11,7 +11,7 @@ from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt
-from antiphon.stream.deltas import Text
+from antiphon.stream.deltas import Delta, Text
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.wire.items import InputText, Message
 
@@ -37,8 +37,11 @@ async def main() -> None:
     backend = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
     message = Message(role="user", content=(InputText(text="Hello"),))
     reply = await backend.prepare(Conversation(items=(message,)), Options())
-    async for batch in reply.deltas():
+
+    def show(batch: tuple[Delta, ...]) -> None:
         print(*(delta.text for delta in batch if isinstance(delta, Text)), sep="", end="")
+
+    await reply.pump(show)
     print()
 
 

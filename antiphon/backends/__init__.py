@@ -1,1 +1,1 @@
-"""Backends. A backend answers a conversation. It yields the answer as deltas."""
+"""Backends. A backend answers a conversation. It gives the answer as deltas."""

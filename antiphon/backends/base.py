@@ -1,10 +1,9 @@
-"""The interface of a backend. A backend gets a conversation and yields the answer as deltas."""
+"""The interface of a backend. A backend gets a conversation and gives the answer as deltas."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -15,6 +14,7 @@ from antiphon.errors import BackendError, InvalidRequest
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.inference.sampling import SessionSignal
 from antiphon.stream.deltas import Delta
+from antiphon.support.push import Sink
 from antiphon.upstream.retries import RetryState, track_retries
 from antiphon.wire.items import Item
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
@@ -23,11 +23,11 @@ __all__ = [
     "ASSUMED_CONTEXT_SIZE",
     "Backend",
     "BackendCapabilities",
+    "DeltaSink",
     "Reply",
     "RetryState",
     "Status",
     "add_usage",
-    "flatten",
     "text_completion_unsupported_error",
     "track_retries",
     "upstream_usage",
@@ -37,6 +37,11 @@ __all__ = [
 ASSUMED_CONTEXT_SIZE = 32_768
 #: Upper bound for token counts reported by an upstream.
 _MAX_TOKENS = 2**40
+
+
+#: Takes the deltas of a reply that become known at the same time. In the tuple, the ids of sampled
+#: tokens come before the deltas that result from them. A tuple may be empty.
+DeltaSink = Sink[tuple[Delta, ...]]
 
 
 class BackendCapabilities(Struct, frozen=True, kw_only=True):
@@ -71,7 +76,7 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
 
 class Reply(Protocol):
     """One model call. The request is already checked and the prompt is rendered. The model starts
-    when ``deltas`` is iterated.
+    when ``pump`` is awaited.
 
     Classes of replies may subclass this protocol to inherit its default methods.
     """
@@ -113,18 +118,18 @@ class Reply(Protocol):
         ``CannotContinue`` if this reply cannot be continued.
         """
 
-    def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Generate the reply.
+    async def pump(self, sink: DeltaSink) -> None:
+        """Generate the reply, and give its deltas to ``sink`` as soon as they exist (see
+        ``support.push``).
 
-        Deltas that become known at the same time are yielded as one tuple. In the tuple, the ids of
-        sampled tokens come before the deltas that result from them. The caller stores and sends the
-        deltas of a tuple together. A tuple may be empty. Closing the iterator stops the model after
-        at most one more token. Raises ``RunError`` if the generation fails.
+        The caller stores and sends the deltas of a tuple together. If the caller is cancelled or
+        the sink raises, the model stops after at most one more token. Raises ``RunError`` if the
+        generation fails.
         """
 
     def stop(self) -> None:
-        """End the reply early, because the caller needs no more deltas. Call this between two
-        tuples of deltas.
+        """End the reply early, because the caller needs no more deltas. Call this in the sink of
+        ``pump``.
 
         The model stops, and the deltas soon end with a ``Finish`` whose reason is ``length``. The
         usage in this ``Finish`` is exact if Antiphon counts the tokens. If only the upstream counts
@@ -231,14 +236,6 @@ def text_completion_unsupported_error(name: str | None = None) -> InvalidRequest
         param="model",
         code="unsupported_model",
     )
-
-
-async def flatten(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenerator[Delta, None]:
-    """Yield the deltas of a reply one by one. Closing this generator closes ``deltas``."""
-    async with aclosing(deltas):
-        async for known in deltas:
-            for delta in known:
-                yield delta
 
 
 def upstream_usage(

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
     Collection,
     Mapping,
 )
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import (
     Backend,
     BackendCapabilities,
+    DeltaSink,
     Reply,
     Status,
     text_completion_unsupported_error,
@@ -35,7 +35,8 @@ from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.inference.sampling import SessionSignal
-from antiphon.stream.deltas import Delta, NewPrompt
+from antiphon.stream.deltas import NewPrompt
+from antiphon.support.push import send
 from antiphon.support.tasks import BackgroundTasks
 
 __all__ = ["OnDemandBackend", "OnDemandReply", "ProgressCallback"]
@@ -515,7 +516,7 @@ class _UnpreparedReply(Reply):
     def resume(self, point: ResumePoint) -> Reply:
         return self
 
-    def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+    async def pump(self, sink: DeltaSink) -> None:
         raise BackendError("The model is not loaded.")
 
 
@@ -523,7 +524,7 @@ class OnDemandReply(ReplyWrapper):
     """``Reply`` of a model that is loaded on demand.
 
     The model may still be unloaded when the reply is created, and it may be unloaded before the
-    reply is generated. ``deltas`` loads the model if necessary.
+    reply is generated. ``pump`` loads the model if necessary.
 
     If the model is not loaded when the reply is created, ``input_tokens`` is 0 and
     ``may_fail_early`` is False until the model is loaded. Because ``may_fail_early`` is False, the
@@ -550,17 +551,15 @@ class OnDemandReply(ReplyWrapper):
         resumed._resume_point = point
         return resumed
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+    async def pump(self, sink: DeltaSink) -> None:
         async with self._on_demand.use() as backend:
             is_late = isinstance(self._reply, _UnpreparedReply) and self._resume_point is None
             reply = await self._ensure_prepared(backend)
             if is_late:
                 # The run has started before the prompt was rendered, so send the prompt's ids now.
                 prompt = reply.prompt_tokens
-                yield () if prompt is None else (NewPrompt(prompt.ids),)
-            async with aclosing(reply.deltas()) as deltas:
-                async for batch in deltas:
-                    yield batch
+                await send(sink, () if prompt is None else (NewPrompt(prompt.ids),))
+            await reply.pump(sink)
 
     async def _ensure_prepared(self, backend: Backend) -> Reply:
         """Return the reply that ``backend`` prepared for the request. If the current reply comes

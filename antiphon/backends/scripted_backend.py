@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from antiphon.backends.base import Backend, BackendCapabilities, Reply
+from antiphon.backends.base import Backend, BackendCapabilities, DeltaSink, Reply
 from antiphon.errors import CannotContinue, RequestError, RunError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
+from antiphon.support.push import send
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 
@@ -103,7 +104,7 @@ class ScriptedBackend(Backend):
 
 
 class ScriptedReply(Reply):
-    """``Reply`` of a ``ScriptedBackend``. It yields the deltas of a script instead of a model's
+    """``Reply`` of a ``ScriptedBackend``. It pushes the deltas of a script instead of a model's
     output."""
 
     input_tokens = 0
@@ -135,17 +136,18 @@ class ScriptedReply(Reply):
             self._backend, batches[sampled:], self.input_tokens, self._count_words, self._wait_s
         )
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+    async def pump(self, sink: DeltaSink) -> None:
         if isinstance(self._batches, RunError):
             raise self._batches
         batch: tuple[Delta, ...] = (Close(),)
         try:
             for batch in self._batches:  # keep this loop cheap: benchmarks measure the server
                 await asyncio.sleep(self._wait_s)
-                yield batch
+                if (rest := sink(batch)) is not None:
+                    await rest
             if not isinstance(batch[-1], Finish):
                 batch = (Finish("stop", _usage(self.input_tokens, self._count_words)),)
-                yield batch
+                await send(sink, batch)
         finally:
             self._backend.aborted += not isinstance(batch[-1], Finish)
 

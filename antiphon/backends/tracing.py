@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Awaitable
 
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Delta, Finish, NewPrompt, finish_of
 from antiphon.tracing.base import PROVIDER_NAME, Span, Tracer
 
-from .base import Backend, Reply
+from .base import Backend, DeltaSink, Reply
 
 __all__ = ["TracedBackend"]
 
@@ -48,7 +47,7 @@ class _TracedReply(ReplyWrapper):
         self._reply = self._reply.resume(point)
         return self
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+    async def pump(self, sink: DeltaSink) -> None:
         options = self._options
         attributes = {
             "gen_ai.operation.name": "chat",
@@ -60,14 +59,17 @@ class _TracedReply(ReplyWrapper):
         }
         name, has_tokens = f"chat {self._model}", False
         with self._tracer.start(name, options.trace, attributes, kind="client") as span:
-            async with aclosing(self._reply.deltas()) as deltas:
-                async for batch in deltas:
-                    if not has_tokens and not all(isinstance(delta, NewPrompt) for delta in batch):
-                        has_tokens = True
-                        span.event("first token")
-                    if (finish := finish_of(batch)) is not None:
-                        _record_finish(span, finish)
-                    yield batch
+
+            def record(batch: tuple[Delta, ...]) -> Awaitable[None] | None:
+                nonlocal has_tokens
+                if not has_tokens and not all(isinstance(delta, NewPrompt) for delta in batch):
+                    has_tokens = True
+                    span.event("first token")
+                if (finish := finish_of(batch)) is not None:
+                    _record_finish(span, finish)
+                return sink(batch)
+
+            await self._reply.pump(record)
 
 
 def _record_finish(span: Span, finish: Finish) -> None:

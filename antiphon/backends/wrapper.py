@@ -4,15 +4,14 @@ object. A subclass changes some of the methods."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.inference.sampling import SessionSignal
-from antiphon.stream.deltas import Delta
 from antiphon.wire.items import Item
 
-from .base import Backend, BackendCapabilities, Reply, Status
+from .base import Backend, BackendCapabilities, DeltaSink, Reply, Status
 
 __all__ = ["BackendWrapper", "ReplyWrapper"]
 
@@ -88,8 +87,8 @@ class ReplyWrapper(Reply):
     def resume(self, point: ResumePoint) -> Reply:
         return self._reply.resume(point)
 
-    def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        return self._reply.deltas()
+    async def pump(self, sink: DeltaSink) -> None:
+        await self._reply.pump(sink)
 
     def stop(self) -> None:
         self._reply.stop()

@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 
-from antiphon.backends.base import Backend, Reply, flatten
+from antiphon.backends.base import Backend, Reply
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Finish, Text
+from antiphon.testing.replies import deltas_of
 from antiphon.wire.items import InputImage, InputText, Message, OutputText
 
 from .delta_reader import ReplyRecord
@@ -59,7 +60,7 @@ async def _read(reply: Reply) -> ReplyRecord:
     """Read the whole reply. Check that the order of its deltas is legal and that it ends with
     ``Finish``."""
     record = ReplyRecord()
-    async with asyncio.timeout(TIMEOUT_S), aclosing(flatten(reply.deltas())) as deltas:
+    async with asyncio.timeout(TIMEOUT_S), aclosing(deltas_of(reply)) as deltas:
         async for delta in deltas:
             record.add(delta)
     assert record.finish is not None, "a reply ends with Finish"
@@ -110,7 +111,7 @@ async def streams_in_pieces(backend: Backend) -> None:
     for _ in range(STREAM_ATTEMPTS):
         async with (
             asyncio.timeout(TIMEOUT_S),
-            aclosing(flatten((await _prepared(backend)).deltas())) as deltas,
+            aclosing(deltas_of(await _prepared(backend))) as deltas,
         ):
             pieces = [delta async for delta in deltas if isinstance(delta, Text)]
         if len(pieces) > 1:
@@ -126,7 +127,7 @@ async def preparing_starts_no_generation(backend: Backend) -> None:
 
 async def closing_stops_generation(backend: Backend) -> None:
     for _ in range(20):  # more than can run concurrently: replies that do not stop would block
-        deltas = flatten((await _prepared(backend)).deltas())
+        deltas = deltas_of(await _prepared(backend))
         async with asyncio.timeout(TIMEOUT_S):
             first = await anext(deltas)
             assert not isinstance(first, Finish)
@@ -152,7 +153,7 @@ async def cancelling_stops_generation(backend: Backend) -> None:
 async def concurrent_replies_are_independent(backend: Backend) -> None:
     """Check that closing one of several concurrent replies does not affect the other replies."""
     replies = [await _prepared(backend) for _ in range(3)]
-    closed = flatten(replies[0].deltas())
+    closed = deltas_of(replies[0])
     async with asyncio.timeout(TIMEOUT_S):
         await anext(closed)
         record = [asyncio.create_task(_read(reply)) for reply in replies[1:]]

@@ -12,7 +12,8 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ import structlog
 
 from antiphon.errors import BackendError, SetupError
 from antiphon.inference.sampling import Session
+from antiphon.support.push import Sink, send
 from antiphon.support.tasks import BackgroundTasks
 
 from .errors import UpstreamDown, error_from_response
@@ -196,23 +198,61 @@ class Upstream:
         headers: Mapping[str, str] | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
-        """Send a request and yield the payloads of the streamed response. Each yielded list
-        contains the payloads that arrived together.
+        """Send a request and yield the payloads of the streamed response, for callers that are
+        iterators themselves. See ``pump``. If the stream ended with ``[DONE]``, the last list is
+        empty. Closing the iterator ends the request."""
+        async with self._started(url, body, headers, retry_policy) as (answer, reader, payloads):
+            while payloads:
+                yield payloads
+                payloads = await _next_payloads(answer, reader)
+        if reader.done:
+            yield []
 
-        If the stream ended with ``[DONE]``, the last list is empty. This tells the caller that the
-        stream is complete. Closing the iterator ends the request. Raises ``BackendError``. If the
-        caller passes ``retry_policy`` and the stream breaks after the first list, the caller must
-        report the error to the policy.
+    async def pump(
+        self,
+        url: str,
+        body: bytes,
+        sink: Sink[list[bytes]],
+        headers: Mapping[str, str] | None = None,
+        retry_policy: RetryPolicy | None = None,
+    ) -> bool:
+        """Send a request and give the payloads of the streamed response to ``sink`` (see
+        ``support.push``). Each list contains the payloads that arrived together.
+
+        Returns whether the stream ended with ``[DONE]``, which shows that it is complete. Raises
+        ``BackendError``. If the caller passes ``retry_policy`` and the stream breaks after the
+        first list, the caller must report the error to the policy.
         """
+        async with self._started(url, body, headers, retry_policy) as (answer, reader, payloads):
+            if payloads:
+                await send(sink, payloads)
+            if not reader.done:
+                with suppress(_Done):
+                    await answer.pump(partial(_feed, reader, sink))
+            if not reader.done and (payloads := reader.finish()):
+                await send(sink, payloads)
+        return reader.done
+
+    @asynccontextmanager
+    async def _started(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str] | None,
+        retry_policy: RetryPolicy | None,
+    ) -> AsyncGenerator[tuple[HttpResponse, SseParser, list[bytes]], None]:
+        """Send a request, with retries, and wait for the first payloads of the response. The
+        response is closed at the end of the block. If it breaks off in the block, raise a
+        ``BackendError``."""
         policy = retry_policy or self.retry_policy()
         answer, reader, payloads, replica = await self._start(url, body, headers, policy)
         try:
             with closing(answer):
                 try:
-                    while payloads:
-                        yield payloads
-                        payloads = await _next_payloads(answer, reader)
+                    yield answer, reader, payloads
                 except OSError as error:
+                    if error is not answer.error:
+                        raise
                     broken = _read_error(error)
                     if retry_policy is None:  # otherwise the caller reports the error
                         policy.report(broken)
@@ -221,8 +261,6 @@ class Upstream:
                     await _drain(answer)
         finally:
             replica.running -= 1
-        if reader.done:
-            yield []
 
     async def _start(
         self, url: str, body: bytes, headers: Mapping[str, str] | None, retry_policy: RetryPolicy
@@ -406,6 +444,27 @@ class Upstream:
     def _check_open(self) -> None:
         if self._closed:
             raise BackendError("The upstream's connections are closed.", permanent=True)
+
+
+class _Done(Exception):
+    """Raised at ``[DONE]`` by the sink of a response, because it needs nothing that follows."""
+
+
+def _feed(reader: SseParser, sink: Sink[list[bytes]], received: bytes) -> Awaitable[None] | None:
+    """Parse received bytes, and give the payloads that they complete to ``sink``. Raises ``_Done``
+    at ``[DONE]``, at once or when the returned awaitable is awaited."""
+    payloads = reader.feed(received)
+    rest = sink(payloads) if payloads else None
+    if not reader.done:
+        return rest
+    if rest is None:
+        raise _Done
+    return _finish(rest)
+
+
+async def _finish(rest: Awaitable[None]) -> None:
+    await rest
+    raise _Done
 
 
 async def _next_payloads(answer: HttpResponse, reader: SseParser) -> list[bytes]:

@@ -9,9 +9,12 @@ sent nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 
 import httptools
+
+from antiphon.support.push import Sink
 
 __all__ = ["Connection", "Exchange"]
 
@@ -45,6 +48,7 @@ class Exchange:
         "_parser",
         "_pieces",
         "_silence_s",
+        "_sink",
         "_timer",
         "_until_end",
         "_waiter",
@@ -65,7 +69,11 @@ class Exchange:
         self._buffered_bytes = self._head_bytes = 0
         self._has_head = self._is_interim = self._has_surplus = self._until_end = False
         self._error: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        #: Gets the result None when the caller of ``read`` or ``pump`` can go on, or the awaitable
+        #: with which the sink of ``pump`` asks for a pause.
+        self._waiter: asyncio.Future[Awaitable[None] | None] | None = None
+        #: The sink of ``pump``.
+        self._sink: Sink[bytes] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last_data = 0.0
         self.status = 0
@@ -99,24 +107,63 @@ class Exchange:
             if self.is_complete:
                 return b""
             await self._wait()
-        pieces, self._pieces, self._buffered_bytes = self._pieces, [], 0
-        if not self.is_complete:
-            self._connection.resume()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return self._take_pieces()
+
+    async def pump(self, sink: Sink[bytes]) -> None:
+        """Give the body to ``sink`` while it arrives, until its end. See ``support.push``. Raises
+        ``OSError`` in the same cases as ``read``; the error is then also in ``error``."""
+        context = copy_context()
+        self._sink = lambda data: context.run(sink, data)
+        try:
+            while True:
+                if self._pieces:
+                    rest = sink(self._take_pieces())
+                elif self._error is not None:
+                    raise self._error
+                elif self.is_complete:
+                    return
+                else:
+                    rest = await self._wait()
+                if rest is not None:
+                    await rest
+        finally:
+            self._sink = None
+
+    @property
+    def error(self) -> Exception | None:
+        """The error with which the response broke off."""
+        return self._error
 
     @property
     def is_read(self) -> bool:
         """Whether the whole body has been read."""
         return self.is_complete and not self._pieces
 
-    async def _wait(self) -> None:
-        """Wait for data, for the end of the response, or for an error."""
+    def _take_pieces(self) -> bytes:
+        """Return the bytes of the body that have arrived since the last call."""
+        pieces, self._pieces, self._buffered_bytes = self._pieces, [], 0
+        if not self.is_complete:
+            self._connection.resume()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _wait(self) -> Awaitable[None] | None:
+        """Wait for data, for the end of the response, for an error, or until the sink of ``pump``
+        asks for a pause. Returns the awaitable of this pause, or None. Raises the exception of the
+        sink."""
         loop = asyncio.get_running_loop()
-        self._waiter, self._last_data = loop.create_future(), self._clock()
+        waiter: asyncio.Future[Awaitable[None] | None] = loop.create_future()
+        self._waiter, self._last_data = waiter, self._clock()
         if self._timer is None:
             self._timer = loop.call_later(self._silence_s, self._check_silence)
         try:
-            await self._waiter
+            return await waiter
+        except asyncio.CancelledError:
+            if not waiter.done() or waiter.cancelled() or waiter.exception() is not None:
+                raise
+            if (rest := waiter.result()) is None:
+                raise
+            _postpone_cancellation()  # the pause may write something that must not be lost
+            return rest
         finally:
             self._waiter = None
 
@@ -167,8 +214,21 @@ class Exchange:
         self._wake()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """Give what has arrived to the sink, if there is one. Otherwise, and at the end, wake the
+        caller."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        rest: Awaitable[None] | None = None
+        if self._sink is not None and self._pieces:
+            try:
+                rest = self._sink(self._take_pieces())
+            except Exception as error:
+                waiter.set_exception(error)
+                return
+            if rest is None and not self.is_complete:
+                return
+        waiter.set_result(rest)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -345,3 +405,12 @@ class Connection(asyncio.Protocol):
             self._exchange = None
             exchange.end(failure)
         self.on_lost(self)
+
+
+def _postpone_cancellation() -> None:
+    """Cancel the current task at its next wait, in place of the ``CancelledError`` that it has just
+    caught."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
+    task.cancel()

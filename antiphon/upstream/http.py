@@ -13,6 +13,8 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
+from antiphon.support.push import Sink
+
 from .dialing import Connector, Target, proxy_headers, split_url
 from .exchange import Connection, Exchange
 
@@ -60,6 +62,16 @@ class HttpResponse:
         long.
         """
         return await self._exchange.read()
+
+    async def pump(self, sink: Sink[bytes]) -> None:
+        """Give the body to ``sink`` while it arrives, until its end. See ``support.push``. Raises
+        ``OSError`` in the same cases as ``read``; the error is then also in ``error``."""
+        await self._exchange.pump(sink)
+
+    @property
+    def error(self) -> Exception | None:
+        """The error with which the response broke off."""
+        return self._exchange.error
 
     def close(self) -> None:
         """Stop reading the response. If the body is incomplete, the connection is closed."""

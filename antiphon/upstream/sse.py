@@ -7,6 +7,8 @@ JSON.
 
 from __future__ import annotations
 
+import re
+
 from antiphon.errors import BackendError
 
 __all__ = ["DONE", "MAX_RESPONSE_BYTES", "SseParser"]
@@ -15,6 +17,13 @@ DONE = b"[DONE]"
 #: Maximum number of bytes of one event or response. Without this limit, an upstream could use up
 #: the memory.
 MAX_RESPONSE_BYTES = 64 * 2**20
+
+#: The first byte of an event → a pattern for events of its form, and the number of their lines.
+#: Nearly all streams have one of these two forms. The payload is a JSON object or ``[DONE]``.
+_FORMS = {
+    b"d": (re.compile(rb"^data: (\{[^\n]*|\[DONE\])\n\n", re.MULTILINE), 2),
+    b"e": (re.compile(rb"^event: [^\n]*\ndata: (\{[^\n]*|\[DONE\])\n\n", re.MULTILINE), 3),
+}
 
 
 class SseParser:
@@ -44,6 +53,26 @@ class SseParser:
         Raises ``BackendError`` for an event that exceeds ``MAX_RESPONSE_BYTES``. If earlier
         payloads are complete, this call returns them, and the next call raises the error.
         """
+        if not self._pending_line and not self._data_lines:
+            form = _FORMS.get(received[:1])
+            if form is not None:
+                payloads = form[0].findall(received)
+                # Whether nothing else was received.
+                if payloads and received.count(b"\n") == form[1] * len(payloads):
+                    if received[-1:] == b"\n" and b"\r" not in received:
+                        return self._until_done(payloads)
+        return self._read_lines(received)
+
+    def _until_done(self, payloads: list[bytes]) -> list[bytes]:
+        """Return the payloads that precede ``[DONE]``."""
+        if self.done:
+            return []
+        if DONE not in payloads:
+            return payloads
+        self.done = True
+        return payloads[: payloads.index(DONE)]
+
+    def _read_lines(self, received: bytes) -> list[bytes]:
         if b"\n" not in received:
             self._pending_line.append(received)
             self._pending_bytes += len(received)
@@ -53,11 +82,6 @@ class SseParser:
         if self._pending_line:
             received = b"".join((*self._pending_line, received))
         payloads: list[bytes] = []
-        if not self._data_lines and not self.done and b"\r" not in received:
-            received = self._read_simple_events(received, payloads)
-            if not received:
-                self._pending_line, self._pending_bytes = [], 0
-                return payloads
         lines = received.split(b"\n")
         last = lines.pop()
         self._pending_line, self._pending_bytes = [last] if last else [], len(last)
@@ -66,20 +90,6 @@ class SseParser:
         if not payloads:
             self._check_size()
         return payloads
-
-    def _read_simple_events(self, received: bytes, payloads: list[bytes]) -> bytes:
-        """Parse events that have only one line. This is a fast path, because most streams contain
-        only such events.
-
-        Appends the payloads to ``payloads``, which must be empty. Returns the remaining bytes,
-        which it has not parsed.
-        """
-        *blocks, rest = received.split(b"\n\n")
-        for block in blocks:
-            if block[:7] != b"data: {" or b"\n" in block:
-                return b"\n\n".join((*blocks[len(payloads) :], rest))
-            payloads.append(block[6:])
-        return rest
 
     def finish(self) -> list[bytes]:
         """End the stream. If the last event is not followed by a blank line, the end of the stream

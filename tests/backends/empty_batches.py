@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import DeltaSink, Reply
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta
+from antiphon.testing.replies import batches_of, push_all
 
 __all__ = ["EmptyBatches"]
 
@@ -20,7 +21,10 @@ class EmptyBatches(BackendWrapper):
 
 
 class _PaddedReply(ReplyWrapper):
+    async def pump(self, sink: DeltaSink) -> None:
+        await push_all(self.deltas(), sink)
+
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        async for batch in super().deltas():
+        async for batch in batches_of(self._reply):
             yield ()
             yield batch

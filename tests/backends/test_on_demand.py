@@ -25,6 +25,7 @@ from antiphon.models.catalog import load
 from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, Check
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.replies import batches_of, collect
 from antiphon.wire.items import InputText, Message
 from tests.conformance.server import Server, engine, local
 from tests.conformance.test_hosted import MCP, Dice
@@ -71,8 +72,8 @@ class Maker:
 
 
 async def reply_text(reply: OnDemandReply) -> str:
-    async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
-        known = [delta async for several in deltas for delta in several]
+    async with asyncio.timeout(WAIT_S):
+        known = await collect(reply)
     assert isinstance(known[-1], Finish)
     return "".join(delta.text for delta in known if isinstance(delta, Text))
 
@@ -238,7 +239,7 @@ async def test_model_in_use_is_not_idle() -> None:
     make = Maker()
     lazy = OnDemandBackend("m", make, idle_s=0.01)
     reply = await lazy.prepare(TALK, OPTIONS)
-    async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
+    async with asyncio.timeout(WAIT_S), aclosing(batches_of(reply)) as deltas:
         await anext(deltas)
         await asyncio.sleep(0.05)
         assert not make.made[0].closed
@@ -284,7 +285,7 @@ async def test_unloading_waits_for_running_requests_and_later_ones_load_again() 
     make = Maker()
     lazy = OnDemandBackend("m", make)
     reply = await lazy.prepare(TALK, OPTIONS)
-    async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
+    async with asyncio.timeout(WAIT_S), aclosing(batches_of(reply)) as deltas:
         await anext(deltas)
         unloading = asyncio.create_task(lazy.unload())
         await asyncio.sleep(0)
@@ -376,7 +377,7 @@ async def test_least_recently_used_model_makes_room() -> None:
 async def test_model_is_never_unloaded_under_a_stream() -> None:
     (busy, idle, next_one), makers = sharing(100, 50, 50, 50)
     reply = await busy.prepare(TALK, OPTIONS)
-    async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
+    async with asyncio.timeout(WAIT_S), aclosing(batches_of(reply)) as deltas:
         await anext(deltas)
         await idle.load()
         await next_one.load()
@@ -387,7 +388,7 @@ async def test_waiting_loads_and_new_requests_take_turns() -> None:
     """A model that always has a request cannot keep another one from being loaded."""
     (one, other), makers = sharing(100, 60, 60)
     first = await one.prepare(TALK, OPTIONS)
-    async with asyncio.timeout(WAIT_S), aclosing(first.deltas()) as deltas:
+    async with asyncio.timeout(WAIT_S), aclosing(batches_of(first)) as deltas:
         await anext(deltas)
         theirs = asyncio.create_task(reply_text(OnDemandReply(other, prepare)))
         while one.status.value != "unloading":
@@ -404,7 +405,7 @@ async def test_waiting_loads_and_new_requests_take_turns() -> None:
 async def test_cancelled_wait_for_memory_leaves_nothing() -> None:
     (one, other), makers = sharing(100, 60, 60)
     reply = await one.prepare(TALK, OPTIONS)
-    async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
+    async with asyncio.timeout(WAIT_S), aclosing(batches_of(reply)) as deltas:
         await anext(deltas)
         waiting = asyncio.create_task(other.load())
         while other.status.stage != "waiting for memory":

@@ -6,11 +6,11 @@ from contextlib import aclosing
 
 import pytest
 
-from antiphon.backends.base import flatten
 from antiphon.backends.scripted_backend import Script, ScriptedBackend
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
+from antiphon.testing.replies import deltas_of
 from antiphon.wire.items import FunctionCall, InputText, Message
 from antiphon.wire.response import Usage
 
@@ -21,7 +21,7 @@ CONVERSATION = Conversation(
 
 async def play(backend: ScriptedBackend) -> list[Delta]:
     reply = await backend.prepare(CONVERSATION, Options())
-    return [delta async for delta in flatten(reply.deltas())]
+    return [delta async for delta in deltas_of(reply)]
 
 
 async def test_text_is_sent_word_by_word() -> None:
@@ -70,13 +70,13 @@ async def test_errors_before_and_inside_a_run() -> None:
         await backend.prepare(CONVERSATION, Options())
     reply = await backend.prepare(CONVERSATION, Options())
     with pytest.raises(BackendError):
-        await anext(flatten(reply.deltas()))
+        await anext(deltas_of(reply))
 
 
 async def test_early_close_is_counted() -> None:
     backend = ScriptedBackend(["a b c"])
     reply = await backend.prepare(CONVERSATION, Options())
-    async with aclosing(flatten(reply.deltas())) as deltas:
+    async with aclosing(deltas_of(reply)) as deltas:
         await anext(deltas)
     assert backend.aborted == 1
     await play(backend)

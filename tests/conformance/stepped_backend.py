@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from antiphon.backends.base import Backend, Reply
+from antiphon.backends.base import Backend, DeltaSink, Reply
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta
+from antiphon.testing.replies import push_all
 
 __all__ = ["SteppedBackend"]
 
@@ -31,6 +32,9 @@ class SteppedBackend(Backend, Reply):
 
     async def prepare(self, conversation: Conversation, options: Options) -> SteppedBackend:
         return self
+
+    async def pump(self, sink: DeltaSink) -> None:
+        await push_all(self.deltas(), sink)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         known: list[Delta] = []

@@ -14,7 +14,6 @@ import pytest_asyncio
 from msgspec.structs import replace
 from PIL import Image as pillow
 
-from antiphon.backends.base import flatten
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.remote.factory import create_chat_backend, create_responses_backend
 from antiphon.backends.remote.responses.servers import FLAVOURS
@@ -34,6 +33,7 @@ from antiphon.support.logs import open_log
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.replies import deltas_of
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url
 from tests.harness import official_client
@@ -146,7 +146,7 @@ async def test_every_image_format_is_sent(eyes: str, make: Any, form: str) -> No
     backend = await make("eyes", eyes)
     try:
         reply = await backend.prepare(conversation, Options(temperature=0, max_output_tokens=12))
-        text = [d.text async for d in flatten(reply.deltas()) if isinstance(d, Text)]
+        text = [d.text async for d in deltas_of(reply) if isinstance(d, Text)]
         assert "".join(text) == "A red circle."
     finally:
         await backend.close()

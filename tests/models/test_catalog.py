@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.base import flatten
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -21,6 +20,7 @@ from antiphon.models.catalog import Catalog, load
 from antiphon.models.dialect_factories import read_template
 from antiphon.stream.deltas import Text
 from antiphon.support import plugins
+from antiphon.testing.replies import deltas_of
 
 
 def scripted(source: str = "Hello.", **fields: Any) -> Model:
@@ -147,7 +147,7 @@ async def test_engines_of_others_come_from_entry_points(monkeypatch: pytest.Monk
     monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints([point]))
     loaded = await load(Settings(models={"m": Model(source="Hi.", engine="theirs")}))
     reply = await loaded.find("m").backend.prepare(Conversation(items=()), Options())
-    assert [d.text async for d in flatten(reply.deltas()) if isinstance(d, Text)] == ["Hi."]
+    assert [d.text async for d in deltas_of(reply) if isinstance(d, Text)] == ["Hi."]
     await loaded.close()
 
 

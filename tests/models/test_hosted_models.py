@@ -35,6 +35,7 @@ from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
+from antiphon.testing.replies import batches_of
 from antiphon.wire.items import InputText, Message
 
 ANSWER = "The boats came back."
@@ -176,7 +177,7 @@ async def test_backend_answers_and_loads_again_after_an_unload(tmp_path: Path) -
         for loads in (1, 2):
             assert await backend.ready()
             reply = await backend.prepare(Conversation(items=(said,)), Options())
-            assert [deltas async for deltas in reply.deltas()]
+            assert [deltas async for deltas in batches_of(reply)]
             assert host.loads == loads
             await HostedModelManager(models.calls).unload("m")
             async with asyncio.timeout(60):

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from antiphon.backends.base import DeltaSink
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import RequestError
 from antiphon.inference.conversation import Conversation, Options
@@ -24,7 +25,6 @@ from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.stream.deltas import Delta
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.postgres import Postgres
 from antiphon.wire.cursors import PageParams
@@ -44,13 +44,12 @@ class Stuck(ScriptedBackend):
     async def prepare(self, conversation: Conversation, options: Options) -> Any:
         reply = await super().prepare(conversation, options)
         if options.cache_key == "stuck":
-            reply.deltas = _never
+            reply.pump = _never
         return reply
 
 
-async def _never() -> AsyncGenerator[tuple[Delta, ...], None]:
+async def _never(sink: DeltaSink) -> None:
     await asyncio.Event().wait()
-    yield ()
 
 
 class World:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.base import flatten
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
@@ -22,6 +21,7 @@ from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.stream.deltas import Close, Delta, Finish, Open
+from antiphon.testing.replies import batches_of, deltas_of
 from antiphon.tools.allowed_callers import callable_by_programs
 from antiphon.tools.base import (
     CallContext,
@@ -111,8 +111,8 @@ class LoopRun:
     async def all(self, started: ResumePoint | None = None) -> LoopRun:
         reply = await self.tool_loop()
         async with asyncio.timeout(60):
-            deltas = (reply if started is None else reply.resume(started)).deltas()
-            self.deltas = [delta async for delta in flatten(deltas)]
+            deltas = deltas_of(reply if started is None else reply.resume(started))
+            self.deltas = [delta async for delta in deltas]
         return self
 
     @property
@@ -233,7 +233,7 @@ async def test_cancelled_reader_stops_the_program(javascript: JavaScript, code: 
     reply = await loop.tool_loop()
 
     async def read() -> None:
-        async with aclosing(reply.deltas()) as deltas:
+        async with aclosing(batches_of(reply)) as deltas:
             async for known in deltas:
                 if any(isinstance(delta, Close) for delta in known) and "for" in code:
                     started.set()
@@ -323,7 +323,7 @@ async def test_calls_of_a_program_are_emitted_before_they_run(javascript: JavaSc
 
     loop = LoopRun(javascript, program(TWO), message_deltas("Done."), run=looks)
     reply = await loop.tool_loop()
-    async for delta in flatten(reply.deltas()):
+    async for delta in deltas_of(reply):
         for _ in range(3):
             await asyncio.sleep(0)
         if isinstance(delta, Open):

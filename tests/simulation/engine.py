@@ -18,10 +18,11 @@ from functools import partial
 from random import Random
 from typing import Any, Literal
 
-from antiphon.backends.base import Backend, BackendCapabilities, Reply
+from antiphon.backends.base import Backend, BackendCapabilities, DeltaSink, Reply
 from antiphon.errors import BackendError
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
+from antiphon.testing.replies import push_all
 from antiphon.tools.base import (
     CallContext,
     ResponseContext,
@@ -149,6 +150,9 @@ class _Reply(Reply):
             self._broken.append(f"a reply is resumed with foreign tokens: {point}")
         self._start = count
         return self
+
+    async def pump(self, sink: DeltaSink) -> None:
+        await push_all(self.deltas(), sink)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         pause_s = 0.5 if "slow" in self._directions else 0.01

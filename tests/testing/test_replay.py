@@ -13,6 +13,7 @@ from antiphon.errors import BackendError, SetupError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.testing.delta_reader import read_reply
 from antiphon.testing.replay import Scene, replay, scene_player
+from antiphon.testing.replies import batches_of
 from antiphon.wire.items import FunctionCall, InputText, Item, Message
 from antiphon.wire.tools import Function
 
@@ -60,7 +61,7 @@ async def test_calls_are_parsed_by_the_dialect(tmp_path: Path) -> None:
     items: tuple[Item, ...] = (Message(id="m", role="user", content=(InputText(text="1?"),)),)
     options = Options(tools=(Function(name="add"),))
     reply = await backend.prepare(Conversation(items), options)
-    reading = read_reply([delta async for known in reply.deltas() for delta in known])
+    reading = read_reply([delta async for known in batches_of(reply) for delta in known])
     (call,) = reading.items
     assert isinstance(call.item, FunctionCall) and call.item.name == "add"
     assert call.text["text"] == '{"a": 1}'

@@ -13,6 +13,7 @@ from antiphon.engines.base import Engine
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.inference.tokens import Prompt
 from antiphon.testing.delta_reader import ReplyRecord
+from antiphon.testing.replies import batches_of
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -49,7 +50,7 @@ async def _read(local: LocalBackend, items: Sequence[Item], options: Options) ->
     reading = ReplyRecord()
     async with asyncio.timeout(WAIT_S):
         reply = await local.prepare(Conversation(items=tuple(items)), options)
-        async for known in reply.deltas():
+        async for known in batches_of(reply):
             for delta in known:
                 reading.add(delta)
     return reading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import aclosing
 from typing import Any
 
@@ -32,9 +33,10 @@ def pauses() -> Pauses:
 
 
 async def read(upstream: Upstream, path: str = "/ask", **more: Any) -> list[bytes]:
+    received: list[bytes] = []
     async with asyncio.timeout(60):
-        batches = upstream.stream(upstream.url + path, b"{}", **more)
-        return [payload async for payloads in batches for payload in payloads]
+        await upstream.pump(upstream.url + path, b"{}", received.extend, **more)
+    return received
 
 
 def to(playing: Fake, pauses: Pauses, **more: Any) -> Upstream:
@@ -141,8 +143,7 @@ async def test_broken_stream_is_an_error(pauses: Pauses) -> None:
         upstream = to(playing, pauses)
         received: list[bytes] = []
         with pytest.raises(BackendError, match="broke off"):
-            async for payloads in upstream.stream(playing.url + "/ask", b"{}"):
-                received += payloads
+            await upstream.pump(playing.url + "/ask", b"{}", received.extend)
         await upstream.close()
     assert received == [b'{"n": 1}'] and len(playing.asked) == 1
 
@@ -191,6 +192,51 @@ async def test_closing_the_stream_ends_the_request(pauses: Pauses) -> None:
         async with asyncio.timeout(60):
             await playing.gone.wait()
         await upstream.close()
+
+
+class Left(OSError):
+    """Raised by a sink; an error of the upstream's connection is an ``OSError``, too."""
+
+
+@pytest.mark.requirement("UP-LEAVE")
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_error_of_the_sink_ends_the_request_and_is_not_the_upstreams(
+    pauses: Pauses, is_late: bool
+) -> None:
+    async with fake(ask=Answer(sse({"n": 1}, done=False), hang=True)) as playing:
+        upstream = to(playing, pauses)
+
+        async def leave() -> None:
+            raise Left
+
+        def take(payloads: list[bytes]) -> Awaitable[None]:
+            if is_late:
+                return leave()
+            raise Left
+
+        with structlog.testing.capture_logs() as logs, pytest.raises(Left):
+            async with asyncio.timeout(60):
+                await upstream.pump(playing.url + "/ask", b"{}", take)
+        async with asyncio.timeout(60):
+            await playing.gone.wait()
+        await upstream.close()
+    assert logs == []
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_pump_says_whether_the_stream_was_complete(pauses: Pauses, is_done: bool) -> None:
+    async with fake(ask=Answer(sse({"n": 1}, {"n": 2}, done=is_done))) as playing:
+        upstream = to(playing, pauses)
+        received: list[bytes] = []
+
+        async def take_slowly(payloads: list[bytes]) -> None:
+            await asyncio.sleep(0)
+            received.extend(payloads)
+
+        async with asyncio.timeout(60):
+            assert await upstream.pump(playing.url + "/ask", b"{}", take_slowly) is is_done
+        await upstream.close()
+    assert received == [b'{"n": 1}', b'{"n": 2}']
 
 
 @pytest.mark.requirement("UP-KEY")

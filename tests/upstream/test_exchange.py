@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from itertools import pairwise
 
 import pytest
@@ -105,6 +107,24 @@ class _Link:
             while piece := await self.exchange.read():
                 body += piece
         return self.exchange.status, self.exchange.headers, body
+
+    async def start_pump(
+        self, sink: Callable[[bytes], Awaitable[None] | None]
+    ) -> asyncio.Task[None]:
+        """Start to give the body to ``sink``, and wait until the pump waits for data."""
+
+        async def pump() -> None:
+            await self.exchange.wait_for_head()
+            self.connection.hand_out(self.exchange)
+            try:
+                await self.exchange.pump(sink)
+            finally:
+                self.connection.release(self.exchange)
+
+        task = asyncio.create_task(pump())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return task
 
 
 def _run(link: _Link) -> tuple[int, dict[str, str], bytes]:
@@ -277,3 +297,154 @@ def test_closed_response_closes_its_connection() -> None:
 
         asyncio.run(read())
     assert link.transport.is_aborted
+
+
+# --- pushed bodies --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*RESPONSES, "until end"])
+@given(cuts=_CUTS, early=st.integers(0, 12), pauses=st.sets(st.integers(0, 12)))
+def test_pump_gives_the_body_in_order(
+    kind: str, cuts: list[int], early: int, pauses: set[int]
+) -> None:
+    """However it is split, whatever has arrived before, and wherever the sink pauses."""
+    response, _ = RESPONSES.get(kind, (UNTIL_END, False))
+    link, received, open_pauses = _Link(), list[bytes](), 0
+
+    async def pause() -> None:
+        nonlocal open_pauses
+        open_pauses += 1
+        await asyncio.sleep(0)
+        open_pauses -= 1
+
+    def take(data: bytes) -> Awaitable[None] | None:
+        assert data and not open_pauses, "the sink was called in a pause"
+        received.append(data)
+        return pause() if len(received) in pauses else None
+
+    async def run() -> None:
+        pieces = _pieces(response, cuts)
+        link.receive(*pieces[:early])
+        task = await link.start_pump(take)
+        for piece in pieces[early:]:
+            link.receive(piece)
+            if len(piece) % 2:
+                await asyncio.sleep(0)
+        link.connection.connection_lost(None)
+        async with asyncio.timeout(1):
+            await task
+
+    asyncio.run(run())
+    assert b"".join(received) == BODY
+
+
+async def _headed(
+    sink: Callable[[bytes], Awaitable[None] | None],
+) -> tuple[_Link, asyncio.Task[None]]:
+    link = _Link()
+    link.receive(_HEAD + b"Content-Length: 1000000\r\n\r\n")
+    return link, await link.start_pump(sink)
+
+
+async def test_data_reaches_the_sink_without_a_task() -> None:
+    received: list[bytes] = []
+    link, task = await _headed(received.append)
+    link.receive(b"abc")
+    assert received == [b"abc"]
+    link.receive(b"d", b"e")
+    assert received == [b"abc", b"d", b"e"] and not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert link.transport.is_aborted
+
+
+async def test_sink_runs_in_the_context_of_its_task() -> None:
+    name, seen = ContextVar("name", default="connection"), list[str]()
+    token = name.set("run")
+    link, task = await _headed(lambda data: seen.append(name.get()))
+    name.reset(token)
+    link.receive(b"abc")
+    assert (name.get(), seen) == ("connection", ["run"])
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_pausing_sink_pauses_the_connection() -> None:
+    received, gate = list[bytes](), asyncio.Event()
+
+    async def wait() -> None:
+        await gate.wait()
+
+    def take(data: bytes) -> Awaitable[None]:
+        received.append(data)
+        return wait()
+
+    link, task = await _headed(take)
+    link.receive(b"a", b"b" * 200_000)
+    assert received == [b"a"] and not link.transport.is_paused
+    link.receive(b"b" * 100_000)
+    assert link.transport.is_paused
+    gate.set()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert received[1:] == [b"b" * 300_000] and not link.transport.is_paused
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_error_of_the_sink_ends_the_pump() -> None:
+    calls = 0
+
+    def take(data: bytes) -> None:
+        nonlocal calls
+        calls += 1
+        raise KeyError("x")
+
+    link, task = await _headed(take)
+    link.receive(b"a", b"b")
+    with pytest.raises(KeyError):
+        await task
+    assert calls == 1 and link.transport.is_aborted
+
+
+async def test_cancelled_pump_calls_the_sink_no_more() -> None:
+    received: list[bytes] = []
+    link, task = await _headed(received.append)
+    link.receive(b"a")
+    task.cancel()
+    link.receive(b"b")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert received == [b"a"] and link.transport.is_aborted
+
+
+@pytest.mark.parametrize("never", [True, False])
+async def test_cancellation_at_the_begin_of_a_pause_loses_nothing(never: bool) -> None:
+    """The events of a pause that has just been asked for are written, and cancellation counts
+    once."""
+    written: list[bytes] = []
+
+    async def write(data: bytes) -> None:
+        written.append(data)
+        if never:
+            await asyncio.Event().wait()
+
+    link, task = await _headed(write)
+    link.receive(b"a")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(1):
+            await task
+    assert written == [b"a"] and task.cancelling() == 1 and link.transport.is_aborted
+
+
+async def test_error_of_the_sink_in_a_cancelled_pump_is_not_reported() -> None:
+    def take(data: bytes) -> None:
+        raise KeyError("x")
+
+    link, task = await _headed(take)
+    link.receive(b"a")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

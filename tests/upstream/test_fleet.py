@@ -61,11 +61,13 @@ async def fleet(
 
 async def ask(upstream: Upstream, key: str | None = None) -> list[bytes]:
     session = None if key is None else session_of(key)
+    received: list[bytes] = []
+    policy = upstream.retry_policy(session)
     async with asyncio.timeout(60):
-        batches = upstream.stream(
-            upstream.root + "/ask", b'{"a": 1}', None, upstream.retry_policy(session)
+        await upstream.pump(
+            upstream.root + "/ask", b'{"a": 1}', received.extend, retry_policy=policy
         )
-        return [payload async for payloads in batches for payload in payloads]
+    return received
 
 
 def request_count(playing: Fake) -> int:

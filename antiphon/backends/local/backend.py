@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, BackendCapabilities, Reply, Status
+from antiphon.backends.base import Backend, BackendCapabilities, DeltaSink, Reply, Status
 from antiphon.backends.truncation import shorten_conversation
 from antiphon.backends.validation.answer_format import answer_format, enforced_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
@@ -33,6 +33,7 @@ from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.stream.deltas import Delta, Finish, FinishReason, Open
 from antiphon.stream.kinds import KINDS
+from antiphon.support.push import send
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
@@ -353,7 +354,7 @@ class LocalReply(Reply):
     def stop(self) -> None:
         self._is_stopped = True
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+    async def pump(self, sink: DeltaSink) -> None:
         """Generate the reply. Stop the engine as soon as further output would be discarded."""
         parser = self._rendered.parser
         sampled, cached = array("I", self._sampled_before), 0
@@ -363,7 +364,7 @@ class LocalReply(Reply):
         while reason is None:
             if self._budget_spent:
                 sampled.extend(self._rendered.reasoning_end_ids)
-                yield tuple(parser.feed(Chunk(self._rendered.reasoning_end_ids)))
+                await send(sink, tuple(parser.feed(Chunk(self._rendered.reasoning_end_ids))))
                 self._reasoning_cut = True
             prompt, sampling = self._continuation(sampled)
             if sampling.max_tokens < 1:
@@ -379,8 +380,8 @@ class LocalReply(Reply):
                         stop_text = self._requested_stop(chunk)
                         unreported = chunk.unreported_tokens
                         break
-                    if deltas:
-                        yield deltas
+                    if deltas and (rest := sink(deltas)) is not None:
+                        await rest
                     if self._is_stopped:
                         reason, deltas = "length", ()
                     if reason is not None or self._budget_spent:
@@ -390,7 +391,7 @@ class LocalReply(Reply):
         finish = Finish(reason, self._usage(len(sampled), unreported, cached), stop_text)
         last = (*deltas, *parser.finish(reason), finish)
         await self._report_end(last)
-        yield last
+        await send(sink, last)
 
     async def _report_end(self, last: Sequence[Delta]) -> None:
         """If the reply calls a tool, tell the engine that the conversation's next prompt waits for

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import (
-    AsyncGenerator,
+    Awaitable,
     Callable,
     Collection,
     Container,
@@ -18,7 +18,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, BackendCapabilities, Reply, upstream_usage
+from antiphon.backends.base import Backend, BackendCapabilities, DeltaSink, Reply, upstream_usage
 from antiphon.backends.truncation import shorten_conversation
 from antiphon.backends.validation.answer_format import answer_format, trusted_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
@@ -43,6 +43,7 @@ from antiphon.errors import (
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.inference.sampling import SessionSignal
 from antiphon.stream.deltas import Delta, Finish, FinishReason, Open, Text, finish_of
+from antiphon.support.push import Guard, send
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES
 from antiphon.wire.items import CustomToolCall, FunctionCall
@@ -270,8 +271,7 @@ class _Request(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamReply(Reply):
-    """``Reply`` that an upstream generates. The request is sent when the caller iterates over
-    ``deltas``.
+    """``Reply`` that an upstream generates. The request is sent when the caller awaits ``pump``.
 
     ``prompt_tools``: the tools that are shown to the model.
     """
@@ -294,9 +294,7 @@ class UpstreamReply(Reply):
         self._body = request.body
         self.input_tokens = request.input_tokens
         self.dropped_ids = request.dropped_ids
-        self._is_stopped = False
-        #: Estimated bytes of the deltas that were parsed.
-        self._output_bytes = 0
+        self._answer: _Answer | None = None
 
     def resume(self, point: ResumePoint) -> UpstreamReply:
         if point.sampled_ids:
@@ -304,84 +302,65 @@ class UpstreamReply(Reply):
         return self
 
     def stop(self) -> None:
-        self._is_stopped = True
+        if self._answer is not None:
+            self._answer.is_stopped = True
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Send the request and yield the deltas of the answer.
+    async def pump(self, sink: DeltaSink) -> None:
+        """Send the request and push the deltas of the answer.
 
         If the upstream rejects the conversation as too long, a shorter conversation is sent. This
-        is done only if truncation is allowed and no delta was yielded yet.
+        is done only if truncation is allowed and no delta was pushed yet. If another error occurs
+        before the first delta, the request is sent again, as often as the retry policy allows.
+        Raises ``BackendError`` after the last retry, or if the answer is too long.
         """
-        may_shorten = self._options.truncate
         while True:
-            offered_call_filter = OfferedCallFilter(self._options, self._shown)
-            calls = _AllCalls() if self._options.allows_parallel_calls else _FirstCall()
+            self._answer = answer = _Answer(self, Guard(sink))
             try:
-                async with aclosing(self._stream_with_retries()) as batches:
-                    async for batch in batches:
-                        may_shorten = False
-                        batch = offered_call_filter.filter(self._without_shared_cache(batch))
-                        yield calls.filter(batch)
-                        if self._is_stopped or calls.discarded_bytes > _MAX_DISCARDED_BYTES:
-                            if finish_of(batch) is None:
-                                yield (self._cut_off("length" if self._is_stopped else "stop"),)
-                            return
+                await self._pump_with_retries(answer)
                 return
             except BackendError as error:
-                if error.code != CONTEXT_LENGTH_EXCEEDED or not may_shorten or not self._shorten():
+                is_too_long = error.code == CONTEXT_LENGTH_EXCEEDED and not answer.has_output
+                if not (is_too_long and self._options.truncate and self._shorten()):
                     raise
 
-    def _cut_off(self, reason: FinishReason) -> Finish:
-        """Return a ``Finish`` delta for an answer that Antiphon stopped reading before its end. The
-        usage in this delta is an estimate."""
-        output_tokens = self._output_bytes // _TOKEN_BYTES
-        return Finish(reason, upstream_usage(self.input_tokens, output_tokens))
-
-    def _without_shared_cache(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
-        """Return the deltas. If the upstream may have counted cached tokens of another tenant,
-        replace the number of cached tokens in the usage by 0. The number would reveal what other
-        tenants send."""
-        if self._options.cache_scope is None or self._backend.separates_caches:
-            return deltas
-        return tuple(
-            replace(delta, usage=_without_cached_tokens(delta.usage))
-            if isinstance(delta, Finish)
-            else delta
-            for delta in deltas
-        )
-
-    async def _stream_with_retries(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Send the request and yield the deltas. If an error occurs before the first delta, send
-        the request again, as often as the retry policy allows. Raises ``BackendError`` after the
-        last retry, or if the answer is too long."""
-        backend, has_output = self._backend, False
+    async def _pump_with_retries(self, answer: _Answer) -> None:
+        backend = self._backend
         retry_policy = backend.upstream.retry_policy(self._options.session)
         while True:
-            parser = backend.stream_parser(
-                self._conversation, self._options, self._shown, self.input_tokens
-            )
-            trace, done = self._options.trace, False
-            stream = backend.upstream.stream(backend.url, self._body, trace, retry_policy)
+            parser = answer.start_parser()
             try:
-                async with aclosing(stream) as batches:
-                    async for payloads in batches:
-                        done = not payloads
-                        if deltas := parser.feed(payloads):
-                            has_output = True
-                            self._output_bytes += sum(map(_estimated_bytes, deltas))
-                            yield deltas
-                        if self._output_bytes > MAX_RESPONSE_BYTES:
-                            raise BackendError("The upstream's answer is too long.")
-                yield parser.finish(done=done)
+                with suppress(_Cut):
+                    done = await backend.upstream.pump(
+                        backend.url, self._body, answer.feed, self._options.trace, retry_policy
+                    )
+                    await send(answer.push, parser.finish(done=done))
                 return
             except BackendError as error:
+                if error is answer.sink.error:
+                    raise
                 if deltas := parser.pending_deltas():
-                    has_output = True
-                    yield deltas
-                if has_output:
+                    await send(answer.push, deltas)
+                if answer.has_output:
                     retry_policy.report(error)
                     raise
                 await retry_policy.wait_before_retry(error)
+
+    def parser(self) -> StreamParser:
+        """Return a parser for an answer to the request."""
+        return self._backend.stream_parser(
+            self._conversation, self._options, self._shown, self.input_tokens
+        )
+
+    def filters(self, calls: _FirstCall) -> list[_Filter]:
+        """Return the filters that the deltas of the answer pass. ``calls``: the filter for requests
+        that allow a single call."""
+        filters: list[_Filter] = []
+        if not (self._options.cache_scope is None or self._backend.separates_caches):
+            filters.append(_without_shared_cache)
+        filters.append(OfferedCallFilter(self._options, self._shown).filter)
+        if not self._options.allows_parallel_calls:
+            filters.append(calls.filter)
+        return filters
 
     def _shorten(self) -> bool:
         """Shorten the conversation until the request body has at most three quarters of its present
@@ -403,18 +382,85 @@ class UpstreamReply(Reply):
         return True
 
 
-class _AllCalls:
-    """A filter for the deltas of a reply. It discards nothing."""
-
-    #: Estimated bytes of the deltas that were discarded.
-    discarded_bytes = 0
-
-    def filter(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
-        """Return the deltas that the filter does not discard."""
-        return deltas
+#: Returns the deltas that pass a filter.
+_Filter = Callable[[tuple[Delta, ...]], tuple[Delta, ...]]
 
 
-class _FirstCall(_AllCalls):
+class _Cut(Exception):
+    """Raised in the pump of an upstream if the rest of the answer is not needed."""
+
+
+class _Answer:
+    """The answer to a request, on its way from the parser to the sink. All attempts of the request
+    share it. ``sink``: takes the deltas that have passed the filters."""
+
+    __slots__ = (
+        "_calls",
+        "_filters",
+        "_output_bytes",
+        "_parser",
+        "_reply",
+        "has_output",
+        "is_stopped",
+        "sink",
+    )
+
+    def __init__(self, reply: UpstreamReply, sink: Guard[tuple[Delta, ...]]) -> None:
+        self._reply = reply
+        self.sink = sink
+        self._calls = _FirstCall()
+        self._filters = reply.filters(self._calls)
+        #: Estimated bytes of the deltas that were parsed.
+        self._output_bytes = 0
+        self.has_output = False
+        #: Whether the caller of the reply needs no more deltas.
+        self.is_stopped = False
+
+    def start_parser(self) -> StreamParser:
+        """Return a new parser, for a new attempt."""
+        self._parser = self._reply.parser()
+        return self._parser
+
+    def feed(self, payloads: list[bytes]) -> Awaitable[None] | None:
+        """Parse payloads, and push their deltas. Raises ``BackendError`` for an unreadable or too
+        long answer, and ``_Cut`` at the end of an answer that is cut off."""
+        if self._output_bytes > MAX_RESPONSE_BYTES:
+            raise BackendError("The upstream's answer is too long.")
+        deltas = self._parser.feed(payloads)
+        return self.push(deltas) if deltas else None
+
+    def push(self, deltas: tuple[Delta, ...]) -> Awaitable[None] | None:
+        """Filter deltas and give them to the sink."""
+        self.has_output = True
+        for delta in deltas:
+            self._output_bytes += _estimated_bytes(delta)
+        for each in self._filters:
+            deltas = each(deltas)
+        rest = self.sink(deltas)
+        if rest is None and not self._is_cut:
+            return None
+        return self._settle(rest, is_over=finish_of(deltas) is not None)
+
+    @property
+    def _is_cut(self) -> bool:
+        return self.is_stopped or self._calls.discarded_bytes > _MAX_DISCARDED_BYTES
+
+    async def _settle(self, rest: Awaitable[None] | None, *, is_over: bool) -> None:
+        """Wait for the sink. If the rest of the answer is not needed then, end it before the
+        upstream does. The usage in its ``Finish`` is an estimate. ``is_over``: whether the answer
+        has ended already."""
+        if rest is not None:
+            await rest
+        if not self._is_cut:
+            return
+        if not is_over:
+            reason: FinishReason = "length" if self.is_stopped else "stop"
+            usage = upstream_usage(self._reply.input_tokens, self._output_bytes // _TOKEN_BYTES)
+            await send(self.sink, (Finish(reason, usage),))
+        raise _Cut
+
+
+class _FirstCall:
     """A filter for the deltas of a reply. It discards all calls of the client's tools except the
     first.
 
@@ -424,8 +470,11 @@ class _FirstCall(_AllCalls):
 
     def __init__(self) -> None:
         self._has_seen_call = self._is_skipping = False
+        #: Estimated bytes of the deltas that were discarded.
+        self.discarded_bytes = 0
 
     def filter(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
+        """Return the deltas that the filter does not discard."""
         return tuple(filter(self._passes, deltas))
 
     def _passes(self, delta: Delta) -> bool:
@@ -437,6 +486,15 @@ class _FirstCall(_AllCalls):
             self.discarded_bytes += _estimated_bytes(delta)
             return False
         return True
+
+
+def _without_shared_cache(deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
+    """Replace the number of cached tokens in the usage by 0, because the upstream may have counted
+    cached tokens of another tenant. The number would reveal what other tenants send."""
+    finish = finish_of(deltas)
+    if finish is None:
+        return deltas
+    return (*deltas[:-1], replace(finish, usage=_without_cached_tokens(finish.usage)))
 
 
 def check_server_options(

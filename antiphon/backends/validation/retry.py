@@ -10,17 +10,17 @@ There are two cases:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply, add_usage, flatten
+from antiphon.backends.base import DeltaSink, Reply, add_usage
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import CannotContinue, RunError
 from antiphon.inference.conversation import Conversation, PromptTokens, ResumePoint
 from antiphon.stream.deltas import Delta, Finish, Open, SampledTokens, Text
+from antiphon.support.push import send
 from antiphon.wire.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -71,7 +71,7 @@ def validate_reply(
     conversation: Conversation,
     prepare: Callable[[Conversation], Awaitable[Reply]],
 ) -> Reply:
-    """Return a reply that validates ``reply``. The returned reply yields a valid output or fails.
+    """Return a reply that validates ``reply``. The returned reply has a valid output or fails.
     If the plan has no rules, return ``reply`` itself.
 
     ``prepare``: function that prepares the reply for another attempt. Its argument is a copy of the
@@ -122,10 +122,6 @@ class RetryingReply(ReplyWrapper):
         self._prepare = prepare
         #: The reply of the current attempt.
         self._attempt_reply = reply
-        self._usage = Usage()
-        self._fault = ""
-        #: The invalid output of the last attempt, and the message about its fault.
-        self._feedback: tuple[Item, ...] = ()
 
     @property
     def prompt_tokens(self) -> None:
@@ -143,60 +139,87 @@ class RetryingReply(ReplyWrapper):
     def stop(self) -> None:
         self._attempt_reply.stop()
 
-    def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        return self.continue_from(self._reply.deltas())
+    async def pump(self, sink: DeltaSink) -> None:
+        attempt = self.start_attempt(sink)
+        await self._reply.pump(attempt.push)
+        await self.continue_after(attempt)
 
-    async def continue_from(
-        self, deltas: AsyncGenerator[tuple[Delta, ...], None]
-    ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Validate the first attempt, and retry if it is invalid. ``deltas``: the deltas of the
-        first attempt. The caller must not have yielded any part of this attempt's answer."""
+    def start_attempt(self, sink: DeltaSink, usage: Usage = Usage()) -> _Attempt:  # noqa: B008
+        """Start an attempt, whose ``push`` takes the deltas of a model call. ``sink``: takes the
+        valid deltas. ``usage``: the usage of the earlier attempts."""
+        return _Attempt(self._format, self._rules, sink, usage)
+
+    async def continue_after(self, attempt: _Attempt) -> None:
+        """If the first attempt is invalid, retry. Raises ``RunError`` if no attempt is valid."""
         conversation = self._conversation
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                items = (*conversation.items, *self._feedback)
-                conversation = replace(conversation, items=items, stored_tokens=None)
-                self._attempt_reply = await self._prepare(conversation)
-                deltas = self._attempt_reply.deltas()
-            async with aclosing(self._attempt(deltas)) as valid_deltas:
-                async for delta in valid_deltas:
-                    yield (delta,)
-            if not self._fault:
+        for _ in range(_ATTEMPTS - 1):
+            if not attempt.fault:
                 return
-        raise _format_error(self._fault)
+            items = (*conversation.items, *attempt.feedback)
+            conversation = replace(conversation, items=items, stored_tokens=None)
+            self._attempt_reply = await self._prepare(conversation)
+            attempt = self.start_attempt(attempt.sink, attempt.usage)
+            await self._attempt_reply.pump(attempt.push)
+        if attempt.fault:
+            raise _format_error(attempt.fault)
 
-    async def _attempt(
-        self, deltas: AsyncGenerator[tuple[Delta, ...], None]
-    ) -> AsyncGenerator[Delta, None]:
-        """Run one attempt, and yield its valid deltas.
 
-        When the first answer or call that must be checked begins, its deltas and all later deltas
-        are held back until the end of the attempt. They are yielded only if they are valid. If the
-        reply has a call, its text is not checked as an answer. If the reply was cut off, for
-        example at the token limit, nothing is checked.
-        """
-        held: list[Delta] = []
-        self._fault, has_called = "", False
-        async with aclosing(flatten(deltas)) as single_deltas:
-            async for delta in single_deltas:
-                if isinstance(delta, SampledTokens):
-                    continue
-                if isinstance(delta, Finish):
-                    self._usage = add_usage(self._usage, delta.usage)
-                    delta = replace(delta, usage=self._usage)
-                    if delta.reason == "stop":
-                        held = await self._validate(held, has_called, delta.stop_text is not None)
-                    if self._fault:
-                        return
-                else:
-                    has_called = has_called or is_call(delta)
-                    is_free = has_called and self._rules is None
-                    if not is_free and (held or self._must_be_valid(delta)):
-                        held.append(delta)
-                        continue
-                for each in (*held, delta):
-                    yield each
-                held = []
+class _Attempt:
+    """The validation of one model call.
+
+    When the first answer or call that must be checked begins, its deltas and all later deltas are
+    held back until the end of the attempt. They go to ``sink`` only if they are valid. If the reply
+    has a call, its text is not checked as an answer. If the reply was cut off, for example at the
+    token limit, nothing is checked.
+
+    ``usage``: the usage of this attempt and the earlier ones. ``fault``: why the output is invalid;
+    empty if it is valid. ``feedback``: the invalid output, and the message about its fault.
+    """
+
+    def __init__(
+        self,
+        form: AnswerFormat | None,
+        rules: ToolCallRules | None,
+        sink: DeltaSink,
+        usage: Usage,
+    ) -> None:
+        self._format = form
+        self._rules = rules
+        self.sink = sink
+        self.usage = usage
+        self.fault = ""
+        self.feedback: tuple[Item, ...] = ()
+        self._held: list[Delta] = []
+        self._has_called = False
+
+    def push(self, batch: tuple[Delta, ...]) -> Awaitable[None] | None:
+        """Hold the deltas back, or give them to ``sink``."""
+        passed: list[Delta] = []
+        for delta in batch:
+            if isinstance(delta, SampledTokens):
+                continue
+            if isinstance(delta, Finish):
+                return self._finish(passed, delta)
+            self._has_called = self._has_called or is_call(delta)
+            is_free = self._has_called and self._rules is None
+            if not is_free and (self._held or self._must_be_valid(delta)):
+                self._held.append(delta)
+            else:
+                passed += (*self._held, delta)
+                self._held = []
+        return self.sink(tuple(passed)) if passed else None
+
+    async def _finish(self, passed: list[Delta], finish: Finish) -> None:
+        """End the attempt: push ``passed`` and, if they are valid, the deltas that were held
+        back."""
+        held, self._held = self._held, []
+        self.usage = add_usage(self.usage, finish.usage)
+        if finish.reason == "stop":
+            held = await self._validate(held, self._has_called, finish.stop_text is not None)
+        if not self.fault:
+            passed += (*held, replace(finish, usage=self.usage))
+        if passed:
+            await send(self.sink, tuple(passed))
 
     def _must_be_valid(self, delta: Delta) -> bool:
         if self._rules is not None and is_call(delta):
@@ -218,7 +241,7 @@ class RetryingReply(ReplyWrapper):
             )
         if self._rules is not None and self._rules.required:
             words = "".join(text for _, item, text in items if isinstance(item, Message))
-            self._fault, self._feedback = "no tool was called.", _exchange(words, _CALL)
+            self.fault, self.feedback = "no tool was called.", _exchange(words, _CALL)
         elif self._format is not None:
             if stopped and all(
                 FormatMatcher(self._format).feed(text) is None for *_, text in items
@@ -235,10 +258,10 @@ class RetryingReply(ReplyWrapper):
             for _, item, text in items
             if isinstance(item, FunctionCall | CustomToolCall)
         ]
-        self._fault = next(filter(None, (fault for *_, fault in made)), "")
-        if self._fault:
+        self.fault = next(filter(None, (fault for *_, fault in made)), "")
+        if self.fault:
             rejected = [_rejected_call(item, text, fault or _NOT_RUN) for item, text, fault in made]
-            self._feedback = (*(call for call, _ in rejected), *(result for _, result in rejected))
+            self.feedback = (*(call for call, _ in rejected), *(result for _, result in rejected))
         return held
 
     async def _check_answer(
@@ -246,7 +269,7 @@ class RetryingReply(ReplyWrapper):
     ) -> list[Delta]:
         answers = [(texts, text) for texts, item, text in items if isinstance(item, Message)]
         if not answers:
-            self._fault, self._feedback = (
+            self.fault, self.feedback = (
                 "there is no answer.",
                 _exchange("", "There is no answer."),
             )
@@ -256,8 +279,8 @@ class RetryingReply(ReplyWrapper):
             try:
                 valid = await form.read(text)
             except ValueError as fault:
-                self._fault = str(fault)
-                self._feedback = _exchange(text, _AGAIN.format(fault=fault))
+                self.fault = str(fault)
+                self.feedback = _exchange(text, _AGAIN.format(fault=fault))
                 return []
             if valid != text:
                 held[texts] = [Text(valid)]
@@ -271,9 +294,9 @@ class MonitoredReply(ReplyWrapper):
     Validation is still necessary: engines silently drop a grammar that becomes too complex, and
     some upstreams claim to enforce a format but do not.
 
-    - If a fault is found before any part of an answer was yielded, ``retrying`` takes over. It is a
+    - If a fault is found before any part of an answer was pushed, ``retrying`` takes over. It is a
       ``RetryingReply``: it buffers the output, and retries if the output is invalid.
-    - If a fault is found after a part of an answer was yielded, the reply fails.
+    - If a fault is found after a part of an answer was pushed, the reply fails.
     """
 
     def __init__(self, reply: Reply, validator: StreamValidator, retrying: RetryingReply) -> None:
@@ -298,39 +321,57 @@ class MonitoredReply(ReplyWrapper):
     def stop(self) -> None:
         (self._retrying if self._uses_retries else self._reply).stop()
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        validator = self._validator
-        is_out = validator.has_output  # before an interruption
-        waiting: tuple[Delta, ...] = ()
-        async with aclosing(self._reply.deltas()) as deltas:
-            async for batch in deltas:
-                if validator.accept_text(batch):
-                    yield batch
-                    continue
-                fault = await validator.fault(batch)
-                batch = (*waiting, *batch)
-                if fault is not None and is_out:
-                    raise _format_error(fault)
-                if fault is not None:
-                    self._uses_retries = True
-                    yield ()  # a caller that needs the token ids ends the reply here
-                    rest = self._retrying.continue_from(_prepend(batch, deltas))
-                    async with aclosing(rest) as held:
-                        async for each in held:
-                            yield each
-                    return
-                waiting = batch if validator.is_waiting else ()
-                if not waiting:
-                    is_out = validator.has_output
-                    yield batch
+    async def pump(self, sink: DeltaSink) -> None:
+        stream = _MonitoredStream(self._validator, sink, self._take_over)
+        await self._reply.pump(stream.push)
+        if stream.attempt is not None:
+            await self._retrying.continue_after(stream.attempt)
+
+    def _take_over(self, sink: DeltaSink) -> _Attempt:
+        self._uses_retries = True
+        return self._retrying.start_attempt(sink)
 
 
-async def _prepend(
-    batch: tuple[Delta, ...], deltas: AsyncGenerator[tuple[Delta, ...], None]
-) -> AsyncGenerator[tuple[Delta, ...], None]:
-    yield batch
-    async for each in deltas:
-        yield each
+class _MonitoredStream:
+    """The validation of a reply while it streams. ``take_over`` starts the attempt that gets the
+    deltas if a fault is found before any part of an answer was pushed."""
+
+    def __init__(
+        self,
+        validator: StreamValidator,
+        sink: DeltaSink,
+        take_over: Callable[[DeltaSink], _Attempt],
+    ) -> None:
+        self._validator = validator
+        self._sink = sink
+        self._take_over = take_over
+        #: Whether a part of an answer was pushed, perhaps before an interruption.
+        self._is_out = validator.has_output
+        self._waiting: tuple[Delta, ...] = ()
+        self.attempt: _Attempt | None = None
+
+    def push(self, batch: tuple[Delta, ...]) -> Awaitable[None] | None:
+        """Validate the deltas, and give them to the sink."""
+        if self.attempt is not None:
+            return self.attempt.push(batch)
+        if self._validator.accept_text(batch):
+            return self._sink(batch)
+        return self._check(batch)
+
+    async def _check(self, batch: tuple[Delta, ...]) -> None:
+        fault = await self._validator.fault(batch)
+        batch, self._waiting = (*self._waiting, *batch), ()
+        if fault is not None and self._is_out:
+            raise _format_error(fault)
+        if fault is not None:
+            self.attempt = self._take_over(self._sink)
+            await send(self._sink, ())  # a sink that needs the token ids ends the reply here
+            await send(self.attempt.push, batch)
+        elif self._validator.is_waiting:
+            self._waiting = batch
+        else:
+            self._is_out = self._validator.has_output
+            await send(self._sink, batch)
 
 
 def _format_error(fault: str) -> RunError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -88,8 +90,17 @@ class LlamaClient:
         try:
             exchange = connection.send(head.encode("ascii"), body, _SILENCE_S)
             await exchange.wait_for_head()
-            while (part := await exchange.read()) and not on_body(part):
-                pass
+            with suppress(_Enough):
+                await exchange.pump(partial(_take, on_body))
             return exchange.status
         finally:
             connection.fail(ConnectionError("the response was closed"))
+
+
+class _Enough(Exception):
+    """Raised by the sink of a response, if the rest of the response is not needed."""
+
+
+def _take(on_body: Callable[[bytes], bool | None], part: bytes) -> None:
+    if on_body(part):
+        raise _Enough

@@ -146,21 +146,21 @@ class LogSink(EventSink):
         self._in_flight = 0
         self._lost = False
         self._change: asyncio.Future[None] | None = None
-        self.wait_for_room = self._wait_for_room
 
-    def write(self, events: tuple[Event, ...]) -> None:
+    def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
         if self._lost:
             raise ReaderGone
         self._events.extend(events)
         self._log_writer.schedule(self)
+        has_room = len(self._events) + self._in_flight <= _MAX_UNWRITTEN
+        return None if has_room else self._wait_for_room()
 
     async def _wait_for_room(self) -> None:
         """Wait while too many events are not yet stored.
 
         During the wait, an append may store the waiting events together with the new token ids of
         the token log. The last of these events and the last of these ids must belong to the same
-        token. They do so only between two batches of deltas. So call this method only between two
-        batches.
+        token. They do, because the run records a whole batch of deltas before it writes the events.
         """
         while len(self._events) + self._in_flight > _MAX_UNWRITTEN and not self._lost:
             await self._changed()

@@ -4,16 +4,15 @@ be continued."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import DeltaSink, Reply
 from antiphon.errors import RunError
 from antiphon.inference.conversation import ResumePoint
 from antiphon.runs.execution.token_log import last_turn, turn_counts
 from antiphon.store.records import EventBatch, Job
-from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import ItemKind
 from antiphon.stream.run_timer import LoggedTimes, OptionalClock
@@ -83,7 +82,7 @@ class RestoredRun(Struct, frozen=True):
 
 
 class FailedReply(Reply):
-    """``Reply`` of a run that cannot be continued. Its ``deltas`` raise ``error``."""
+    """``Reply`` of a run that cannot be continued. Its ``pump`` raises ``error``."""
 
     input_tokens = 0
 
@@ -93,6 +92,5 @@ class FailedReply(Reply):
     def resume(self, point: ResumePoint) -> Reply:
         return self
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+    async def pump(self, sink: DeltaSink) -> None:
         raise self._error
-        yield

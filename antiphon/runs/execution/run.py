@@ -1,9 +1,11 @@
-"""Executes a run. A run is one attempt to produce one response: it reads the deltas of the model's
-reply and writes numbered events.
+"""Executes a run. A run is one attempt to produce one response: it records the deltas of the
+model's reply and writes numbered events.
 
-One task drives each run. A foreground run has its own task, which ends when the request ends. There
-is no queue between the model and the client's socket. So if the client reads slowly, the run waits.
-A background run is driven by a task of the worker.
+One task drives each run. A foreground run has its own task, which ends when the request ends. A
+background run is driven by a task of the worker. While the model generates, the task waits. The run
+is the sink of the reply (see ``support.push``): in the call that pushes deltas, they are recorded,
+and their events are written to the client or the event log. There is no queue between the model and
+the client's socket. So if the client reads slowly, the reply pauses.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing, nullcontext
+from contextlib import nullcontext
 from functools import partial
 
 import structlog
@@ -22,7 +24,7 @@ from antiphon.errors import BackendError, InternalError, RequestError, RunError,
 from antiphon.inference.conversation import PromptTokens
 from antiphon.inference.tokens import common_prefix_length
 from antiphon.store.records import StoredResponse, TurnTokens
-from antiphon.stream.deltas import FinishReason
+from antiphon.stream.deltas import Delta, FinishReason
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.error_codes import response_code
 from antiphon.wire.events import Event
@@ -59,8 +61,6 @@ class EventSink:
 
     #: Whether the reader has received events. If so, errors are sent as events.
     has_sent = False
-    #: Called and awaited before the next deltas are recorded. Set by sinks with a limited buffer.
-    wait_for_room: Callable[[], Awaitable[None]] | None = None
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
         """Send events. Raises ``ReaderGone``.
@@ -290,32 +290,40 @@ class Run:
             self._writer.start()
 
     async def _generate(self) -> None:
-        """Read the deltas of the reply until it ends. Record them in the response, and write the
-        events that result."""
-        writer, write = self._writer, self._sink.write
-        wait_for_room, recorder = self._sink.wait_for_room, self.recorder
+        """Let the reply push its deltas, until it ends."""
         timeout_s = self._spec.timeout_s
         try:
-            async with (
-                nullcontext() if timeout_s is None else asyncio.timeout(timeout_s),
-                aclosing(self._spec.reply.deltas()) as batches,
-            ):
-                async for batch in batches:
-                    self._has_deltas = True
-                    if wait_for_room is not None:
-                        await wait_for_room()
-                    recorder.record(batch)
-                    if writer.pending:
-                        # The body of _flush, inlined: one call less a token.
-                        if self._timer_write is not None:
-                            await self._timer_write
-                        if (rest := write(writer.take())) is not None:
-                            await self._await_write(rest)
-                    if recorder.checkpoint_pending:
-                        recorder.checkpoint_pending = False
-                        await self._sink.flush()
+            async with nullcontext() if timeout_s is None else asyncio.timeout(timeout_s):
+                await self._spec.reply.pump(self._push)
         except TimeoutError:
             raise Timeout("The response took longer than this server allows.") from None
+
+    def _push(self, deltas: tuple[Delta, ...]) -> Awaitable[None] | None:
+        """Record deltas in the response, and write the events that result. Returns an awaitable if
+        the writes must be waited for, or if the deltas must be persisted before the next ones."""
+        if self._timer_write is not None:
+            return self._push_after(self._timer_write, deltas)
+        self._has_deltas = True
+        recorder, writer = self.recorder, self._writer
+        recorder.record(deltas)
+        rest = self._sink.write(writer.take()) if writer.pending else None
+        if rest is None and not recorder.checkpoint_pending:
+            return None
+        return self._wait_for_sink(rest)
+
+    async def _push_after(self, timer_write: Awaitable[None], deltas: tuple[Delta, ...]) -> None:
+        """Wait for a write that a timer has started, then push the deltas."""
+        await timer_write
+        if (rest := self._push(deltas)) is not None:
+            await rest
+
+    async def _wait_for_sink(self, rest: Awaitable[None] | None) -> None:
+        """Wait for a write, and until the deltas are persisted if the recorder demands it."""
+        if rest is not None:
+            await self._await_write(rest)
+        if self.recorder.checkpoint_pending:
+            self.recorder.checkpoint_pending = False
+            await self._sink.flush()
 
     def _terminal_status(self) -> tuple[str, str | None]:
         """Return the final status of the response, and the reason if the status is

@@ -7,13 +7,12 @@ compacted conversation.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply, add_usage, flatten
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, DeltaSink, Reply, add_usage
 from antiphon.backends.truncation import droppable_groups
 from antiphon.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -38,6 +37,7 @@ from antiphon.runs.history.visible_history import (
     is_user_message,
 )
 from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, Text, finish_of
+from antiphon.support.push import send
 from antiphon.wire import items as it
 from antiphon.wire.response import (
     CompactedResponse,
@@ -368,26 +368,28 @@ class CompactingReply(Reply):
     def resume(self, point: ResumePoint) -> Reply:
         raise CannotContinue("its conversation was being compacted")
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Yield the deltas of the compaction item, then the deltas of the answer."""
-        yield Open(it.Compaction(encrypted_content="")), Progress("compacting")
+    async def pump(self, sink: DeltaSink) -> None:
+        """Push the deltas of the compaction item, then the deltas of the answer."""
+        await send(sink, (Open(it.Compaction(encrypted_content="")), Progress("compacting")))
         summary, usage = await _read_summary(self._summary)
         visible = self._request.context.visible.compact(summary, keep_tokens=self._keep_tokens)
         assert visible.compaction is not None
         self._request.on_compacted()
         closed = Close({"encrypted_content": self._sealer.encrypt_compaction(visible.compaction)})
         if not self._with_answer:
-            yield closed, Finish("stop", usage, is_answer=False)
+            await send(sink, (closed, Finish("stop", usage, is_answer=False)))
             return
-        yield (closed,)
+        await send(sink, (closed,))
         self._answer = await self._prepare_answer(visible)
         if (prompt := self._answer.prompt_tokens) is not None:
-            yield (NewPrompt(prompt.ids),)
-        async with aclosing(self._answer.deltas()) as deltas:
-            async for batch in deltas:
-                if (finish := finish_of(batch)) is not None:
-                    batch = (*batch[:-1], replace(finish, usage=add_usage(usage, finish.usage)))
-                yield batch
+            await send(sink, (NewPrompt(prompt.ids),))
+
+        def add_summary_usage(batch: tuple[Delta, ...]) -> Awaitable[None] | None:
+            if (finish := finish_of(batch)) is not None:
+                batch = (*batch[:-1], replace(finish, usage=add_usage(usage, finish.usage)))
+            return sink(batch)
+
+        await self._answer.pump(add_summary_usage)
 
     async def _prepare_answer(self, visible: VisibleHistory) -> Reply:
         request = self._request
@@ -405,8 +407,10 @@ async def _read_summary(reply: Reply) -> tuple[str, Usage]:
     texts: list[str] = []
     usage = Usage()
     in_message = False
-    async with aclosing(flatten(reply.deltas())) as deltas:
-        async for delta in deltas:
+
+    def read(batch: tuple[Delta, ...]) -> None:
+        nonlocal usage, in_message
+        for delta in batch:
             match delta:
                 case Open():
                     in_message = isinstance(delta.item, it.Message)
@@ -414,4 +418,6 @@ async def _read_summary(reply: Reply) -> tuple[str, Usage]:
                     texts.append(delta.text)
                 case Finish():
                     usage = delta.usage
+
+    await reply.pump(read)
     return "".join(texts).strip(), usage

@@ -5,15 +5,14 @@ names."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Reply
+from antiphon.backends.base import Backend, DeltaSink, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.inference.conversation import ResumePoint
@@ -71,19 +70,21 @@ class RawMessagesReply(ReplyWrapper):
         self._reply = self._reply.resume(point)
         return self
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+    async def pump(self, sink: DeltaSink) -> None:
         self._times = [self._clock()]
-        async with aclosing(self._reply.deltas()) as deltas:
-            async for batch in deltas:
-                if len(self._times) == 1:
-                    self._times.append(self._clock())
-                if self._detokenizer is not None and not self._reply.reports_tokens:
-                    # The model was being loaded when the request was checked, or retries began.
-                    raise RunError(_UNSUPPORTED, param=_FIELD, code="unsupported_parameter")
-                if self._with_metrics and (finish := finish_of(batch)) is not None:
-                    usage = _with_turns(finish.usage, self._turn_usages or (finish.usage,))
-                    batch = (*batch[:-1], replace(finish, usage=usage))
-                yield batch
+
+        def measure(batch: tuple[Delta, ...]) -> Awaitable[None] | None:
+            if len(self._times) == 1:
+                self._times.append(self._clock())
+            if self._detokenizer is not None and not self._reply.reports_tokens:
+                # The model was being loaded when the request was checked, or retries began.
+                raise RunError(_UNSUPPORTED, param=_FIELD, code="unsupported_parameter")
+            if self._with_metrics and (finish := finish_of(batch)) is not None:
+                usage = _with_turns(finish.usage, self._turn_usages or (finish.usage,))
+                batch = (*batch[:-1], replace(finish, usage=usage))
+            return sink(batch)
+
+        await self._reply.pump(measure)
         self._times.append(self._clock())
 
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:

@@ -4,10 +4,9 @@ and first sentences of the reasoning. It is sent while the model reasons."""
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Iterator, Mapping
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import DeltaSink, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.inference.conversation import ResumePoint
 from antiphon.stream.deltas import Delta, Open, SampledTokens, Summary, Text
@@ -171,13 +170,13 @@ class ExcerptedReply(ReplyWrapper):
             resumed._waiting = parts if self._waits else []
         return resumed
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        async with aclosing(self._reply.deltas()) as batches:
-            async for batch in batches:
-                if self._is_reasoning or any(isinstance(delta, Open) for delta in batch):
-                    yield tuple(self._with_parts(batch))
-                else:
-                    yield batch
+    async def pump(self, sink: DeltaSink) -> None:
+        def add_parts(batch: tuple[Delta, ...]) -> Awaitable[None] | None:
+            if self._is_reasoning or any(isinstance(delta, Open) for delta in batch):
+                batch = tuple(self._with_parts(batch))
+            return sink(batch)
+
+        await self._reply.pump(add_parts)
 
     def _with_parts(self, batch: tuple[Delta, ...]) -> Iterator[Delta]:
         """Yield the deltas of ``batch``, and between them the new parts of the reasoning summary. A

@@ -3,20 +3,21 @@ before it answers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply, flatten
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, DeltaSink, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import InvalidRequest, RequestError, RunError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Delta, Open, SampledTokens, Summary, Text
 from antiphon.stream.fold import Fold
+from antiphon.support.push import Guard, Sink, send
 from antiphon.support.text import truncate_middle
 from antiphon.wire.items import InputText, Item, Message, Reasoning
 from antiphon.wire.response import ReasoningConfig
@@ -85,17 +86,23 @@ class Summarizer(Struct, frozen=True, kw_only=True):
     cache_scope: str | None = None
     tenant: str = ""
 
-    async def summarize(self, reasoning: str) -> AsyncGenerator[str, None]:
-        """Yield the summary of ``reasoning`` in pieces. Raises ``RequestError`` and
+    async def summarize(self, reasoning: str, sink: Sink[str]) -> None:
+        """Give the summary of ``reasoning`` in pieces to ``sink``. Raises ``RequestError`` and
         ``RunError``."""
         reply = await self._prepare(reasoning)
         item: Item | None = None
-        async with aclosing(flatten(reply.deltas())) as deltas:
-            async for delta in deltas:
+
+        def read(batch: tuple[Delta, ...]) -> Awaitable[None] | None:
+            nonlocal item
+            pieces: list[str] = []
+            for delta in batch:
                 if isinstance(delta, Open):
                     item = delta.item
                 elif isinstance(delta, Text) and isinstance(item, Message):
-                    yield delta.text
+                    pieces.append(delta.text)
+            return sink("".join(pieces)) if pieces else None
+
+        await reply.pump(read)
 
     async def _prepare(self, reasoning: str) -> Reply:
         """Prepare the model call that writes the summary. In this call, reasoning is turned off. If
@@ -131,46 +138,68 @@ class SummarizedReply(ReplyWrapper):
     def __init__(self, reply: Reply, summarizer: Summarizer) -> None:
         super().__init__(reply)
         self._summarizer = summarizer
+        #: The text of the open reasoning item, in pieces. None if no reasoning item is open, or if
+        #: its summary exists already.
+        self._reasoning: list[str] | None = None
 
     def resume(self, point: ResumePoint) -> Reply:
         """Continue the reply without a summary, because this object does not have the reasoning
         from before the interruption."""
         return self._reply.resume(point)
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        reasoning: list[str] | None = None
-        async with aclosing(self._reply.deltas()) as deltas:
-            async for batch in deltas:
-                pending: list[Delta] = []
-                for delta in batch:
-                    if reasoning and not isinstance(delta, Text | Summary | SampledTokens):
-                        # Pending token ids may also belong to the next item, so they are sent with
-                        # the first piece of the summary. If the run is interrupted before that
-                        # piece, the ids are not stored. ``interrupted_in_summary`` detects a later
-                        # interruption. Pending deltas without ids are sent at once.
-                        if pending and not _has_ids(pending):
-                            yield tuple(pending)
-                            pending = []
-                        async for piece in self._summary_pieces("".join(reasoning)):
-                            yield (*pending, Text(piece, channel="summary"))
-                            pending = []
-                        reasoning = None
-                    if isinstance(delta, Open):
-                        reasoning = [] if isinstance(delta.item, Reasoning) else None
-                    elif is_summary(delta):
-                        reasoning = None  # the upstream sends a summary
-                    elif isinstance(delta, Text) and reasoning is not None:
-                        reasoning.append(delta.text)
-                    pending.append(delta)
-                yield tuple(pending)
+    async def pump(self, sink: DeltaSink) -> None:
+        self._reasoning = None
+        await self._reply.pump(partial(self._add_summary, sink))
 
-    async def _summary_pieces(self, reasoning: str) -> AsyncGenerator[str, None]:
+    def _add_summary(
+        self, sink: DeltaSink, batch: tuple[Delta, ...], first: int = 0
+    ) -> Awaitable[None] | None:
+        """Push a batch, and the summary of the reasoning that ends in it. ``first``: the index of
+        the first delta that was not read before."""
+        for at in range(first, len(batch)):
+            delta = batch[at]
+            if self._reasoning and not isinstance(delta, Text | Summary | SampledTokens):
+                return self._summarize(sink, batch[:at], batch[at:])
+            self._read(delta)
+        return sink(batch)
+
+    def _read(self, delta: Delta) -> None:
+        if isinstance(delta, Open):
+            self._reasoning = [] if isinstance(delta.item, Reasoning) else None
+        elif is_summary(delta):
+            self._reasoning = None  # the upstream sends a summary
+        elif isinstance(delta, Text) and self._reasoning is not None:
+            self._reasoning.append(delta.text)
+
+    async def _summarize(
+        self, sink: DeltaSink, before: tuple[Delta, ...], after: tuple[Delta, ...]
+    ) -> None:
+        """Push the deltas of a batch and, between them, the summary of the reasoning.
+
+        Token ids in ``before`` may also belong to the next item, so they are sent with the first
+        piece of the summary. If the run is interrupted before that piece, the ids are not stored.
+        ``interrupted_in_summary`` detects a later interruption. If ``before`` has no ids, it is
+        sent at once.
+        """
+        reasoning, self._reasoning = "".join(self._reasoning or ()), None
+        if before and not _has_ids(before):
+            await send(sink, before)
+            before = ()
+
+        def add_piece(piece: str) -> Awaitable[None] | None:
+            nonlocal before
+            batch, before = (*before, Text(piece, channel="summary")), ()
+            return sink(batch)
+
+        guard = Guard(add_piece)
         try:
-            async with aclosing(self._summarizer.summarize(reasoning)) as pieces:
-                async for piece in pieces:
-                    yield piece
+            await self._summarizer.summarize(reasoning, guard)
         except (RequestError, RunError) as error:
+            if error is guard.error:
+                raise
             _log.warning("cannot summarize reasoning", why=error.message)
+        read = len(before)
+        await send(partial(self._add_summary, sink, first=read), (*before, *after))
 
 
 def is_summary(delta: Delta) -> bool:

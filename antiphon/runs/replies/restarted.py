@@ -3,17 +3,15 @@ ids from which the call could continue."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import DeltaSink, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import CannotContinue
 from antiphon.inference.conversation import ResumePoint
 from antiphon.stream.deltas import Close, Delta
 from antiphon.stream.kinds import KINDS
+from antiphon.support.push import send
 from antiphon.wire.items import Item
 
 __all__ = ["RestartedReply"]
@@ -42,11 +40,9 @@ class RestartedReply(ReplyWrapper):
         super().__init__(reply.resume(before))
         self._closing: tuple[Delta, ...] = (Close(status="incomplete"),) * len(point.open_items)
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        yield self._closing
-        async with aclosing(self._reply.deltas()) as deltas:
-            async for batch in deltas:
-                yield batch
+    async def pump(self, sink: DeltaSink) -> None:
+        await send(sink, self._closing)
+        await self._reply.pump(sink)
 
 
 def _before_interrupted_call(point: ResumePoint) -> tuple[Item, ...]:

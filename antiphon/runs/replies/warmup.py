@@ -7,15 +7,16 @@ the cached beginning of the prompt.
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import DeltaSink, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import CannotContinue
 from antiphon.inference.conversation import ResumePoint
 from antiphon.stream.deltas import Delta, Finish
+from antiphon.support.push import send
 from antiphon.wire.items import Item
 from antiphon.wire.response import Usage
 
@@ -34,11 +35,19 @@ class WarmupReply(ReplyWrapper):
     def resume(self, point: ResumePoint) -> Reply:
         raise CannotContinue("it was a warm-up")
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        async with aclosing(self._reply.deltas()) as deltas:
-            await anext(deltas, None)
+    async def pump(self, sink: DeltaSink) -> None:
+        with suppress(_Begun):
+            await self._reply.pump(_end)
         usage = Usage(input_tokens=self.input_tokens, total_tokens=self.input_tokens)
-        yield (Finish("stop", usage, is_answer=False),)
+        await send(sink, (Finish("stop", usage, is_answer=False),))
 
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
         return {}
+
+
+class _Begun(Exception):
+    """Raised by the sink of the wrapped reply at its first deltas: the prompt is processed."""
+
+
+def _end(batch: tuple[Delta, ...]) -> None:
+    raise _Begun

@@ -1,7 +1,7 @@
 """The tool loop: it calls the model, runs the server-side tools that the model calls, and calls the
 model again with their results.
 
-Theory. For the run, the whole loop is one reply: a stream of deltas with one ``Finish`` at its end.
+Theory. For the run, the whole loop is one reply: it pushes deltas, with one ``Finish`` at the end.
 Inside, it is a sequence of turns, each of which is one model call together with the tool calls that
 it makes. The deltas of a turn go out unchanged, except for its ``Finish``, which the loop keeps.
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
@@ -33,7 +33,7 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply, add_usage
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, DeltaSink, Reply, add_usage
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -54,6 +54,7 @@ from antiphon.inference.conversation import (
 from antiphon.runs.request.tool_selection import ToolSelection, discovered_tools, function_names
 from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, NewPrompt, Open, Progress
 from antiphon.stream.kinds import KINDS
+from antiphon.support.push import send
 from antiphon.support.text import truncate_middle
 from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
 from antiphon.tools.citations import CitationReader
@@ -214,37 +215,34 @@ class ToolLoop(ReplyWrapper):
             self._conversation = replace(self._conversation, items=items, stored_tokens=None)
         return self
 
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+    async def pump(self, sink: DeltaSink) -> None:
         point, self._resume_point = self._resume_point, None
         async with AsyncExitStack() as stack:
             toolsets: list[Toolset] = []
-            async with aclosing(self._open_tools(stack, toolsets, is_new=point is None)) as leading:
-                async for batch in leading:
-                    yield batch
-            async with aclosing(self._prepare_first_turn(toolsets, point)) as first:
-                async for batch in first:
-                    yield batch
+            await self._open_tools(stack, toolsets, sink, is_new=point is None)
+            await self._prepare_first_turn(toolsets, point, sink)
             turn = self._new_turn(point)
             while self._end_reason is None:
-                async with aclosing(self._turn_reply.deltas()) as deltas:
-                    async for batch in deltas:
-                        if out := turn.feed(batch):
-                            yield out
-                        if turn.is_over:
-                            self._turn_reply.stop()
+                await self._turn_reply.pump(partial(self._read, turn, sink))
                 await self._spec.on_calls(turn.tool_calls)
-                calls = self._calls_to_run(turn)
-                async with aclosing(self._run_calls(calls)) as progress:
-                    async for delta in progress:
-                        yield (delta,)
+                await self._run_calls(self._calls_to_run(turn), sink)
                 turn, batch = await self._next_turn(turn)
                 if batch:
-                    yield batch
+                    await send(sink, batch)
             if self._refusal is not None:
                 raise self._refusal
-            yield (self._finish(self._end_reason),)
+            await send(sink, (self._finish(self._end_reason),))
 
     # --- turns -----------------------------------------------------------------------------------
+
+    def _read(
+        self, turn: Turn, sink: DeltaSink, batch: tuple[Delta, ...]
+    ) -> Awaitable[None] | None:
+        """Note the calls in the deltas of a turn, and push what the run gets of them."""
+        out = turn.feed(batch)
+        if turn.is_over:
+            self._turn_reply.stop()
+        return sink(out) if out else None
 
     def _new_turn(self, point: ResumePoint | None = None) -> Turn:
         """Start a turn. ``point``: the point where an interrupted loop continues."""
@@ -325,27 +323,27 @@ class ToolLoop(ReplyWrapper):
         is_exceeded = len(self._turn_usages) >= limits.max_turns or self._remaining_s <= 0
         return is_exceeded or any(call.is_ignored and not call.is_rejected for call in turn.calls)
 
-    async def _run_calls(self, calls: Sequence[ToolCall]) -> AsyncGenerator[Delta, None]:
+    async def _run_calls(self, calls: Sequence[ToolCall], sink: DeltaSink) -> None:
         """Run server-side tool calls, and measure the time that they take together."""
         started_at = _now()
         try:
             async with aclosing(run_calls(calls, self._call_environment(calls))) as progress:
                 async for delta in progress:
-                    yield delta
+                    await send(sink, (delta,))
         finally:
             self._tool_time_s += _now() - started_at
 
     # --- before the first turn -------------------------------------------------------------------
 
     async def _open_tools(
-        self, stack: AsyncExitStack, toolsets: list[Toolset], *, is_new: bool
-    ) -> AsyncGenerator[tuple[Delta, ...], None]:
+        self, stack: AsyncExitStack, toolsets: list[Toolset], sink: DeltaSink, *, is_new: bool
+    ) -> None:
         """Open the server-side tools, and append the toolset of each tool to ``toolsets``. A
         toolset contains the functions and the citation formats of one tool.
 
         A tool may have a leading item, such as ``mcp_list_tools``. Once the tool is open, its
-        leading item is yielded, unless the output already contains the item. Until the first
-        leading item is yielded, an error can still be reported as an HTTP error.
+        leading item is pushed, unless the output already contains the item. Until the first
+        leading item is pushed, an error can still be reported as an HTTP error.
         """
         context = self._response_context()
         for each in self._spec.tools.server_tools:
@@ -359,12 +357,13 @@ class ToolLoop(ReplyWrapper):
                 toolset = Toolset(failed=True, fields={"error": error.message})
             if item is not None:
                 step = "failed" if toolset.failed else "completed"
-                yield (
+                leading = (
                     Open(item, key),
                     Progress("in_progress", key),
                     Progress(step, key),
                     Close(toolset.fields, key),
                 )
+                await send(sink, leading)
             toolsets.append(toolset)
 
     def _response_context(self) -> ResponseContext:
@@ -380,9 +379,9 @@ class ToolLoop(ReplyWrapper):
         )
 
     async def _prepare_first_turn(
-        self, toolsets: Sequence[Toolset], point: ResumePoint | None
-    ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Prepare the reply of the first turn. Yields the deltas to emit before this reply. If the
+        self, toolsets: Sequence[Toolset], point: ResumePoint | None, sink: DeltaSink
+    ) -> None:
+        """Prepare the reply of the first turn, and push the deltas that precede this reply. If the
         model is not called at all, this method sets ``_end_reason``. ``point``: the point where an
         interrupted loop continues.
 
@@ -395,9 +394,7 @@ class ToolLoop(ReplyWrapper):
         is_in_turn = point is not None and not interrupted_in_tools(point)
         repeated: list[ToolCall] = []
         if point is not None and not is_in_turn:
-            async with aclosing(self._recover_calls(toolsets, point, repeated)) as recovering:
-                async for batch in recovering:
-                    yield batch
+            await self._recover_calls(toolsets, point, repeated, sink)
         context = replace(self._response_context(), items=self._conversation.items)
         toolsets = combine_toolsets(self._spec.tools, toolsets, context)
         rendered = self._options
@@ -416,14 +413,12 @@ class ToolLoop(ReplyWrapper):
         continued = [call for call in pending if call.call_id is not None]
         calls = [ToolCall.from_pending(call, self._spec.ids) for call in pending]
         for batch in filter(None, (call.all_deltas() for call in calls)):
-            yield batch
-        async with aclosing(self._run_calls(calls)) as progress:
-            async for delta in progress:
-                yield (delta,)
+            await send(sink, batch)
+        await self._run_calls(calls, sink)
         if any(call.awaits_client for call in calls):
             self._end_reason = "stop"
             if deltas := _end_held([*repeated, *calls]):
-                yield deltas
+                await send(sink, deltas)
         elif point is not None or calls or self._options != rendered:
             # If a call is continued, it is the call that ``tool_choice`` demanded.
             is_first = not continued and not any(KINDS[type(item)].counts_as_call for item in begun)
@@ -431,7 +426,7 @@ class ToolLoop(ReplyWrapper):
             prompt = await self._prepare_turn(new_items, is_first=is_first)
             self._end_reason = "length" if prompt is None else None
             if deltas := (*_end_held([*repeated, *calls]), *(prompt or ())):
-                yield deltas
+                await send(sink, deltas)
 
     async def _resume_turn(self, point: ResumePoint, rendered: Options) -> None:
         """Prepare the reply that was interrupted while the model was writing. ``rendered``: the
@@ -457,9 +452,13 @@ class ToolLoop(ReplyWrapper):
             )
 
     async def _recover_calls(
-        self, toolsets: Sequence[Toolset], point: ResumePoint, repeated: list[ToolCall]
-    ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Close the items that were open at the interruption, or run their calls again. Yields the
+        self,
+        toolsets: Sequence[Toolset],
+        point: ResumePoint,
+        repeated: list[ToolCall],
+        sink: DeltaSink,
+    ) -> None:
+        """Close the items that were open at the interruption, or run their calls again. Push the
         deltas. The calls of the model that ran again are appended to ``repeated``. The items of all
         other calls are added to the conversation."""
         unique = deduplicate_names(toolsets, self._spec.tools.visible_tools)
@@ -470,15 +469,13 @@ class ToolLoop(ReplyWrapper):
             point, self._spec.journal, functions, self._spec.on_interruption
         )
         if recovery.deltas:
-            yield recovery.deltas
+            await send(sink, recovery.deltas)
         if recovery.unknown and self._spec.on_interruption == "fail":
             raise RunError(
                 f"The server was interrupted while {recovery.unknown[0]!r} ran. It may or may not"
                 " have been done."
             )
-        async with aclosing(self._run_calls(recovery.calls)) as progress:
-            async for delta in progress:
-                yield (delta,)
+        await self._run_calls(recovery.calls, sink)
         of_programs = [call for call in recovery.calls if isinstance(call.caller, it.ProgramCaller)]
         repeated += [call for call in recovery.calls if call not in of_programs]
         nested_items = (item for call in of_programs for item in call.result_items)

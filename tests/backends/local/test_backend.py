@@ -10,7 +10,6 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import flatten
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
@@ -25,6 +24,7 @@ from antiphon.inference.conversation import (
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.testing.engine import ScriptedEngine
+from antiphon.testing.replies import batches_of, deltas_of
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -115,7 +115,7 @@ async def ask(
 ) -> CompleteReply:
     conversation = Conversation(items=items, stored_tokens=kept)
     reply = await backend.prepare(conversation, Options(**options))
-    return CompleteReply([delta async for delta in flatten(reply.deltas())], reply.prompt_tokens)
+    return CompleteReply([delta async for delta in deltas_of(reply)], reply.prompt_tokens)
 
 
 @pytest.mark.requirement("D-80")
@@ -305,7 +305,7 @@ async def test_stopped_reply_ends_with_its_usage() -> None:
     scripted = engine("abcdefgh" * 50, chunk=1)
     reply = await local(scripted).prepare(Conversation((user("hi"),)), Options())
     batches = []
-    async for batch in reply.deltas():
+    async for batch in batches_of(reply):
         batches.append(batch)
         reply.stop()
     last = batches[-1][-1]
@@ -316,7 +316,7 @@ async def test_stopped_reply_ends_with_its_usage() -> None:
 async def test_closing_the_deltas_stops_the_engine() -> None:
     played = engine("a long story")
     reply = await local(played).prepare(Conversation(items=(user("Hi"),)), Options())
-    async with aclosing(flatten(reply.deltas())) as deltas:
+    async with aclosing(deltas_of(reply)) as deltas:
         async for delta in deltas:
             if isinstance(delta, Text):
                 break
@@ -481,7 +481,7 @@ async def test_resumed_reply_has_its_images_at_the_same_positions() -> None:
     conversation = Conversation((Message(id="m", role="user", content=parts),))
     reply = await backend.prepare(conversation, Options())
     ids = reply.prompt_tokens.ids  # type: ignore[union-attr]
-    async with aclosing(flatten(reply.resume(ResumePoint(ids, (72,))).deltas())) as deltas:
+    async with aclosing(deltas_of(reply.resume(ResumePoint(ids, (72,))))) as deltas:
         assert [delta async for delta in deltas]
     ((request, _),) = seeing.requests
     assert request.ids == (*ids, 72) and [image.content for image in request.images] == [png()]

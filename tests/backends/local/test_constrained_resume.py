@@ -12,7 +12,7 @@ from hashlib import blake2b
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply, flatten
+from antiphon.backends.base import Reply
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Sampling
@@ -23,6 +23,7 @@ from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt
 from antiphon.stream.deltas import Delta, Finish, SampledTokens, Text
 from antiphon.testing.engine import ScriptedEngine
+from antiphon.testing.replies import deltas_of
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import JsonSchemaFormat, TextConfig
 
@@ -84,7 +85,7 @@ def _engine() -> GreedyEngine:
 
 
 async def _play(reply: Reply) -> list[Delta]:
-    return [delta async for delta in flatten(reply.deltas())]
+    return [delta async for delta in deltas_of(reply)]
 
 
 def _text(deltas: list[Delta]) -> str:

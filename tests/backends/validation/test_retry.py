@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.base import Reply, flatten
+from antiphon.backends.base import Reply
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.validation import schema_validator as judge
 from antiphon.dialects.chat.dialect import ChatDialect
@@ -14,6 +14,7 @@ from antiphon.engines.base import Capabilities
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
+from antiphon.testing.replies import batches_of, deltas_of
 from antiphon.wire.extensions import read_structured_outputs
 from antiphon.wire.items import FunctionCall, Message, OutputText, Reasoning
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
@@ -26,12 +27,12 @@ NO_GRAMMARS = Capabilities()
 GRAMMARS = Capabilities(constraints=True)
 
 
-async def deltas_of(
+async def played_deltas(
     *replies: str, can: Capabilities = NO_GRAMMARS, **options: Any
 ) -> tuple[list[Delta], Any]:
     played = engine(*replies, capabilities=can)
     reply = await reply_to(played, **options)
-    return [delta async for delta in flatten(reply.deltas())], played
+    return [delta async for delta in deltas_of(reply)], played
 
 
 async def reply_to(played: Any, **options: Any) -> Reply:
@@ -53,7 +54,7 @@ def text(deltas: list[Delta]) -> str:
     ],
 )
 async def test_valid_answer_is_extracted_from_text(output_text: str, right: str) -> None:
-    deltas, played = await deltas_of(output_text, text=SCHEMA)
+    deltas, played = await played_deltas(output_text, text=SCHEMA)
     assert text(deltas) == right and len(played.requests) == 1
     assert not any(isinstance(delta, SampledTokens) for delta in deltas)
     assert played.requests[0][1].constraint is None
@@ -61,7 +62,7 @@ async def test_valid_answer_is_extracted_from_text(output_text: str, right: str)
 
 
 async def test_invalid_answer_is_retried_and_usage_is_summed() -> None:
-    deltas, played = await deltas_of("I am seven.", '{"age": "x"}', '{"age": 7}', text=SCHEMA)
+    deltas, played = await played_deltas("I am seven.", '{"age": "x"}', '{"age": 7}', text=SCHEMA)
     assert text(deltas) == '{"age": 7}'
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
     second = played.text(played.requests[1][0])
@@ -76,18 +77,18 @@ async def test_invalid_answer_is_retried_and_usage_is_summed() -> None:
 
 async def test_persistently_invalid_answer_fails() -> None:
     with pytest.raises(RunError, match="not the requested JSON") as caught:
-        await deltas_of("no", text=SCHEMA)
+        await played_deltas("no", text=SCHEMA)
     assert caught.value.code == "server_error"
 
 
 async def test_reasoning_is_not_buffered() -> None:
-    deltas, _ = await deltas_of('<think>\nHm.\n</think>\n\n{"age": 7}', text=SCHEMA)
+    deltas, _ = await played_deltas('<think>\nHm.\n</think>\n\n{"age": 7}', text=SCHEMA)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Reasoning, Message]
     assert text(deltas) == 'Hm.{"age": 7}'
 
 
 async def test_truncated_answer_is_not_validated() -> None:
-    deltas, _ = await deltas_of('{"age": 7}', text=SCHEMA, max_output_tokens=4)
+    deltas, _ = await played_deltas('{"age": 7}', text=SCHEMA, max_output_tokens=4)
     assert text(deltas) == '{"ag' and not any(isinstance(d, Close) for d in deltas)
     assert isinstance(deltas[-1], Finish) and deltas[-1].reason == "length"
 
@@ -99,7 +100,7 @@ async def test_enforced_call_may_be_truncated_anywhere(most: int) -> None:
     tool = Function(
         name="weather", strict=True, parameters={**schema, "additionalProperties": False}
     )
-    deltas, _ = await deltas_of(CALL, can=GRAMMARS, tools=(tool,), max_output_tokens=most)
+    deltas, _ = await played_deltas(CALL, can=GRAMMARS, tools=(tool,), max_output_tokens=most)
     finish = deltas[-1]
     assert isinstance(finish, Finish) and finish.reason == "length"
     assert finish.usage.output_tokens == most
@@ -117,12 +118,14 @@ async def test_enforced_call_may_be_truncated_anywhere(most: int) -> None:
     ],
 )
 async def test_other_formats_are_validated(guides: Any, wrong: str, right: str) -> None:
-    deltas, played = await deltas_of(wrong, right, guide=read_structured_outputs(guides, "").guide)
+    deltas, played = await played_deltas(
+        wrong, right, guide=read_structured_outputs(guides, "").guide
+    )
     assert text(deltas) == right and len(played.requests) == 2
 
 
 async def test_json_object_must_be_an_object() -> None:
-    deltas, _ = await deltas_of("[1]", '{"a": 1}', text=TextConfig(format=JsonObjectFormat()))
+    deltas, _ = await played_deltas("[1]", '{"a": 1}', text=TextConfig(format=JsonObjectFormat()))
     assert text(deltas) == '{"a": 1}'
 
 
@@ -147,7 +150,7 @@ def call(arguments: str) -> str:
     ],
 )
 async def test_calls_are_validated(options: Any, wrong: str) -> None:
-    deltas, played = await deltas_of(wrong, call('{"days": 2}'), **options)
+    deltas, played = await played_deltas(wrong, call('{"days": 2}'), **options)
     assert text(deltas) == '{"days": 2}' and len(played.requests) == 2
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [FunctionCall]
     assert all(sampling.constraint is None for _, sampling in played.requests)
@@ -156,7 +159,7 @@ async def test_calls_are_validated(options: Any, wrong: str) -> None:
 async def test_uncheckable_schema_is_rejected() -> None:
     format = JsonSchemaFormat(name="n", schema={"type": "object", "$ref": "file:///etc/passwd"})
     with pytest.raises(InvalidRequest) as caught:
-        await deltas_of("{}", text=TextConfig(format=format))
+        await played_deltas("{}", text=TextConfig(format=format))
     assert caught.value.param == "text.format.schema"
 
 
@@ -171,7 +174,7 @@ async def test_schema_beyond_grammars_is_validated(grammars: bool) -> None:
     backend = LocalBackend(played, ChatDialect(played.card, played.tokenizer))
     options = Options(text=TextConfig(format=format))
     reply = await backend.prepare(Conversation((user("?"),)), options)
-    assert text([delta async for delta in flatten(reply.deltas())]) == '["b", "a"]'
+    assert text([delta async for delta in deltas_of(reply)]) == '["b", "a"]'
     constrained = [sampling.constraint is not None for _, sampling in played.requests]
     assert constrained == [grammars, grammars]
     assert "non-unique" in played.text(played.requests[1][0])
@@ -182,7 +185,7 @@ async def test_schema_beyond_grammars_is_validated(grammars: bool) -> None:
 async def test_output_of_unsupported_grammars_is_validated(takes: bool) -> None:
     can = Capabilities(grammars=lambda lark: takes and "%json" in lark)
     replies = ['{"age": 7}'] if takes else ["I am seven.", '{"age": 7}']
-    deltas, played = await deltas_of(*replies, can=can, text=SCHEMA)
+    deltas, played = await played_deltas(*replies, can=can, text=SCHEMA)
     assert text(deltas) == '{"age": 7}' and len(played.requests) == len(replies)
     assert {sampling.constraint is not None for _, sampling in played.requests} == {takes}
 
@@ -190,14 +193,14 @@ async def test_output_of_unsupported_grammars_is_validated(takes: bool) -> None:
 async def test_schema_engines_do_not_enforce_grammars() -> None:
     for output_text in ({"lenient": True}, 5, None):
         format = JsonSchemaFormat(name="n", schema={**LETTERS, "x-guidance": output_text})
-        deltas, _ = await deltas_of('["a", "a"]', '["b"]', text=TextConfig(format=format))
+        deltas, _ = await played_deltas('["a", "a"]', '["b"]', text=TextConfig(format=format))
         assert text(deltas) == '["b"]'
 
 
 async def test_invalid_schema_is_rejected() -> None:
     schema = {"type": "array", "uniqueItems": True, "not": {"$ref": "#/$defs/nowhere"}}
     with pytest.raises(InvalidRequest) as caught:
-        await deltas_of("[]", text=TextConfig(format=JsonSchemaFormat(name="n", schema=schema)))
+        await played_deltas("[]", text=TextConfig(format=JsonSchemaFormat(name="n", schema=schema)))
     assert caught.value.param == "text.format.schema"
 
 
@@ -205,7 +208,7 @@ async def test_schema_engine_gets_the_schema() -> None:
     played = engine('{"age": 7}', capabilities=Capabilities(schemas=True))
     backend = LocalBackend(played, ChatDialect(played.card, played.tokenizer))
     reply = await backend.prepare(Conversation((user("?"),)), Options(text=SCHEMA))
-    assert text([delta async for delta in flatten(reply.deltas())]) == '{"age": 7}'
+    assert text([delta async for delta in deltas_of(reply)]) == '{"age": 7}'
     constraint = played.requests[0][1].constraint
     assert constraint is not None and constraint.schema == AGE
 
@@ -231,7 +234,7 @@ async def test_valid_json_outside_the_grammar_is_accepted() -> None:
     )
     written = '{ "age" : 7.0, "\\u006ff":"<\\/a>"\n}'
     for can in (GRAMMARS, NO_GRAMMARS):
-        deltas, played = await deltas_of(written, can=can, text=TextConfig(format=format))
+        deltas, played = await played_deltas(written, can=can, text=TextConfig(format=format))
         assert text(deltas) == written and len(played.requests) == 1
 
 
@@ -242,7 +245,7 @@ async def test_enforced_output_streams_and_its_tokens_are_stored() -> None:
     played = engine('<think>\nHm.\n</think>\n\n{"age": 7}', capabilities=GRAMMARS)
     reply = await reply_to(played, text=SCHEMA)
     texts, sampled, seen = 0, 0, 0
-    async for known in reply.deltas():
+    async for known in batches_of(reply):
         seen = len(played.sampled[0])
         texts += sum(isinstance(delta, Text) for delta in known)
         sampled += sum(len(delta.ids) for delta in known if isinstance(delta, SampledTokens))
@@ -267,7 +270,7 @@ async def test_grammar_dropped_by_the_engine_is_detected(options: Any, text: str
     played = engine(text, capabilities=GRAMMARS)
     reply, received = await reply_to(played, **options), ""
     with pytest.raises(RunError, match="does not match the requested format"):
-        async for delta in flatten(reply.deltas()):
+        async for delta in deltas_of(reply):
             received += delta.text if isinstance(delta, Text) else ""
             assert not isinstance(delta, Close)
     assert received == out and len(played.requests) == 1
@@ -275,11 +278,11 @@ async def test_grammar_dropped_by_the_engine_is_detected(options: Any, text: str
 
 
 async def test_early_fault_is_buffered_and_retried() -> None:
-    deltas, played = await deltas_of('Sure: {"age": 7}!', can=GRAMMARS, text=SCHEMA)
+    deltas, played = await played_deltas('Sure: {"age": 7}!', can=GRAMMARS, text=SCHEMA)
     assert text(deltas) == '{"age": 7}' and len(played.requests) == 1
     played = engine("Seven.", "Seven!", '{"age": 7}', capabilities=GRAMMARS)
     reply = await reply_to(played, text=SCHEMA)
-    deltas = [delta async for delta in flatten(reply.deltas())]
+    deltas = [delta async for delta in deltas_of(reply)]
     assert text(deltas) == '{"age": 7}' and reply.prompt_tokens is None
     assert all(sampling.constraint is not None for _, sampling in played.requests)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
@@ -295,7 +298,7 @@ async def test_output_that_was_generated_again_is_not_continued(sampled: str) ->
     answer = Message(role="assistant", content=(OutputText(text='{"age": 7}'),))
     resumed = reply.resume(ResumePoint(reply.prompt_tokens.ids, ids, (Reasoning(),), (answer,)))
     with pytest.raises(CannotContinue, match="generated again"):
-        [delta async for delta in flatten(resumed.deltas())]
+        [delta async for delta in deltas_of(resumed)]
 
 
 async def test_calls_are_validated_while_they_stream() -> None:
@@ -309,8 +312,8 @@ async def test_calls_are_validated_while_they_stream() -> None:
         ({"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}, CALL),
     ):
         with pytest.raises(RunError, match="does not match the requested format"):
-            await deltas_of(output, can=GRAMMARS, **options)
-    deltas, _ = await deltas_of("Hm. " + call('{"days": 2}'), can=GRAMMARS, **strict)
+            await played_deltas(output, can=GRAMMARS, **options)
+    deltas, _ = await played_deltas("Hm. " + call('{"days": 2}'), can=GRAMMARS, **strict)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message, FunctionCall]
 
 
@@ -319,27 +322,27 @@ async def test_stop_string_may_truncate_valid_output(can: Capabilities) -> None:
     """vLLM's own example: a regex that ends with a line break, which is also a stop string."""
     guide = read_structured_outputs({"regex": "[a-z]+@[a-z]+\\.com\n"}, "").guide
     for output_text in ("ada@home.com\n", "ada@\nhome.com"):
-        deltas, _ = await deltas_of(output_text, can=can, guide=guide, stop=("\n",))
+        deltas, _ = await played_deltas(output_text, can=can, guide=guide, stop=("\n",))
         assert text(deltas) == output_text.partition("\n")[0]
         assert isinstance(deltas[-1], Finish) and deltas[-1].stop_text
     with pytest.raises(RunError, match="grammar"):
-        await deltas_of("Ada\n", can=can, guide=guide, stop=("\n",))
+        await played_deltas("Ada\n", can=can, guide=guide, stop=("\n",))
 
 
 async def test_expensive_grammar_is_checked_within_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     guide = read_structured_outputs({"grammar": 'start: a\na: a a | "x" | ""'}, "").guide
-    deltas, _ = await deltas_of("x" * 150, can=GRAMMARS, guide=guide)
+    deltas, _ = await played_deltas("x" * 150, can=GRAMMARS, guide=guide)
     assert text(deltas) == "x" * 150
     played = engine("x" * 150 + "y" * 600, capabilities=GRAMMARS)
     with pytest.raises(RunError, match="grammar"):
-        async for _ in (await reply_to(played, guide=guide)).deltas():
+        async for _ in batches_of(await reply_to(played, guide=guide)):
             pass
     assert len(played.sampled[0]) < 700  # it is not waited for the end
     monkeypatch.setattr(judge, "_SECONDS", 0.3)
     with pytest.raises(RunError, match="grammar"):
-        await deltas_of("x" * 1000, can=GRAMMARS, guide=guide)
+        await played_deltas("x" * 1000, can=GRAMMARS, guide=guide)
 
 
 # --- restricted tools -----------------------------------------------------------------------------
@@ -349,14 +352,14 @@ async def test_expensive_grammar_is_checked_within_limits(
 async def test_disallowed_tools_are_hidden_without_enforcement() -> None:
     tools = {"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}
     look = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
-    deltas, played = await deltas_of(CALL, look, **tools)
+    deltas, played = await played_deltas(CALL, look, **tools)
     assert [d.item.name for d in deltas if isinstance(d, Open)] == ["look"]  # type: ignore[union-attr]
     first, second = (played.text(prompt) for prompt, _ in played.requests)
     assert "look" in first and "city" not in first
     assert "may not be called now" in second
-    deltas, played = await deltas_of("Nothing to see.", **tools)
+    deltas, played = await played_deltas("Nothing to see.", **tools)
     assert text(deltas) == "Nothing to see." and len(played.requests) == 1
     required = ToolChoice("required", ONLY_LOOK.allowed)
-    deltas, played = await deltas_of("No.", look, tools=tools["tools"], tool_choice=required)
+    deltas, played = await played_deltas("No.", look, tools=tools["tools"], tool_choice=required)
     assert len(played.requests) == 2 and isinstance(deltas[-1], Finish)
     assert [d.item.name for d in deltas if isinstance(d, Open)] == ["look"]  # type: ignore[union-attr]

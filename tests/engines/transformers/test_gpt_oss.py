@@ -16,6 +16,7 @@ from antiphon.config.settings import Settings
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.models.catalog import Catalog, load
 from antiphon.testing.delta_reader import ReplyItem, ReplyRecord
+from antiphon.testing.replies import batches_of
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -64,7 +65,7 @@ async def reply(catalog: Catalog, *items: Item) -> list[ReplyItem]:
     reading = ReplyRecord()
     async with asyncio.timeout(WAIT_S):
         ready = await catalog.find("oss").backend.prepare(Conversation(items=items), OPTIONS)
-        async for known in ready.deltas():
+        async for known in batches_of(ready):
             for delta in known:
                 reading.add(delta)
     return reading.items

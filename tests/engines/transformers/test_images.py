@@ -8,7 +8,6 @@ from io import BytesIO
 import pytest
 import pytest_asyncio
 
-from antiphon.backends.base import flatten
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.engines.base import ImageMeasurer, LoadOptions, Sampling
@@ -19,6 +18,7 @@ from antiphon.inference.tokens import EncodedImage, Prompt
 from antiphon.models.catalog import load as load_catalog
 from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.testing.engine_check import check_engine, collect
+from antiphon.testing.replies import deltas_of
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url
 from tests.tiny_models.tiny_eyes import FOLDER, IMAGE_TOKENS, image_message, picture
@@ -76,7 +76,7 @@ async def test_a_conversation_about_images() -> None:
         talk = Message(role="user", content=(InputText(text="What do you see?"), *parts))
         reply = await backend.prepare(Conversation(items=(talk,)), Options(temperature=0))
         reading = ReplyRecord()
-        async for delta in flatten(reply.deltas()):
+        async for delta in deltas_of(reply):
             reading.add(delta)
         return reply.input_tokens, reading.text
 

@@ -9,13 +9,14 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import DeltaSink, Reply
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.http.streaming.sse import frame_pieces
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.runs.service import Service
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
+from antiphon.testing.replies import push_all
 from antiphon.wire.items import Message
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Usage
@@ -39,6 +40,9 @@ class LongReply(Reply):
 
     def resume(self, point: ResumePoint) -> Reply:
         return self
+
+    async def pump(self, sink: DeltaSink) -> None:
+        await push_all(self.deltas(), sink)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         yield (Open(Message(role="assistant", content=())),)

@@ -11,7 +11,7 @@ from typing import Any, Union
 import msgspec
 import pytest
 
-from antiphon.backends.base import Backend, Reply
+from antiphon.backends.base import Backend, DeltaSink, Reply
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.backends.wrapper import ReplyWrapper
@@ -26,6 +26,7 @@ from antiphon.stream.deltas import Close, Delta, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.replies import batches_of, push_all
 from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult, Toolset
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.items import (
@@ -381,8 +382,11 @@ class _UnendedReply(ReplyWrapper):
     def resume(self, point: ResumePoint) -> Reply:
         return _UnendedReply(self._reply.resume(point))
 
+    async def pump(self, sink: DeltaSink) -> None:
+        await push_all(self.deltas(), sink)
+
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        async with aclosing(super().deltas()) as batches:
+        async with aclosing(batches_of(self._reply)) as batches:
             yield await anext(batches)
             yield await anext(batches)
             await asyncio.Event().wait()

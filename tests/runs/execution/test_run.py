@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from antiphon.backends.base import Backend, Reply
+from antiphon.backends.base import Backend, DeltaSink, Reply
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError, Overloaded, RunError
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
@@ -24,6 +24,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Te
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.replies import push_all
 from antiphon.upstream.replicas import ReplicaPool
 from antiphon.upstream.retries import RetryPolicy, UpstreamHealth
 from antiphon.wire import events as ev
@@ -67,6 +68,9 @@ class Gated(Backend, Reply):
             yield Finish("stop", Usage(input_tokens=3, output_tokens=3, total_tokens=6))
         finally:
             self.left.set()
+
+    async def pump(self, sink: DeltaSink) -> None:
+        await push_all(self.deltas(), sink)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         async with aclosing(self._deltas()) as deltas:

@@ -17,6 +17,7 @@ from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.replies import batches_of
 from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import parse_compact_request
 from antiphon.wire.response import CompactedResponse, Response, Usage
@@ -584,12 +585,12 @@ async def test_disconnected_reader_stops_the_summary() -> None:
     model = Model(summary="one two three")
     service = model.make_service()
     run = await create(service, input=[user("a"), TRIGGER])
-    deltas = run._spec.reply.deltas()
+    deltas = batches_of(run._spec.reply)
     await anext(deltas)
     await deltas.aclose()
     assert model.backend.aborted == 0  # not begun yet
     reply = run._spec.reply._summary  # type: ignore[attr-defined]
-    inner = reply.deltas()
+    inner = batches_of(reply)
     await anext(inner)
     await inner.aclose()
     assert model.backend.aborted == 1

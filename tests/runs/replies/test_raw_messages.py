@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from antiphon.backends.base import DeltaSink
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import RunError
@@ -14,6 +15,7 @@ from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.execution.token_log import append_prompt
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.stream.deltas import Delta
+from antiphon.testing.replies import batches_of, push_all
 from tests.backends.local.test_backend import engine as played_engine
 from tests.backends.validation.test_retry import GRAMMARS, SCHEMA, reply_to
 from tests.conformance.server import engine, local
@@ -58,10 +60,13 @@ class _LoadingReply(ReplyWrapper):
     def reports_tokens(self) -> bool:
         return not self.is_loaded
 
+    async def pump(self, sink: DeltaSink) -> None:
+        await push_all(self.deltas(), sink)
+
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         self.is_loaded = True
         yield ()
-        async for batch in self._reply.deltas():
+        async for batch in batches_of(self._reply):
             self.batches += 1
             yield batch
 
@@ -72,7 +77,7 @@ async def test_hidden_tokens_end_the_run_before_the_model_answers() -> None:
         inner, local(engine(["x"])), with_messages=True, with_metrics=False, clock=lambda: 0.0
     )
     with pytest.raises(RunError):
-        async for _ in reply.deltas():
+        async for _ in batches_of(reply):
             pass
     assert inner.batches == 0
 
@@ -86,6 +91,6 @@ async def test_retries_that_hide_the_tokens_do_not_begin() -> None:
         inner, local(engine(["x"])), with_messages=True, with_metrics=False, clock=lambda: 0.0
     )
     with pytest.raises(RunError, match="not known here"):
-        async for _ in reply.deltas():
+        async for _ in batches_of(reply):
             pass
     assert len(played.requests) == 1

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.base import flatten
 from antiphon.errors import RunError
 from antiphon.inference.conversation import ResumePoint
 from antiphon.runs.execution.run import ReaderGone
@@ -20,6 +19,7 @@ from antiphon.store.journal import JournalEntry
 from antiphon.store.records import NewRun
 from antiphon.stream.deltas import Checkpoint, Close, Open
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.replies import deltas_of
 from antiphon.testing.store_checks.runs import batch, job, queued_response
 from antiphon.tools.base import CallContext, FollowUpItem, ToolFunction, ToolProgress, ToolResult
 from antiphon.wire import items as it
@@ -78,7 +78,7 @@ class Takeover:
         opened: list[it.Item] = []
 
         async def read() -> None:
-            async with aclosing(flatten((await loop.tool_loop()).deltas())) as deltas:
+            async with aclosing(deltas_of(await loop.tool_loop())) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, Open):
                         opened.append(delta.item)
@@ -102,7 +102,7 @@ class Takeover:
         loop.spec = replace(loop.spec, **changes)
         reply = (await loop.tool_loop()).resume(ResumePoint((1, 2), (3,), (), (item,)))
         async with asyncio.timeout(60):
-            async with aclosing(flatten(reply.deltas())) as deltas:
+            async with aclosing(deltas_of(reply)) as deltas:
                 async for delta in deltas:
                     loop.deltas.append(delta)
         return loop
@@ -165,7 +165,7 @@ async def test_call_that_has_not_started_never_starts() -> None:
     await takeover.begin_run()
     loop = takeover.loop("one", look(), message_deltas("never"))
     item: it.Item | None = None
-    async with aclosing(flatten((await loop.tool_loop()).deltas())) as deltas:
+    async with aclosing(deltas_of(await loop.tool_loop())) as deltas:
         with pytest.raises(ReaderGone):
             async for delta in deltas:
                 if isinstance(delta, Open):
@@ -244,7 +244,7 @@ async def test_separate_output_is_recovered(
     point = ResumePoint((1, 2), (3,), done, open_items)
     reply = (await loop.tool_loop()).resume(point)
     async with asyncio.timeout(60):
-        loop.deltas = [delta async for delta in flatten(reply.deltas())]
+        loop.deltas = [delta async for delta in deltas_of(reply)]
     (last,) = [item for item in loop.conversation(1) if isinstance(item, it.ShellCallOutput)]
     assert loop.opened_types.count("shell_call_output") == (OUTPUT not in open_items)
     if what == "unknown" or (what == "retry" and not open_items):

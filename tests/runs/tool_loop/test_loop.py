@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply, flatten
+from antiphon.backends.base import Reply
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.dialects.chat.dialect import ChatDialect
@@ -23,6 +23,7 @@ from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Finish, Open, Progress, Text
 from antiphon.testing.engine import ScriptedEngine
+from antiphon.testing.replies import deltas_of
 from antiphon.tools.base import CallContext, ToolFunction, ToolProgress, ToolResult
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function
@@ -86,7 +87,7 @@ class LoopRun:
     async def all(self) -> LoopRun:
         async with asyncio.timeout(60):
             tool_loop = await self.tool_loop()
-            self.deltas = [delta async for delta in flatten(tool_loop.deltas())]
+            self.deltas = [delta async for delta in deltas_of(tool_loop)]
         return self
 
     @property
@@ -366,7 +367,7 @@ async def test_loop_fails_if_the_next_prompt_is_refused_for_another_reason() -> 
     refused = InvalidRequest("The chat template does not accept this conversation.", param="input")
     loop = LoopRun(look(), refused)
     with pytest.raises(InvalidRequest, match="does not accept"):
-        async for delta in flatten((await loop.tool_loop()).deltas()):
+        async for delta in deltas_of(await loop.tool_loop()):
             loop.deltas.append(delta)
     assert len(loop.closed_calls) == 1  # the result of the call is not lost
 
@@ -532,7 +533,7 @@ async def test_closing_the_reply_stops_running_tools() -> None:
             stopped.set()
 
     tool_loop = await LoopRun(look(), run=waits).tool_loop()
-    async with asyncio.timeout(60), aclosing(flatten(tool_loop.deltas())) as deltas:
+    async with asyncio.timeout(60), aclosing(deltas_of(tool_loop)) as deltas:
         async for delta in deltas:
             if isinstance(delta, Progress) and not stopped.is_set():
                 break
@@ -552,7 +553,7 @@ def _point(*open: it.Item, done: tuple[it.Item, ...] = ()) -> ResumePoint:
 async def _resume(loop: LoopRun, point: ResumePoint) -> LoopRun:
     reply = (await loop.tool_loop()).resume(point)
     async with asyncio.timeout(60):
-        loop.deltas = [delta async for delta in flatten(reply.deltas())]
+        loop.deltas = [delta async for delta in deltas_of(reply)]
     return loop
 
 
@@ -679,7 +680,7 @@ async def test_calls_are_persisted_before_they_run() -> None:
 
     tool_loop = await LoopRun(look("1"), message_deltas("x"), run=notes).tool_loop()
     was_checkpointed = False
-    async with asyncio.timeout(60), aclosing(flatten(tool_loop.deltas())) as deltas:
+    async with asyncio.timeout(60), aclosing(deltas_of(tool_loop)) as deltas:
         async for delta in deltas:
             if isinstance(delta, Checkpoint):
                 assert ran == [] and not was_checkpointed

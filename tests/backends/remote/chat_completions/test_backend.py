@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.base import flatten
 from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
 from antiphon.backends.remote.chat_completions.servers import FLAVOURS
 from antiphon.backends.remote.factory import create_chat_backend
@@ -21,6 +20,7 @@ from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, CONVERSATION, Check
 from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.replies import batches_of, deltas_of
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig
@@ -59,7 +59,7 @@ async def read(
 ) -> ReplyRecord:
     reply = await backend.prepare(conversation, options or Options())
     reading = ReplyRecord()
-    async with asyncio.timeout(60), aclosing(flatten(reply.deltas())) as deltas:
+    async with asyncio.timeout(60), aclosing(deltas_of(reply)) as deltas:
         async for delta in deltas:
             reading.add(delta)
     return reading
@@ -454,7 +454,7 @@ async def test_stopped_reply_closes_the_connection_and_estimates_its_usage() -> 
     ):
         reply = await backend.prepare(CONVERSATION, Options())
         deltas = []
-        async for delta in flatten(reply.deltas()):
+        async for delta in deltas_of(reply):
             deltas.append(delta)
             reply.stop()
     end = deltas[-1]
@@ -482,7 +482,7 @@ async def test_answer_beside_strict_tools_streams() -> None:
     texts = []
     async with backend_with_answers(Answer([first, request_received, *rest])) as (_, backend):
         reply = await backend.prepare(CONVERSATION, Options(tools=(WEATHER,)))
-        async with asyncio.timeout(60), aclosing(flatten(reply.deltas())) as deltas:
+        async with asyncio.timeout(60), aclosing(deltas_of(reply)) as deltas:
             async for delta in deltas:
                 if isinstance(delta, Text):
                     texts.append(delta.text)
@@ -630,7 +630,7 @@ async def test_too_long_conversation_is_truncated_if_allowed() -> None:
         reply = await backend.prepare(talk, Options(truncate=True))
         before = reply.input_tokens
         async with asyncio.timeout(60):
-            async for _ in reply.deltas():
+            async for _ in batches_of(reply):
                 pass
         sizes = [len(body["messages"]) for body in playing.bodies]
         assert sizes[0] == 6 and sizes[0] > sizes[1] > sizes[2]
@@ -761,7 +761,7 @@ async def test_disconnecting_client_ends_the_request() -> None:
         backend,
     ):
         reply = await backend.prepare(CONVERSATION, Options())
-        deltas = reply.deltas()
+        deltas = batches_of(reply)
         async with asyncio.timeout(60):
             await anext(deltas)
             await deltas.aclose()
@@ -811,7 +811,7 @@ async def test_too_long_conversation_is_truncated_before_it_is_sent() -> None:
     ):
         talk = _talk(*(f"{n} {'word ' * 200}" for n in range(6)))
         reply = await backend.prepare(talk, Options(truncate=True))
-        async for _ in reply.deltas():
+        async for _ in batches_of(reply):
             pass
         (body,) = playing.bodies
         assert body["messages"][-1]["content"].startswith("5 ")

@@ -11,7 +11,6 @@ import pytest
 import uvicorn
 from msgspec.structs import replace
 
-from antiphon.backends.base import flatten
 from antiphon.backends.remote.factory import create_responses_backend
 from antiphon.backends.remote.responses.backend import ResponsesBackend
 from antiphon.backends.remote.responses.servers import FLAVOURS
@@ -22,6 +21,7 @@ from antiphon.stream.deltas import Close, Open, Text
 from antiphon.testing.backend_check import CHECKS, CONVERSATION, Check
 from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.replies import batches_of, deltas_of
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import (
     CustomToolCall,
@@ -82,7 +82,7 @@ async def read(
 ) -> ReplyRecord:
     reply = await backend.prepare(conversation, options or Options())
     reading = ReplyRecord()
-    async with asyncio.timeout(60), aclosing(flatten(reply.deltas())) as deltas:
+    async with asyncio.timeout(60), aclosing(deltas_of(reply)) as deltas:
         async for delta in deltas:
             reading.add(delta)
     return reading
@@ -352,7 +352,7 @@ async def test_too_long_conversation_is_truncated_if_allowed() -> None:
     async with backend_with_answers(too_long, text_stream()) as (playing, backend):
         reply = await backend.prepare(Conversation(items=items), Options(truncate=True))
         async with asyncio.timeout(60):
-            async for _ in reply.deltas():
+            async for _ in batches_of(reply):
                 pass
         first, second = (len(body["input"]) for body in playing.bodies)
         assert first == 6 > second and len(reply.dropped_ids) == 6 - second

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.base import Backend, Reply
+from antiphon.backends.base import Backend, DeltaSink, Reply
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.http.app import create_app
 from antiphon.inference.conversation import Conversation, Options
@@ -18,6 +18,7 @@ from antiphon.store.base import Store
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.testing.memory_store.store import MemoryStore
+from antiphon.testing.replies import push_all
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 from tests.harness import asgi_client
@@ -200,6 +201,9 @@ class GatedBackend(Backend, Reply):
         yield Text("late")
         yield Close()
         yield Finish("stop", Usage())
+
+    async def pump(self, sink: DeltaSink) -> None:
+        await push_all(self.deltas(), sink)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         async with aclosing(self._deltas()) as deltas:
