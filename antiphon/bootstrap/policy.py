@@ -38,6 +38,7 @@ def run_policy(settings: Settings) -> Policy:
         mcp_labels={
             name: each.tool for name, each in settings.mcp.servers.items() if each.tool is not None
         },
+        batch_lines=settings.batch_lines,
         tool_limits=ToolLimits(
             max_turns=settings.max_turns,
             max_seconds=settings.max_tool_time_s or None,

@@ -592,6 +592,17 @@ class Settings(Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 64
+    batch_lines: Annotated[
+        int,
+        groups.limits(
+            (
+                "Number of requests of batches that a process executes at the same time, while "
+                "the server has no other requests. See batches.md."
+            ),
+            ge=1,
+            le=1024,
+        ),
+    ] = 4
     max_connections_per_address: Annotated[
         int,
         groups.limits(

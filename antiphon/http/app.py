@@ -28,6 +28,7 @@ from antiphon.compat.messages.stream import PING
 from antiphon.compat.messages.types import MessageAnswer, MessageError, MessageEvent
 from antiphon.compat.request_bodies import chat_completion_body, completion_body
 from antiphon.http.auditor import Auditor
+from antiphon.http.batch_lines import LineExecutor
 from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware
 from antiphon.http.middleware.errors import ErrorMiddleware
 from antiphon.http.middleware.request_context import RequestContextMiddleware, route_path
@@ -49,6 +50,7 @@ from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.ollama import OllamaRoutes
 from antiphon.http.routes.reference import ReferenceRoutes
 from antiphon.http.routes.rerank import RerankEndpoint
+from antiphon.http.routes.resources.batches import BatchRoutes, MessageBatchRoutes
 from antiphon.http.routes.resources.containers import ContainerRoutes
 from antiphon.http.routes.resources.conversations import ConversationRoutes
 from antiphon.http.routes.resources.files import FileRoutes
@@ -153,6 +155,10 @@ def create_app(
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = _Router(routes)
+    service.batch_worker.serve(
+        LineExecutor(app, ids=ids, log=log, clock=clock),
+        lambda: admission.running + admission.waiting,
+    )
     charges = ClientCharges(deps.rates, _budgets(service, clock))
     keys = _configured(keys or KeyRing(), access, limits, api_keys)
     app = AuthMiddleware(app, access, charges=charges, keys=keys, sign_in=sign_in)
@@ -297,6 +303,7 @@ def _routes(
         Route("/v1/files/{file_id}", files.retrieve, methods=["GET"]),
         Route("/v1/files/{file_id}", files.delete, methods=["DELETE"]),
         Route("/v1/files/{file_id}/content", files.read_content, methods=["GET"]),
+        *_batch_routes(BatchRoutes(service, limits), MessageBatchRoutes(service, limits)),
         *_upload_routes(UploadRoutes(service, limits)),
         *_vector_routes(VectorStoreRoutes(service, limits)),
         *_container_routes(ContainerRoutes(service, limits, auditor)),
@@ -499,6 +506,22 @@ def _ollama_routes(ollama: OllamaRoutes) -> list[Route]:
         Route("/api/embed", ollama.embed, methods=["POST"]),
         Route("/api/embeddings", ollama.embeddings, methods=["POST"]),
         Route("/api/pull", ollama.pull, methods=["POST"]),
+    ]
+
+
+def _batch_routes(batches: BatchRoutes, messages: MessageBatchRoutes) -> list[Route]:
+    batch, message_batch = "/v1/batches/{batch_id}", "/v1/messages/batches/{batch_id}"
+    return [
+        Route("/v1/batches", batches.create, methods=["POST"]),
+        Route("/v1/batches", batches.list, methods=["GET"]),
+        Route(batch, batches.retrieve, methods=["GET"]),
+        Route(batch + "/cancel", batches.cancel, methods=["POST"]),
+        Route("/v1/messages/batches", messages.create, methods=["POST"]),
+        Route("/v1/messages/batches", messages.list, methods=["GET"]),
+        Route(message_batch, messages.retrieve, methods=["GET"]),
+        Route(message_batch, messages.delete, methods=["DELETE"]),
+        Route(message_batch + "/cancel", messages.cancel, methods=["POST"]),
+        Route(message_batch + "/results", messages.results, methods=["GET"]),
     ]
 
 

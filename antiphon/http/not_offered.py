@@ -47,9 +47,6 @@ NOT_OFFERED: Sequence[NotOffered] = (
         "Send audio as an input_audio part, if the model hears.",
     ),
     NotOffered(
-        _OPENAI, ("/v1/batches",), "the Batch API", "Send requests with 'background': true."
-    ),
-    NotOffered(
         _OPENAI,
         ("/v1/chat/completions",),
         "stored chat completions",
@@ -107,12 +104,6 @@ NOT_OFFERED: Sequence[NotOffered] = (
         ),
         "managed agents",
         "Run the agent's loop at the client, or use the tools of /v1/messages.",
-    ),
-    NotOffered(
-        _ANTHROPIC,
-        ("/v1/messages/batches",),
-        "message batches",
-        "Send the requests to /v1/messages.",
     ),
     NotOffered(
         _ANTHROPIC,

@@ -43,6 +43,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     - ``file_search_reranker``: the model that reranks results, if the request names no other model.
       None means that rank fusion alone orders the results.
     - ``mcp_labels``: MCP server label → type of the built-in tool that replaces it.
+    - ``batch_lines``: how many requests of batches a process executes at a time.
     - ``save_retry_s``: if the store fails, how long saving a foreground response is retried.
     - ``reraise``: raise unexpected exceptions of a run (for tests).
     """
@@ -64,6 +65,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     file_search_embeddings: str | None = None
     file_search_reranker: str | None = None
     mcp_labels: Mapping[str, str] = {}
+    batch_lines: int = 4
     save_retry_s: float = 5.0
     lease: LeaseConfig = LeaseConfig()
     tool_limits: ToolLimits = ToolLimits()

@@ -22,6 +22,7 @@ from antiphon.limits.background_runs import ActiveRunLimits
 from antiphon.limits.clients import ANYONE, Client
 from antiphon.resources.admin.audit import AuditTrail
 from antiphon.resources.admin.tenant_usage import TenantUsageReader
+from antiphon.resources.batches import Batches
 from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import ConversationLockHandle, Conversations
 from antiphon.resources.embeddings import Embeddings
@@ -35,6 +36,7 @@ from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.background.jobs import BackgroundJobs
 from antiphon.runs.background.snapshots import Snapshots
 from antiphon.runs.background.worker import BackgroundWorker
+from antiphon.runs.batches.worker import BatchWorker
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.supervisor import Supervisor
 from antiphon.runs.history.chain_cache import stored_tokens
@@ -189,6 +191,24 @@ class Service:
             on_end=dependencies.on_background_end,
         )
 
+        self.batches = Batches(
+            store.values,
+            self.files,
+            clock=clock,
+            ids=ids,
+            on_created=lambda: self.batch_worker.wake_up(),
+        )
+        #: Executes batches. The HTTP layer tells it how.
+        self.batch_worker = BatchWorker(
+            self.batches,
+            self.files,
+            dependencies.keys,
+            owner=owner,
+            lease_s=policy.lease.lease_s,
+            lines_at_a_time=policy.batch_lines,
+            clock=clock,
+        )
+
     def _create_resources(self, features: OptionalFeatures) -> None:
         """Create the resources that clients manage besides responses and conversations, for example
         files and skills."""
@@ -264,11 +284,13 @@ class Service:
         only partly indexed are indexed further."""
         self._background.start()
         self.vector_stores.start()
+        self.batch_worker.start()
 
     async def drain(self, grace_s: float) -> None:
         """Accept no new run, and wait until all runs have ended. Foreground runs that have not
         ended after ``grace_s`` seconds end as failed. Background runs that have not ended by then
         are released, so that other servers can continue them."""
+        await self.batch_worker.drain()
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         self.event_logs.stop()
         await self.vector_stores.stop()

@@ -140,7 +140,7 @@ class DocumentedClient:
             return answer.json()
         if media_type == "text/event-stream":
             return [self._event(schema, frame) for frame in answer.text.split("\n\n") if frame]
-        if media_type == "application/x-ndjson":
+        if media_type in ("application/x-ndjson", "application/x-jsonl"):
             lines = [json.loads(line) for line in answer.text.splitlines()]
             for line in lines:
                 self._validate(schema, line)

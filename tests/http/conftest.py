@@ -18,11 +18,14 @@ from antiphon.backends.base import Status
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
+from antiphon.limits.key_ring import KeyRing
 from antiphon.resources.admin.audit import AuditTrail
+from antiphon.resources.batches import Batches
 from antiphon.resources.conversations import Conversations
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
+from antiphon.runs.batches.worker import BatchWorker
 from antiphon.runs.execution.run import EventSink
 from antiphon.store.health import StoreHealth
 from antiphon.store.rates import RateStore
@@ -146,6 +149,19 @@ class FakeService:
         self.rates = MemoryStore().rates
         self.audit = AuditTrail(MemoryStore().audit, clock=lambda: 1000.0, ids=counted())
         self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())
+
+        self.batches = Batches(
+            MemoryStore().values, self.files, clock=lambda: 1000.0, ids=counted()
+        )
+        self.batch_worker = BatchWorker(
+            self.batches,
+            self.files,
+            KeyRing(),
+            owner="fake",
+            lease_s=5,
+            lines_at_a_time=1,
+            clock=lambda: 1000.0,
+        )
 
     def __getattr__(self, name: str) -> Unused:
         return Unused(name)

@@ -23,7 +23,7 @@ ErrorOf = Callable[[httpx.Response], dict[str, Any]]
         ("GET", "/v1"),
         ("GET", "/v1/chat"),
         ("POST", "/v1/assistants"),
-        ("GET", "/v1/batches/batch_1"),
+        ("GET", "/v1/evals/eval_1"),
         ("POST", "/v1/responses/"),
     ],
 )

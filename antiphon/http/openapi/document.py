@@ -58,6 +58,7 @@ _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/conversations": ("Conversations", "Lists of items that responses read and extend."),
     "/v1/prompts": ("Prompts", "Stored prompts of the operator."),
     "/v1/files": ("Files", "Uploaded files."),
+    "/v1/batches": ("Batches", "Files of requests that run when the server is idle."),
     "/v1/uploads": ("Uploads", "Files uploaded in parts."),
     "/v1/vector_stores": ("Vector stores", "Collections of files that can be searched."),
     "/v1/containers": ("Containers", "Sandboxes in which code written by the model runs."),

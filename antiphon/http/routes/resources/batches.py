@@ -1,0 +1,194 @@
+"""Endpoints of ``/v1/batches`` and, with the same batches in Anthropic's form, of
+``/v1/messages/batches``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from antiphon.compat.messages.batches import (
+    BATCH_PREFIX,
+    ENGINE_REQUEST,
+    CreateMessageBatch,
+    DeletedMessageBatch,
+    MessageBatch,
+    MessageBatchPage,
+    MessageBatchResult,
+    batch_lines,
+    message_batch,
+    message_result,
+    parse_message_batch,
+)
+from antiphon.compat.messages.types import MessageError
+from antiphon.errors import InvalidRequest
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import operation
+from antiphon.http.requests import body as bodies
+from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
+from antiphon.limits.requests import RequestLimits
+from antiphon.resources.batches import has_ended
+from antiphon.runs.batches.lines import split_lines
+from antiphon.wire.cursors import PageParams
+from antiphon.wire.pagination import Page
+from antiphon.wire.resources.batches import Batch, CreateBatch, parse_create_batch
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["BatchRoutes", "MessageBatchRoutes"]
+
+_LIST_PARAMS = tuple(param for param in PAGE_PARAMS if param.name in ("limit", "after"))
+_MESSAGE_LIST_PARAMS = (
+    QueryParam(
+        name="limit",
+        type=Annotated[int, Meta(ge=1, le=100)],
+        description="The largest number of entries.",
+        default=20,
+    ),
+    QueryParam(name="after_id", type=str, description="The id after which the page starts."),
+    QueryParam(name="before_id", type=str, description="The id before which the page ends."),
+)
+
+
+class BatchRoutes:
+    """All routes below ``/v1/batches``."""
+
+    def __init__(self, service: Service, limits: RequestLimits) -> None:
+        self._batches = service.batches
+        self._limits = limits
+
+    @operation("createBatch", body=CreateBatch, answer=Batch)
+    async def create(self, request: Request) -> Reply:
+        """Create a batch, whose requests run when the server has nothing else to do."""
+        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
+        parsed = parse_create_batch(body, self._limits.body)
+        context = request_context(request.scope)
+        return json_reply(await self._batches.create(context.tenant, parsed, context.client))
+
+    @operation("listBatches", query=_LIST_PARAMS, answer=Page[Batch])
+    async def list(self, request: Request) -> Reply:
+        """Return a page of the tenant's batches, newest first."""
+        query = Query(request.scope)
+        params = PageParams(limit=query.limit(), after=query.value("after"))
+        return json_reply(await self._batches.list(_tenant(request), params))
+
+    @operation("retrieveBatch", answer=Batch)
+    async def retrieve(self, request: Request) -> Reply:
+        """Return a batch in its present state."""
+        return json_reply(await self._batches.retrieve(*_key(request)))
+
+    @operation("cancelBatch", answer=Batch)
+    async def cancel(self, request: Request) -> Reply:
+        """Cancel a batch. The results so far are kept."""
+        return json_reply(await self._batches.cancel(*_key(request)))
+
+
+class MessageBatchRoutes:
+    """All routes below ``/v1/messages/batches``."""
+
+    def __init__(self, service: Service, limits: RequestLimits) -> None:
+        self._batches = service.batches
+        self._files = service.files
+        self._limits = limits
+
+    @operation(
+        "createMessageBatch", body=CreateMessageBatch, answer=MessageBatch, error_body=MessageError
+    )
+    async def create(self, request: Request) -> Reply:
+        """Create a batch of messages, which run when the server has nothing else to do."""
+        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
+        lines = batch_lines(parse_message_batch(body, self._limits.body))
+        context = request_context(request.scope)
+        batch = await self._batches.create_from_lines(
+            context.tenant, ENGINE_REQUEST, lines, context.client, prefix=BATCH_PREFIX
+        )
+        return self._reply(request, batch)
+
+    @operation(
+        "listMessageBatches",
+        query=_MESSAGE_LIST_PARAMS,
+        answer=MessageBatchPage,
+        error_body=MessageError,
+    )
+    async def list(self, request: Request) -> Reply:
+        """Return a page of the tenant's message batches, newest first."""
+        query = Query(request.scope)
+        params = PageParams(
+            limit=query.limit(), after=query.value("after_id"), before=query.value("before_id")
+        )
+        page = await self._batches.list(_tenant(request), params, prefix=BATCH_PREFIX)
+        return json_reply(
+            MessageBatchPage(
+                data=tuple(message_batch(each, _results_url(request)) for each in page.data),
+                first_id=page.first_id,
+                last_id=page.last_id,
+                has_more=page.has_more,
+            )
+        )
+
+    @operation("retrieveMessageBatch", answer=MessageBatch, error_body=MessageError)
+    async def retrieve(self, request: Request) -> Reply:
+        """Return a message batch in its present state."""
+        return self._reply(request, await self._batches.retrieve(*_key(request)))
+
+    @operation("cancelMessageBatch", answer=MessageBatch, error_body=MessageError)
+    async def cancel(self, request: Request) -> Reply:
+        """Cancel a message batch. The results so far are kept."""
+        return self._reply(request, await self._batches.cancel(*_key(request)))
+
+    @operation("deleteMessageBatch", answer=DeletedMessageBatch, error_body=MessageError)
+    async def delete(self, request: Request) -> Reply:
+        """Delete a message batch that has ended."""
+        tenant, batch_id = _key(request)
+        await self._batches.delete(tenant, batch_id)
+        return json_reply(DeletedMessageBatch(batch_id))
+
+    @operation(
+        "messageBatchResults",
+        media_type="",
+        events=MessageBatchResult,
+        events_media_type="application/x-jsonl",
+        error_body=MessageError,
+    )
+    async def results(self, request: Request) -> StreamingResponse:
+        """Return the results of a message batch that has ended, one JSON object per line."""
+        tenant, batch_id = _key(request)
+        batch = await self._batches.retrieve(tenant, batch_id)
+        if not has_ended(batch):
+            raise InvalidRequest("The batch has not ended yet.", param="id")
+        files = [file for file in (batch.output_file_id, batch.error_file_id) if file is not None]
+        opened = [await self._files.open(tenant, file) for file in files]
+
+        async def lines() -> AsyncGenerator[bytes, None]:
+            for file in opened:
+                async for _, line in split_lines(file.read()):
+                    yield message_result(line) + b"\n"
+
+        return StreamingResponse(lines(), media_type="application/x-jsonl")
+
+    def _reply(self, request: Request, batch: Batch) -> Reply:
+        return json_reply(message_batch(batch, _results_url(request)))
+
+
+class _results_url:
+    """Returns the URL of a batch's results, at the address that the client has used."""
+
+    def __init__(self, request: Request) -> None:
+        self._base = str(request.base_url).rstrip("/")
+
+    def __call__(self, batch_id: str) -> str:
+        return f"{self._base}/v1/messages/batches/{batch_id}/results"
+
+
+def _tenant(request: Request) -> str:
+    return request_context(request.scope).tenant
+
+
+def _key(request: Request) -> tuple[str, str]:
+    """Return the tenant and the batch id of a request."""
+    return _tenant(request), request.path_params["batch_id"]

@@ -1,0 +1,52 @@
+"""Lets requests of batches run only while the server has nothing else to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from antiphon.support.tasks import running
+
+__all__ = ["IdleGate"]
+
+_T = TypeVar("_T")
+#: Seconds between two looks at the other requests of the server.
+_INTERVAL_S = 0.02
+
+
+class IdleGate:
+    """Runs work while the server has no other requests. If another request arrives, the work is
+    cancelled, and begins again later: so another request waits for it at most ``_INTERVAL_S`` and
+    one token.
+
+    ``others``: returns how many other requests run or wait. Its argument is the number of works
+    that run here. ``limit``: how many works run at a time.
+    """
+
+    def __init__(self, others: Callable[[int], int], limit: int) -> None:
+        self._others = others
+        self._slots = asyncio.Semaphore(limit)
+        self._running = 0
+        #: How often work was interrupted.
+        self.interruptions = 0
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Run ``work`` to its end while the server is idle, and return its result."""
+        async with self._slots:
+            while True:
+                await self._wait_until_idle()
+                self._running += 1
+                try:
+                    async with running(work()) as attempt:
+                        while not attempt.done() and self._others(self._running) <= 0:
+                            await asyncio.wait((attempt,), timeout=_INTERVAL_S)
+                        if attempt.done():
+                            return attempt.result()
+                finally:
+                    self._running -= 1
+                self.interruptions += 1
+
+    async def _wait_until_idle(self) -> None:
+        while self._others(self._running) > 0:
+            await asyncio.sleep(_INTERVAL_S)

@@ -1,0 +1,138 @@
+"""The lines of a batch's input file, and the lines of its result files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.backends.base import add_usage, upstream_usage
+from antiphon.errors import RequestError
+from antiphon.wire.json_types import JsonObject
+from antiphon.wire.resources.batches import BatchFault
+from antiphon.wire.response import Usage
+
+__all__ = [
+    "BatchLine",
+    "LineReply",
+    "failed_result",
+    "read_line",
+    "result_of",
+    "split_lines",
+    "usage_of",
+]
+
+_encode = msgspec.json.encode
+#: Maximum number of bytes of one line.
+MAX_LINE_BYTES = 64 * 2**20
+
+
+class BatchLine(Struct, frozen=True, kw_only=True):
+    """A request of a batch. ``body``: the JSON that would be the body of the HTTP request."""
+
+    custom_id: str
+    url: str
+    method: str
+    body: msgspec.Raw
+
+    def fault(self, endpoint: str) -> tuple[str, str, str] | None:
+        """Return the code, message and field of an error of this line. Returns None if it has
+        none."""
+        if not self.custom_id:
+            return "missing_required_parameter", "The custom_id is missing.", "custom_id"
+        if self.method != "POST":
+            return "invalid_method", "The method must be POST.", "method"
+        if self.url != endpoint:
+            return "invalid_url", f"The url must be the batch's endpoint, {endpoint}.", "url"
+        if not bytes(self.body).lstrip().startswith(b"{"):
+            return "invalid_request", "The body must be an object.", "body"
+        return None
+
+
+class LineReply(Struct, frozen=True):
+    """The answer to the request of a line: HTTP status, request id, and JSON body."""
+
+    status: int
+    request_id: str
+    body: bytes
+
+    @property
+    def succeeded(self) -> bool:
+        return 200 <= self.status < 300
+
+
+async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[tuple[int, bytes], None]:
+    """Yield the lines of a file that are not blank, with their numbers from 1. Only one line is
+    kept in memory. Raises ``RequestError`` for a line that is too long."""
+    number, rest = 0, b""
+    async for chunk in chunks:
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            number += 1
+            line = rest + chunk[start:end]
+            rest, start = b"", end + 1
+            if line.strip():
+                yield number, line
+        rest += chunk[start:]
+        if len(rest) > MAX_LINE_BYTES:
+            raise RequestError(f"Line {number + 1} is longer than {MAX_LINE_BYTES} bytes.")
+    if rest.strip():
+        yield number + 1, rest
+
+
+_decode = msgspec.json.Decoder(BatchLine).decode
+
+
+def read_line(line: bytes) -> BatchLine | BatchFault:
+    """Parse a line of the input file. Returns the fault of a line that is not such an object."""
+    try:
+        return _decode(line)
+    except msgspec.MsgspecError as error:
+        return BatchFault(code="invalid_json_line", message=f"The line is not valid: {error}.")
+
+
+def result_of(line_id: str, custom_id: str, reply: LineReply) -> bytes:
+    """Return the result line of a request that was executed."""
+    response: JsonObject = {
+        "status_code": reply.status,
+        "request_id": reply.request_id,
+        "body": msgspec.Raw(reply.body),
+    }
+    return _encode({"id": line_id, "custom_id": custom_id, "response": response, "error": None})
+
+
+def failed_result(line_id: str, custom_id: str, code: str, message: str) -> bytes:
+    """Return the result line of a request that was not executed."""
+    error = {"code": code, "message": message}
+    return _encode({"id": line_id, "custom_id": custom_id, "response": None, "error": error})
+
+
+def usage_of(body: bytes, so_far: Usage) -> Usage:
+    """Add the usage that an answer reports to ``so_far``. The names are those of the Responses API
+    or those of Chat Completions."""
+    try:
+        usage: Any = msgspec.json.decode(body).get("usage") or {}
+    except (msgspec.DecodeError, AttributeError):
+        return so_far
+    used = upstream_usage(
+        _count(usage, "input_tokens", "prompt_tokens"),
+        _count(usage, "output_tokens", "completion_tokens"),
+        cached_tokens=_detail(
+            usage, "cached_tokens", "input_tokens_details", "prompt_tokens_details"
+        ),
+        reasoning_tokens=_detail(
+            usage, "reasoning_tokens", "output_tokens_details", "completion_tokens_details"
+        ),
+    )
+    return add_usage(so_far, used)
+
+
+def _count(usage: JsonObject, *names: str) -> int:
+    return next((int(usage[name]) for name in names if isinstance(usage.get(name), int)), 0)
+
+
+def _detail(usage: JsonObject, name: str, *objects: str) -> int:
+    found = (usage[each] for each in objects if isinstance(usage.get(each), dict))
+    return next((_count(each, name) for each in found), 0)

@@ -1,0 +1,416 @@
+"""The worker for batches. It claims batches from the store, executes their requests, and writes the
+result files.
+
+A batch belongs to one server at a time, which renews its lease. If the server dies, another one
+continues with the lines that have no stored result. So each line has exactly one result; only lines
+that were running when the server died are executed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from antiphon.errors import AccessRevoked, RequestError, StoreError
+from antiphon.limits.clients import Client
+from antiphon.limits.key_ring import KeyRing
+from antiphon.resources.batches import Batches, has_ended
+from antiphon.resources.files import Files
+from antiphon.store.batches import BatchRecord
+from antiphon.support.tasks import BackgroundTasks, repeat, running
+from antiphon.wire.resources.batches import Batch, BatchFault, BatchFaults
+
+from .idle_gate import IdleGate
+from .lines import BatchLine, LineReply, failed_result, read_line, result_of, split_lines
+from .results import BatchResults, LeaseLost
+
+__all__ = ["BatchWorker", "ExecuteLine", "LineRequest"]
+
+_log = structlog.get_logger(__name__)
+
+#: Maximum number of lines: OpenAI's limit.
+_MAX_LINES = 50_000
+#: Maximum number of faults that are reported.
+_MAX_FAULTS = 100
+#: The event loop gets a turn after this many lines.
+_LINES_PER_TURN = 64
+#: Statuses of a server that is too busy, and how often the request is repeated then.
+_BUSY, _MAX_TRIES = (429, 503), 5
+#: Seconds between two attempts to claim batches.
+_PAUSE_S = 0.05
+#: Seconds between two looks at the state of a batch, which clients change.
+_CHECK_S = 0.25
+_State = Literal["in_progress", "cancelling", "expired"]
+_NOT_RUN = {
+    "cancelling": ("batch_cancelled", "This request was not executed: the batch was cancelled."),
+    "expired": ("batch_expired", "This request was not executed before the batch expired."),
+}
+
+
+class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that the HTTP layer executes for a batch. ``key``: identifies the line, so that an
+    answer that is stored under this key is not generated again."""
+
+    tenant: str
+    client: Client
+    url: str
+    body: bytes
+    key: str
+
+
+#: Executes a request and returns its answer. Never raises ``RequestError``.
+ExecuteLine = Callable[[LineRequest], Awaitable[LineReply]]
+
+
+class BatchWorker:
+    """Executes the batches of a store between ``start`` and ``drain``. One instance per process.
+
+    - ``owner``: the name of this process.
+    - ``lease_s``: seconds without a renewal after which another process takes over a batch.
+    - ``lines_at_a_time``: how many lines this process executes at a time.
+    - ``clock`` returns Unix seconds.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        files: Files,
+        keys: KeyRing,
+        *,
+        owner: str,
+        lease_s: float,
+        lines_at_a_time: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._batches = batches
+        self._store = batches.store
+        self._files = files
+        self._keys = keys
+        self._owner = owner
+        self._lease_s = lease_s
+        self._lines_at_a_time = lines_at_a_time
+        self._gate = IdleGate(self._count_others, lines_at_a_time)
+        self._clock = clock
+        self._tasks = BackgroundTasks("batches")
+        self._wake_up = asyncio.Event()
+        self._execute: ExecuteLine | None = None
+        self._others: Callable[[], int] = lambda: 0
+
+    def serve(self, execute: ExecuteLine, others: Callable[[], int]) -> None:
+        """Set the function that executes requests. Before this call, no batch is executed.
+        ``others``: returns how many requests run or wait, including those of batches."""
+        self._execute, self._others = execute, others
+        self.wake_up()
+
+    def start(self) -> None:
+        """Begin to execute batches."""
+        self._tasks.start(repeat(self._claim, _PAUSE_S, failure="cannot claim batches"))
+
+    def _count_others(self, own: int) -> int:
+        return self._others() - own
+
+    @property
+    def interruptions(self) -> int:
+        """How often other requests have interrupted a request of a batch."""
+        return self._gate.interruptions
+
+    def wake_up(self) -> None:
+        """Look for new batches at once."""
+        self._wake_up.set()
+
+    async def drain(self) -> None:
+        """Stop. Other servers can continue the batches of this one at once."""
+        await self._tasks.close()
+
+    async def _claim(self) -> None:
+        """Claim the batches that nobody executes, and wait until the next look."""
+        self._wake_up.clear()
+        active = {} if self._execute is None else await self._store.active()
+        for batch_id, tenant in active.items():
+            if batch_id not in self._tasks and await self._take(tenant, batch_id):
+                self._tasks.start(self._run(tenant, batch_id), key=batch_id)
+        try:
+            async with asyncio.timeout(self._lease_s):
+                await self._wake_up.wait()
+        except TimeoutError:
+            return
+
+    async def _take(self, tenant: str, batch_id: str) -> bool:
+        """Claim a batch. Returns False if another server has it. Forgets a batch that was
+        deleted."""
+
+        def change(record: BatchRecord) -> bool:
+            if record.owner not in ("", self._owner) and record.lease_until > self._clock():
+                return False
+            record.owner, record.lease_until = self._owner, self._clock() + self._lease_s
+            return True
+
+        taken = await self._store.update(tenant, batch_id, change)
+        if taken is None:
+            await self._store.end(tenant, batch_id)
+        return bool(taken)
+
+    async def _change(
+        self, tenant: str, batch_id: str, change: Callable[[Batch], Batch] = lambda batch: batch
+    ) -> BatchRecord:
+        """Change a batch of this server, and renew its lease. Raises ``LeaseLost``."""
+
+        def apply(record: BatchRecord) -> BatchRecord | None:
+            if record.owner != self._owner:
+                return None
+            record.lease_until = self._clock() + self._lease_s
+            record.batch = change(record.current)
+            return record
+
+        changed = await self._store.update(tenant, batch_id, apply)
+        if changed is None:
+            raise LeaseLost
+        return changed
+
+    async def _run(self, tenant: str, batch_id: str) -> None:
+        """Execute a batch to its end, or until another server has taken it over."""
+        try:
+            async with running(self._renew(tenant, batch_id)) as renewal:
+                async with running(self._work(tenant, batch_id)) as work:
+                    await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
+                    if work.done():
+                        work.result()
+        except LeaseLost:
+            return
+        except StoreError as error:
+            _log.warning("a batch is interrupted", batch=batch_id, error=error.message)
+        except asyncio.CancelledError:
+            await self._release(tenant, batch_id)
+            raise
+        except Exception:
+            _log.exception("a batch is interrupted", batch=batch_id)
+
+    async def _renew(self, tenant: str, batch_id: str) -> None:
+        """Renew the lease until it is lost."""
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            try:
+                await self._change(tenant, batch_id)
+            except LeaseLost:
+                return
+            except StoreError as error:
+                _log.warning("cannot renew a batch", batch=batch_id, error=error.message)
+
+    async def _release(self, tenant: str, batch_id: str) -> None:
+        def change(record: BatchRecord) -> None:
+            if record.owner == self._owner:
+                record.owner, record.lease_until = "", 0
+
+        await self._store.update(tenant, batch_id, change)
+
+    # --- the steps of a batch --------------------------------------------------------------------
+
+    async def _work(self, tenant: str, batch_id: str) -> None:
+        record = await self._change(tenant, batch_id)
+        try:
+            if record.current.status == "validating":
+                record = await self._validate(tenant, record)
+            if not has_ended(record.current):
+                await self._execute_lines(tenant, record)
+        except RequestError as error:
+            fault = BatchFault(code=error.code or "invalid_request", message=error.message)
+            await self._fail(tenant, batch_id, (fault,))
+        await self._store.end(tenant, batch_id)
+
+    async def _fail(
+        self, tenant: str, batch_id: str, faults: tuple[BatchFault, ...]
+    ) -> BatchRecord:
+        return await self._change(
+            tenant,
+            batch_id,
+            lambda batch: replace(
+                batch,
+                status="failed",
+                failed_at=int(self._clock()),
+                errors=BatchFaults(data=faults),
+            ),
+        )
+
+    async def _validate(self, tenant: str, record: BatchRecord) -> BatchRecord:
+        """Check all lines before the first one is executed."""
+        batch = record.current
+        faults: list[BatchFault] = []
+        seen: set[str] = set()
+        total, model = 0, None
+        async for number, raw in self._lines(tenant, batch):
+            total += 1
+            line = read_line(raw)
+            if isinstance(line, BatchFault):
+                faults.append(replace(line, line=number))
+            elif fault := _fault_of(line, batch.endpoint, seen):
+                faults.append(replace(fault, line=number))
+            elif model is None:
+                model = _model_of(line)
+            if total > _MAX_LINES:
+                message = f"A batch has at most {_MAX_LINES} lines."
+                faults.append(BatchFault(code="too_many_tasks", message=message))
+            if len(faults) >= _MAX_FAULTS or total > _MAX_LINES:
+                break
+        if not total:
+            faults.append(BatchFault(code="empty_file", message="The input file has no lines."))
+        if faults:
+            return await self._fail(tenant, batch.id, tuple(faults))
+        return await self._change(
+            tenant,
+            batch.id,
+            lambda batch: replace(
+                batch,
+                status="in_progress" if batch.status == "validating" else batch.status,
+                in_progress_at=int(self._clock()),
+                model=model,
+                request_counts=replace(batch.request_counts, total=total),
+            ),
+        )
+
+    async def _lines(self, tenant: str, batch: Batch) -> AsyncGenerator[tuple[int, bytes], None]:
+        file = await self._files.open(tenant, batch.input_file_id)
+        async for number, line in split_lines(file.read()):
+            if number % _LINES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            yield number, line
+
+    async def _execute_lines(self, tenant: str, record: BatchRecord) -> None:
+        """Execute the lines that have no result yet, and write the result files."""
+        batch = record.current
+        client = msgspec.json.decode(record.client, type=Client)
+        results = await BatchResults.load(
+            self._store,
+            self._files,
+            tenant,
+            batch.id,
+            record.output_expires_after,
+            renew=lambda change: self._change(tenant, batch.id, change),
+        )
+        tasks = BackgroundTasks("batch")
+        state = _StateCheck(lambda: self._state(tenant, batch, client))
+        try:
+            async for number, line in self._open_lines(tenant, batch, results):
+                while len(tasks) >= self._lines_at_a_time and await state.is_running():
+                    await _next_end(tasks)
+                if not await state.is_running():
+                    break
+                work = self._execute_line(tenant, batch.id, client, number, line, results)
+                tasks.start(work, is_awaited=True)
+            while len(tasks) and await state.is_running():
+                await _next_end(tasks)
+        finally:
+            await tasks.close()
+        if (ended := state.value) != "in_progress":
+            code, message = _NOT_RUN[ended]
+            async for number, line in self._open_lines(tenant, batch, results):
+                id = _line_id(batch.id, number)
+                result = failed_result(id, line.custom_id, code, message)
+                await results.add(number, result, succeeded=False)
+        await results.finish(_END_STATES[ended], int(self._clock()))
+
+    async def _open_lines(
+        self, tenant: str, batch: Batch, results: BatchResults
+    ) -> AsyncGenerator[tuple[int, BatchLine], None]:
+        """Yield the lines that have no result, with their numbers."""
+        async for number, raw in self._lines(tenant, batch):
+            if not results.has(number):
+                line = read_line(raw)
+                assert isinstance(line, BatchLine)
+                yield number, line
+
+    async def _state(self, tenant: str, batch: Batch, client: Client) -> _State:
+        """Return whether a batch still executes lines."""
+        if self._clock() >= batch.expires_at:
+            return "expired"
+        record = await self._store.load(tenant, batch.id)
+        if record is None or record.owner != self._owner:
+            raise LeaseLost
+        if record.current.status == "cancelling":
+            return "cancelling"
+        try:
+            await self._keys.check(tenant, client.key)
+        except AccessRevoked:
+            return "cancelling"
+        return "in_progress"
+
+    async def _execute_line(
+        self,
+        tenant: str,
+        batch_id: str,
+        client: Client,
+        number: int,
+        line: BatchLine,
+        results: BatchResults,
+    ) -> None:
+        line_id = _line_id(batch_id, number)
+        request = LineRequest(
+            tenant=tenant, client=client, url=line.url, body=bytes(line.body), key=line_id
+        )
+        execute = self._execute
+        assert execute is not None
+        for attempt in range(1, _MAX_TRIES + 1):
+            reply = await self._gate.run(lambda: _as_coroutine(execute(request)))
+            if reply.status not in _BUSY or attempt == _MAX_TRIES:
+                break
+            await asyncio.sleep(2.0**attempt)
+        result = result_of(line_id, line.custom_id, reply)
+        await results.add(number, result, succeeded=reply.succeeded, answer=reply.body)
+
+
+class _StateCheck:
+    """Reads the state of a batch at intervals. ``value``: the state that was read last."""
+
+    def __init__(self, read: Callable[[], Awaitable[_State]]) -> None:
+        self._read = read
+        self._loop = asyncio.get_running_loop()
+        self._next_at = 0.0
+        self.value: _State = "in_progress"
+
+    async def is_running(self) -> bool:
+        """Return whether the batch still executes lines."""
+        if self.value == "in_progress" and self._loop.time() >= self._next_at:
+            self._next_at = self._loop.time() + _CHECK_S
+            self.value = await self._read()
+        return self.value == "in_progress"
+
+
+_END_STATES = {"in_progress": "completed", "cancelling": "cancelled", "expired": "expired"}
+
+
+async def _as_coroutine(reply: Awaitable[LineReply]) -> LineReply:
+    return await reply
+
+
+async def _next_end(tasks: BackgroundTasks) -> None:
+    """Wait until one of the tasks has ended, but not longer than ``_CHECK_S``. Raises the failure
+    of a task."""
+    done, _ = await asyncio.wait(tasks.tasks, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+def _line_id(batch_id: str, number: int) -> str:
+    return f"batch_req_{batch_id.rpartition('_')[2]}_{number}"
+
+
+def _fault_of(line: BatchLine, endpoint: str, seen: set[str]) -> BatchFault | None:
+    """Return what is wrong with a line, or None. ``seen``: the ids of the earlier lines."""
+    if fault := line.fault(endpoint):
+        code, message, param = fault
+        return BatchFault(code=code, message=message, param=param)
+    if line.custom_id in seen:
+        message = f"The custom_id '{line.custom_id[:100]}' is used more than once."
+        return BatchFault(code="duplicate_custom_id", message=message, param="custom_id")
+    seen.add(line.custom_id)
+    return None
+
+
+def _model_of(line: BatchLine) -> str | None:
+    body: Any = msgspec.json.decode(line.body)
+    model = body.get("model")
+    return model if isinstance(model, str) else None
