@@ -20,7 +20,7 @@ __all__ = ["BatchResults", "LeaseLost"]
 
 _PURPOSE = "batch_output"
 #: A chunk is stored when it has this many bytes, or after this many seconds.
-_CHUNK_BYTES, _CHUNK_S = 256 * 1024, 1.0
+_CHUNK_BYTES, _CHUNK_S = 256 * 1024, 0.25
 
 _Renew = Callable[[Callable[[Batch], Batch]], Awaitable[BatchRecord]]
 
