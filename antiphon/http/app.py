@@ -43,6 +43,7 @@ from antiphon.http.routes.admin.tools import ToolRoutes
 from antiphon.http.routes.admin.usage import UsageRoutes
 from antiphon.http.routes.compaction import CompactEndpoint
 from antiphon.http.routes.completions import CompletionsEndpoint
+from antiphon.http.routes.decisions import DecisionsEndpoint
 from antiphon.http.routes.embeddings import EmbeddingsEndpoint
 from antiphon.http.routes.health import HealthRoutes, ReadProcesses
 from antiphon.http.routes.messages import MessageRoutes
@@ -290,6 +291,7 @@ def _routes(
         *_organization_routes(OrganizationUsageRoutes(service, access)),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/rerank", RerankEndpoint(deps), methods=["POST"]),
+        Route("/v1/decisions", DecisionsEndpoint(deps), methods=["POST"]),
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route(conversation, conversations.retrieve, methods=["GET"]),
         Route(conversation, conversations.update, methods=["POST"]),

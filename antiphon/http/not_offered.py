@@ -53,7 +53,6 @@ NOT_OFFERED: Sequence[NotOffered] = (
         "Use /v1/responses, whose responses are stored.",
     ),
     NotOffered(_OPENAI, ("/v1/content_provenance_checks",), "content provenance checks"),
-    NotOffered(_OPENAI, ("/v1/decisions",), "decisions"),
     NotOffered(
         _OPENAI,
         ("/v1/evals",),

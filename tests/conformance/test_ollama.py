@@ -155,7 +155,7 @@ async def test_format_constrains_the_answer(serve: Serve, clients: Any) -> None:
     class City(BaseModel):
         name: str
 
-    server = serve('{"name": "Oslo"}')
+    server = serve(engine(lambda prompt: '{"name": "Oslo"}'))
     answer = await clients(server).chat("tiny", HI, format=City.model_json_schema())
     assert City.model_validate_json(answer.message.content).name == "Oslo"
     answer = await clients(serve('{"a": 1}')).generate("tiny", "hi", format="json")

@@ -36,7 +36,7 @@ from .responses import ignored_tools_headers, record_outcome
 if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
 
-__all__ = ["ChoiceStream", "CompletionsEndpoint", "CompletionsRequest"]
+__all__ = ["ChoiceStream", "CompletionsEndpoint", "CompletionsRequest", "total_usage"]
 
 
 class ChoiceStream(Protocol):
@@ -118,7 +118,7 @@ class CompletionsEndpoint(Generic[_RequestT]):
             except RunError as error:
                 request.paths.translate(error)
                 raise
-        context.usage = _total_usage(runs)
+        context.usage = total_usage(run.response for run in runs)
         if request.stream:
             return await stream.end(mark=self._format.end_mark)
         responses = [run.response for run in runs]
@@ -169,10 +169,10 @@ class CompletionsEndpoint(Generic[_RequestT]):
             record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
 
 
-def _total_usage(runs: Iterable[Run]) -> Usage:
-    """Return the sum of the usage of all runs. The prompt counts once for each run, because each
-    run reads the prompt."""
-    used = [run.response.usage for run in runs if run.response.usage is not None]
+def total_usage(responses: Iterable[Response]) -> Usage:
+    """Return the sum of the usage of all responses. The prompt counts once for each response,
+    because each run reads the prompt."""
+    used = [response.usage for response in responses if response.usage is not None]
     cached = sum(one.input_tokens_details.cached_tokens for one in used)
     return Usage(
         input_tokens=sum(one.input_tokens for one in used),
