@@ -699,6 +699,7 @@ NOT_SCANNERS = {
     "retrieval/vector_search.py": _CACHE,
     "runs/background/event_codec.py": "visits each line once",
     "runs/background/snapshots.py": _CACHE,
+    "runs/batches/lines.py": _BUFFER,
     "runs/execution/token_log.py": "the turns of a response",
     "runs/history/aging_cache.py": _CACHE,
     "runs/history/visible_history.py": "visits each item once",

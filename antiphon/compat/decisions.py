@@ -42,10 +42,21 @@ from antiphon.wire.response import Response, Usage
 from .error_paths import ErrorPaths
 
 __all__ = [
+    "Choice",
+    "ChoiceAnswer",
+    "ChoiceProbability",
+    "ChoiceQuestion",
     "DecisionAnswer",
     "DecisionBody",
     "DecisionList",
     "DecisionsRequest",
+    "Level",
+    "LevelProbability",
+    "Predicate",
+    "PredicateAnswer",
+    "RefusalAnswer",
+    "ScoreAnswer",
+    "ScoreQuestion",
     "make_decisions",
     "parse_decisions",
 ]

@@ -156,10 +156,7 @@ def create_app(
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = _Router(routes)
-    service.batch_worker.serve(
-        LineExecutor(app, ids=ids, log=log, clock=clock),
-        lambda: admission.running + admission.waiting,
-    )
+    _serve_batches(deps, app, ids)
     charges = ClientCharges(deps.rates, _budgets(service, clock))
     keys = _configured(keys or KeyRing(), access, limits, api_keys)
     app = AuthMiddleware(app, access, charges=charges, keys=keys, sign_in=sign_in)
@@ -169,6 +166,13 @@ def create_app(
     return RequestContextMiddleware(
         app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=deps.tracer
     )
+
+
+def _serve_batches(deps: EndpointDependencies, routes: ASGIApp, ids: Ids) -> None:
+    """Let the service execute the requests of batches through the routes of the app."""
+    execute = LineExecutor(routes, ids=ids, log=deps.log, clock=deps.clock)
+    admission = deps.admission
+    deps.service.batch_worker.serve(execute, lambda: admission.running + admission.waiting)
 
 
 def _observe_models(metrics: Metrics, service: Service) -> None:

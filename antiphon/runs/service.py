@@ -191,11 +191,17 @@ class Service:
             on_end=dependencies.on_background_end,
         )
 
+        self._create_batches(owner)
+
+    def _create_batches(self, owner: str) -> None:
+        """Create the batches and their worker. ``owner``: the name of this process."""
+        dependencies = self._dependencies
+        clock, policy = dependencies.clock, dependencies.policy
         self.batches = Batches(
-            store.values,
+            self._store.values,
             self.files,
             clock=clock,
-            ids=ids,
+            ids=dependencies.ids,
             on_created=lambda: self.batch_worker.wake_up(),
         )
         #: Executes batches. The HTTP layer tells it how.

@@ -21,9 +21,12 @@ from antiphon.wire.resources.batches import Batch, CreateBatch
 
 __all__ = [
     "BATCH_PREFIX",
+    "ENGINE_REQUEST",
+    "BatchRequest",
     "CreateMessageBatch",
     "DeletedMessageBatch",
     "MessageBatch",
+    "MessageBatchCounts",
     "MessageBatchPage",
     "MessageBatchResult",
     "batch_lines",

@@ -66,20 +66,21 @@ class LineReply(Struct, frozen=True):
 async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[tuple[int, bytes], None]:
     """Yield the lines of a file that are not blank, with their numbers from 1. Only one line is
     kept in memory. Raises ``RequestError`` for a line that is too long."""
-    number, rest = 0, b""
+    number, rest, size = 0, [b""], 0
     async for chunk in chunks:
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
             number += 1
-            line = rest + chunk[start:end]
-            rest, start = b"", end + 1
+            line = b"".join((*rest, chunk[start:end]))
+            rest, size, start = [], 0, end + 1
             if line.strip():
                 yield number, line
-        rest += chunk[start:]
-        if len(rest) > MAX_LINE_BYTES:
+        rest.append(chunk[start:])
+        size += len(chunk) - start
+        if size > MAX_LINE_BYTES:
             raise RequestError(f"Line {number + 1} is longer than {MAX_LINE_BYTES} bytes.")
-    if rest.strip():
-        yield number + 1, rest
+    if (line := b"".join(rest)).strip():
+        yield number + 1, line
 
 
 _decode = msgspec.json.Decoder(BatchLine).decode

@@ -16,7 +16,10 @@ from antiphon.wire.response import Usage
 
 from .lines import usage_of
 
-__all__ = ["BatchResults", "LeaseLost"]
+__all__ = [
+    "BatchResults",
+    "LeaseLost",
+]
 
 _PURPOSE = "batch_output"
 #: A chunk is stored when it has this many bytes, or after this many seconds.
