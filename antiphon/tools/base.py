@@ -174,6 +174,7 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
       it must not run twice.
     - ``server``: identifies who runs the call, for the client's approval of it.
     - ``namespace``: distinguishes functions with the same name.
+    - ``deferred``: the model sees the function only after ``tool_search`` has found it.
     - ``reads_images``: whether the function reads the images of the conversation. If so, a model
       that reads only text can pass them on.
     - ``failed_output``: makes the output item of a failed call, from the ``call_id`` and the reason
@@ -193,6 +194,7 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
     #: The status of the item of a failed call.
     failed_status: str = "failed"
     namespace: str | None = None
+    deferred: bool = False
     failed_output: Callable[[str, str], Item] | None = None
     reads_images: bool = False
 

@@ -8,7 +8,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -20,13 +19,14 @@ from antiphon.wire.items import ToolSearchCall, ToolSearchOutput
 
 from .base import CallContext, ToolFunction, ToolProgress, ToolResult
 
-__all__ = ["NAME", "deferred_tools", "search_function", "without_deferred"]
+__all__ = ["NAME", "deferred_tools", "search_function", "searching_also", "without_deferred"]
 
 NAME = "tool_search"
 _MAX_RESULTS = 20
 _DEFAULT_RESULTS = 5
-#: Names of deferred tools that the function's description lists.
-_MAX_LISTED_NAMES = 40
+#: Limits of the list of deferred tools in the function's description: entries, and characters of an
+#: entry's description.
+_MAX_ENTRIES, _MAX_ENTRY_CHARS = 40, 160
 _WORD_PATTERN = re.compile(r"[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
 _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PARAMETERS: Mapping[str, Any] = {
@@ -85,43 +85,68 @@ def without_deferred(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
 
 
 def search_function(
-    tool: tl.ToolSearch, deferred: tuple[_DeferredTool, ...], name: str = NAME
+    tool: tl.ToolSearch, tools: Sequence[tl.Tool], name: str = NAME
 ) -> ToolFunction:
     """Return the ``ToolFunction`` by which the model searches the deferred tools. By default,
     Antiphon runs the search. If the request sets ``execution`` to ``client``, the client runs the
-    search."""
+    search. ``tools``: the tools of the request."""
     by_client = tool.execution == "client"
     parameters = tool.parameters if isinstance(tool.parameters, dict) else dict(_PARAMETERS)
     return ToolFunction(
         tool=tl.Function(
             name=name,
-            description=_description(tool, deferred),
+            description=_description(tool, tools),
             parameters=parameters if by_client else dict(_PARAMETERS),
         ),
         initial_item=ToolSearchCall(arguments={}, execution="client" if by_client else "server"),
-        handler=None if by_client else partial(_search, deferred),
+        handler=None if by_client else _Search(deferred_tools(tools)),
         parse_fields=lambda arguments: {"arguments": _parse_arguments(arguments)},
-        effects="none",
         failed_status="incomplete",
     )
 
 
-async def _search(
-    deferred: Sequence[_DeferredTool], arguments: str, context: CallContext
-) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-    parsed = _parse_arguments(arguments)
-    query = parsed.get("query") if isinstance(parsed, dict) else None
-    if not isinstance(query, str) or not query.strip():
-        raise ToolError("tool_search needs a query: what the tool should do, in a few words.")
-    limit = parsed.get("limit")
-    max_results = (
-        min(_MAX_RESULTS, limit) if isinstance(limit, int) and limit > 0 else _DEFAULT_RESULTS
+def searching_also(
+    searches: Iterable[ToolFunction], functions: Iterable[ToolFunction]
+) -> Iterator[ToolFunction]:
+    """Yield the functions ``searches`` so that they also find those of ``functions`` that are
+    deferred: functions of MCP servers, which are known only after the server has listed them."""
+    found = tuple(
+        _DeferredTool(each.tool, _namespace(each.namespace)) for each in functions if each.deferred
     )
-    matches = _rank(deferred, query, max_results)
-    output = ToolSearchOutput(
-        call_id=context.call_id, execution="server", tools=tuple(_group_by_namespace(matches))
-    )
-    yield ToolResult(fields={"arguments": parsed}, items=(output,))
+    for search in searches:
+        if isinstance(search.handler, _Search):
+            search = replace(search, handler=_Search((*search.handler.deferred, *found)))
+        yield search
+
+
+def _namespace(label: str | None) -> tl.Namespace | None:
+    """Return the namespace of an MCP server's functions."""
+    if label is None:
+        return None
+    return tl.Namespace(name=label, description=f"Tools of the MCP server {label}", tools=())
+
+
+class _Search(Struct, frozen=True):
+    """The handler of a search over the tools ``deferred``."""
+
+    deferred: tuple[_DeferredTool, ...]
+
+    async def __call__(
+        self, arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+        parsed = _parse_arguments(arguments)
+        query = parsed.get("query") if isinstance(parsed, dict) else None
+        if not isinstance(query, str) or not query.strip():
+            raise ToolError("tool_search needs a query: what the tool should do, in a few words.")
+        limit = parsed.get("limit")
+        max_results = (
+            min(_MAX_RESULTS, limit) if isinstance(limit, int) and limit > 0 else _DEFAULT_RESULTS
+        )
+        matches = _rank(self.deferred, query, max_results)
+        output = ToolSearchOutput(
+            call_id=context.call_id, execution="server", tools=tuple(_group_by_namespace(matches))
+        )
+        yield ToolResult(fields={"arguments": parsed}, items=(output,))
 
 
 def _rank(tools: Sequence[_DeferredTool], query: str, limit: int) -> list[_DeferredTool]:
@@ -172,20 +197,37 @@ def _without_deferred(tool: tl.Tool) -> tl.Tool | None:
     return tool
 
 
-def _description(tool: tl.ToolSearch, deferred: Sequence[_DeferredTool]) -> str:
-    own = _text_or_empty(tool.description)
-    if own or not deferred:
-        return own or "Finds more tools. What it finds can be called from then on."
-    names = ", ".join(each.name for each in deferred[:_MAX_LISTED_NAMES])
-    more = (
-        f" and {len(deferred) - _MAX_LISTED_NAMES} more"
-        if len(deferred) > _MAX_LISTED_NAMES
-        else ""
-    )
-    return (
+def _description(tool: tl.ToolSearch, tools: Sequence[tl.Tool]) -> str:
+    """Return the description of the search, with a list of what it can find: namespaces, functions
+    and MCP servers, each with its own description."""
+    text = _text_or_empty(tool.description) or (
         "Finds more tools by what they do, and how to call them. What it finds can be called from"
-        f" then on. There are: {names}{more}."
+        " then on."
     )
+    entries = [_entry(each) for each in tools if _is_searchable(each)]
+    if not entries:
+        return text
+    more = [f"and {len(entries) - _MAX_ENTRIES} more"] if len(entries) > _MAX_ENTRIES else []
+    return "\n- ".join((f"{text} It can find:", *entries[:_MAX_ENTRIES], *more))
+
+
+def _is_searchable(tool: tl.Tool) -> bool:
+    """Whether a tool of the request is deferred, or contains functions that are."""
+    if isinstance(tool, tl.Namespace):
+        return any(each.defer_loading is True for each in tool.tools)
+    return isinstance(tool, tl.Function | tl.Custom | tl.Mcp) and tool.defer_loading is True
+
+
+def _entry(tool: tl.Tool) -> str:
+    """Return the name and the description of a deferred tool, in one line."""
+    if isinstance(tool, tl.Mcp):
+        name, about = tool.server_label, _text_or_empty(tool.server_description)
+    else:
+        assert isinstance(tool, tl.Namespace | tl.Function | tl.Custom)
+        name, about = tool.name, _text_or_empty(tool.description)
+    about = " ".join(about.split())
+    about = about if len(about) <= _MAX_ENTRY_CHARS else about[:_MAX_ENTRY_CHARS] + "…"
+    return f"{name}: {about}" if about else name
 
 
 def _parse_arguments(arguments: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.runs.background.worker import LeaseConfig
@@ -76,6 +77,45 @@ async def test_tools_are_listed_and_called(
             "response.mcp_call_arguments.done",
             "response.mcp_call.completed",
         ]
+
+
+@pytest.mark.requirement("API-TOOL-SEARCH")
+async def test_deferred_server_is_searched(
+    serve: Serve, ask_foreground: Ask, mcp: McpProvider, toys: Toys
+) -> None:
+    search = tool_call("tool_search", {"query": "add two numbers", "limit": 1})
+    add = tool_call("toys__add", {"a": 2, "b": 3})
+    server = serve(local(engine([search, add, "Five.", add, "Five."])), providers={"mcp": mcp})
+    deferred = tool(toys.url, defer_loading=True, server_description="Toys that calculate")
+    tools = [deferred, {"type": "tool_search"}]
+    answer = await ask_foreground(server, tools=tools)
+    kinds = [item["type"] for item in answer.output]
+    assert kinds == [
+        "mcp_list_tools",
+        "tool_search_call",
+        "tool_search_output",
+        "mcp_call",
+        "message",
+    ]
+    (found,) = answer.output[2]["tools"]
+    assert (found["name"], [each["name"] for each in found["tools"]]) == ("toys", ["add"])
+    assert (answer.output[3]["output"], answer.text) == ("5", "Five.")
+    first, second, _ = rendered_prompts(server)
+    assert "toys: Toys that calculate" in first and "toys__" not in first
+    assert second.startswith(first) and "toys__add" in second and "toys__delete" not in second
+    again = await ask_foreground(
+        server, tools=tools, previous_response_id=answer.terminal_response["id"]
+    )
+    assert [item["type"] for item in again.output] == ["mcp_call", "message"]
+
+
+@pytest.mark.requirement("API-TOOL-SEARCH")
+async def test_deferred_server_is_shown_without_tool_search(
+    serve: Serve, ask_foreground: Ask, mcp: McpProvider, toys: Toys
+) -> None:
+    server = serve(local(engine(["Hi."])), providers={"mcp": mcp})
+    await ask_foreground(server, tools=[tool(toys.url, defer_loading=True)])
+    assert "toys__add" in rendered_prompts(server)[0]
 
 
 @pytest.mark.requirement("MCP-IMPLEMENTS")
@@ -631,3 +671,46 @@ async def test_interrupted_call_is_not_repeated(
     assert "interrupted" in ran["error"]["message"]
     assert message["content"][0]["text"] == "It broke off."
     assert toys.log.count("hang crash") == before + 1
+
+
+# --- large servers -------------------------------------------------------------------------------
+
+
+def listing(count: int) -> dict[str, Any]:
+    """Return the list of the tools of a server with so many tools."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "repository": {"type": "string", "description": "Owner and name, such as a/b"},
+            "number": {"type": "integer", "description": "Number of the issue"},
+        },
+        "required": ["repository"],
+    }
+    tools = [
+        {
+            "name": f"tool_{number}",
+            "description": f"Does the thing number {number} with the issues of a repository.",
+            "input_schema": schema,
+        }
+        for number in range(count)
+    ]
+    return {"type": "mcp_list_tools", "server_label": "toys", "tools": tools}
+
+
+@pytest.mark.requirement("API-TOOL-SEARCH")
+async def test_deferred_server_costs_few_tokens(serve: Serve, mcp: McpProvider) -> None:
+    scripted_engine = engine([])
+    scripted_engine.card = replace(scripted_engine.card, context_size=10**6)
+    server = serve(local(scripted_engine), providers={"mcp": mcp})
+    url = "http://127.0.0.1:1/mcp"
+
+    async def count(*tools: dict[str, Any], listed: int = 90) -> int:
+        body = {"model": "tiny", "input": [listing(listed)], "tools": tools}
+        reply = await server.client.post("/v1/responses/input_tokens", json=body)
+        return int(reply.json()["input_tokens"])
+
+    search = {"type": "tool_search"}
+    whole = await count(tool(url))
+    deferred = await count(tool(url, defer_loading=True), search)
+    assert deferred * 30 < whole, (deferred, whole)
+    assert deferred == await count(tool(url, defer_loading=True), search, listed=1)

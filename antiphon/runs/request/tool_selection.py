@@ -305,8 +305,7 @@ def _search_functions(tools: tuple[tl.Tool, ...]) -> tuple[ToolFunction, ...]:
     name = tool_search.NAME
     while name in taken:
         name = f"{name}_"
-    deferred = tool_search.deferred_tools(tools)
-    return tuple(tool_search.search_function(tool, deferred, name) for tool in searches[:1])
+    return tuple(tool_search.search_function(tool, tools, name) for tool in searches[:1])
 
 
 def _check_choice(

@@ -58,6 +58,7 @@ from antiphon.support.push import send
 from antiphon.support.text import truncate_middle
 from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
 from antiphon.tools.citations import CitationReader
+from antiphon.tools.tool_search import searching_also
 from antiphon.tracing.base import Tracer
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
@@ -442,9 +443,9 @@ class ToolLoop(ReplyWrapper):
     def _use_toolsets(self, toolsets: Sequence[Toolset]) -> None:
         """From now on, offer the functions of these toolsets to the model, and read citations in
         their formats."""
-        self._functions |= _by_name(
-            function for toolset in toolsets for function in toolset.functions
-        )
+        functions = [function for toolset in toolsets for function in toolset.functions]
+        searches = self._spec.tools.search_functions
+        self._functions |= _by_name((*functions, *searching_also(searches, functions)))
         self._new_citation_reader = citation_reader_factory(toolsets)
         if self._spec.tools.server_tools:
             self._options = with_functions(

@@ -114,7 +114,13 @@ def with_functions(
     if tools == _NO_TOOLS:
         return options
     functions = [toolset.functions for toolset in toolsets]
-    visible = tuple(_visible_tool(function) for group in functions for function in group)
+    can_search = any(each.handler is not None for each in tools.search_functions)
+    visible = tuple(
+        _visible_tool(function)
+        for group in functions
+        for function in group
+        if not (function.deferred and can_search)
+    )
     return replace(
         options,
         # Without functions of the server, the tools stay the same object (see ``RequestShape``).
