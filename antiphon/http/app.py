@@ -46,6 +46,7 @@ from antiphon.http.routes.completions import CompletionsEndpoint
 from antiphon.http.routes.decisions import DecisionsEndpoint
 from antiphon.http.routes.embeddings import EmbeddingsEndpoint
 from antiphon.http.routes.health import HealthRoutes, ReadProcesses
+from antiphon.http.routes.images import ImageRoutes
 from antiphon.http.routes.messages import MessageRoutes
 from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.ollama import OllamaRoutes
@@ -296,6 +297,7 @@ def _routes(
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/rerank", RerankEndpoint(deps), methods=["POST"]),
         Route("/v1/decisions", DecisionsEndpoint(deps), methods=["POST"]),
+        *_image_routes(ImageRoutes(deps)),
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route(conversation, conversations.retrieve, methods=["GET"]),
         Route(conversation, conversations.update, methods=["POST"]),
@@ -512,6 +514,13 @@ def _ollama_routes(ollama: OllamaRoutes) -> list[Route]:
         Route("/api/embed", ollama.embed, methods=["POST"]),
         Route("/api/embeddings", ollama.embeddings, methods=["POST"]),
         Route("/api/pull", ollama.pull, methods=["POST"]),
+    ]
+
+
+def _image_routes(images: ImageRoutes) -> list[Route]:
+    return [
+        Route("/v1/images/generations", images.generate, methods=["POST"]),
+        Route("/v1/images/edits", images.edit, methods=["POST"]),
     ]
 
 

@@ -65,7 +65,7 @@ NOT_OFFERED: Sequence[NotOffered] = (
         "fine-tuning",
         "Serve the tuned model, or its LoRA adapter.",
     ),
-    NotOffered(_OPENAI, ("/v1/images",), "image endpoints", "Use the tool 'image_generation'."),
+    NotOffered(_OPENAI, ("/v1/images/variations",), "image variations", "Use /v1/images/edits."),
     NotOffered(_OPENAI, ("/v1/live",), "live sessions", "Use the WebSocket of /v1/responses."),
     NotOffered(_OPENAI, ("/v1/moderations",), "moderations"),
     NotOffered(

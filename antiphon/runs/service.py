@@ -27,6 +27,7 @@ from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import ConversationLockHandle, Conversations
 from antiphon.resources.embeddings import Embeddings
 from antiphon.resources.files import Files
+from antiphon.resources.images import Images
 from antiphon.resources.rerankers import Rerankers
 from antiphon.resources.skills import Skills
 from antiphon.resources.tokenizers import Tokenizers
@@ -234,6 +235,7 @@ class Service:
         self.containers = Containers(features.containers)
         self.prompts = features.prompts
         self.embeddings = Embeddings(dependencies.models)
+        self.images = Images(features.providers.get("image_generation"))
         self.rerankers = Rerankers(dependencies.models)
         self.tokenizers = Tokenizers(dependencies.models)
         self.vector_stores = VectorStores(

@@ -10,6 +10,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.backends.base import upstream_usage
 from antiphon.errors import StoreError
 from antiphon.store.usage import UsageKind, UsageLog, UsageQuery, UsageRecord, UsageTotals
 from antiphon.support.tasks import BackgroundTasks
@@ -126,6 +127,28 @@ class UsageCounter:
         )
         used = Usage(input_tokens=tokens, total_tokens=tokens)
         self.add(meter.record_of(f"embd_{secrets.token_hex(16)}", used, kind="embedding"))
+
+    def add_image(
+        self,
+        tenant: str,
+        api_key: str | None,
+        *,
+        input_tokens: int,
+        output_tokens: int,
+        latency_s: float,
+    ) -> None:
+        """Queue the usage record of an image that a client has described itself. It counts as a
+        call of the tool ``image_generation``, which is also the name of the model."""
+        started = self.clock() - latency_s
+        meter = UsageMeter(
+            tenant=tenant,
+            api_key=api_key,
+            model="image_generation",
+            started=started,
+            clock=self.clock,
+        )
+        used = upstream_usage(input_tokens, output_tokens)
+        self.add(meter.record_of(f"img_{secrets.token_hex(16)}", used, tool_calls=1))
 
     def _schedule(self) -> None:
         if self._timer is None:

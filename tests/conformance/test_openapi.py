@@ -29,6 +29,11 @@ from tests.conformance.test_skills import skill_form
 from tests.harness import asgi_client
 from tests.oidc.issuer import NOW as ISSUED_AT
 from tests.oidc.issuer import FakeIssuer, access_claims, fake_sign_in
+from tests.tools.image_generation.fake_generator import (
+    FakeImageGenerator,
+    image_provider,
+    solid_image,
+)
 
 Json = dict[str, Any]
 MESSAGE = {"role": "user", "content": "hi"}
@@ -74,6 +79,11 @@ async def test_every_operation_answers_as_documented(
     await embedding("ollamaEmbeddings", json={"model": "tiny", "prompt": "a"})
     reranking = call.using(serve(RerankBackend("tiny", WordReranker())).client)
     await reranking("rerank", json={"model": "tiny", "query": "a", "documents": ["a", "b"]})
+    images = {"image_generation": image_provider(FakeImageGenerator())}
+    painting = call.using(serve(providers=images).client)
+    await painting("createImage", json={"prompt": "A cat"})
+    form = {"image": ("a.png", solid_image().content)}
+    await painting("createImageEdit", files=form, data={"prompt": "A cat"})
     assert call.operation_ids == call.called
 
 

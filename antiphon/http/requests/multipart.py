@@ -21,7 +21,7 @@ __all__ = ["FileForm", "FilesForm", "open_form", "read_files"]
 
 #: Limits of a form besides its file: number of fields, bytes of each field, and bytes of all
 #: boundaries and headers.
-_MAX_FIELDS, _FIELD_BYTES, _FORM_OVERHEAD = 16, 4096, 64 * 2**10
+_MAX_FIELDS, _FIELD_BYTES, _FORM_OVERHEAD = 24, 4096, 64 * 2**10
 #: Bytes of boundary and headers of each further file.
 _FILE_OVERHEAD = 2048
 #: Bytes of a file that are read from its buffer at a time.
@@ -41,10 +41,12 @@ class FileForm(Struct, frozen=True):
 
 class FilesForm(Struct, frozen=True):
     """A form with several files. ``files``: one pair for each file, with the path that the client
-    sent and the content. ``fields``: the other form fields."""
+    sent and the content. ``fields``: the other form fields. ``more_files``: the contents of files
+    in other fields, by the names of the fields."""
 
     files: tuple[tuple[str, bytes], ...]
     fields: Mapping[str, str]
+    more_files: Mapping[str, bytes] = {}
 
 
 @asynccontextmanager
@@ -77,32 +79,44 @@ async def _chunks(upload: UploadFile) -> AsyncGenerator[bytes, None]:
 
 
 async def read_files(
-    scope: Scope, receive: Receive, *, file: str, limit: int, max_files: int
+    scope: Scope,
+    receive: Receive,
+    *,
+    file: str,
+    limit: int,
+    max_files: int,
+    field_bytes: int = _FIELD_BYTES,
 ) -> FilesForm:
     """Read a form with at most ``max_files`` files. ``limit``: maximum bytes of all files together.
+    ``field_bytes``: maximum bytes of each other field.
 
     ``file``: name of the field with the files. The client may append brackets to the name, as in
     ``files[]``. Raises the same errors as ``open_form``.
     """
     max_bytes = limit + max_files * _FILE_OVERHEAD + _FORM_OVERHEAD
-    form = await _parse_form(scope, bodies.stream(scope, receive, max_bytes), max_files)
+    chunks = bodies.stream(scope, receive, max_bytes + field_bytes)
+    form = await _parse_form(scope, chunks, max_files, field_bytes)
     try:
         parts = form.multi_items()
         uploads = [(name, part) for name, part in parts if isinstance(part, UploadFile)]
         files = [each for name, each in uploads if name.partition("[")[0] == file]
         if not files:
             raise missing_parameter(file)
-        if sum(each.size or 0 for each in files) > limit:
+        if sum(each.size or 0 for _, each in uploads) > limit:
             raise bodies.too_large(limit)
         contents = tuple([(each.filename or "file", await each.read()) for each in files])
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
-        return FilesForm(contents, fields)
+        more = {name: await each.read() for name, each in uploads if each not in files}
+        return FilesForm(contents, fields, more)
     finally:
         await form.close()
 
 
 async def _parse_form(
-    scope: Scope, chunks: AsyncGenerator[bytes, None], max_files: int = 1
+    scope: Scope,
+    chunks: AsyncGenerator[bytes, None],
+    max_files: int = 1,
+    field_bytes: int = _FIELD_BYTES,
 ) -> FormData:
     kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
     if kind != b"multipart/form-data":
@@ -112,7 +126,7 @@ async def _parse_form(
         chunks,
         max_files=max_files,
         max_fields=_MAX_FIELDS,
-        max_part_size=_FIELD_BYTES,
+        max_part_size=field_bytes,
     )
     try:
         async with aclosing(chunks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -54,6 +54,10 @@ _IMAGES = {"type": "array", "items": {"type": "integer"}}
 #: OpenAI's limit.
 _MAX_IMAGES = 16
 _MODERATION_CODE = "image_content_policy_violation"
+
+
+#: Generates one image for a tenant.
+_Generate = Callable[[ImageTask, str], AsyncGenerator[PartialImage | GeneratedImage, None]]
 
 
 class ImagePolicy(Struct, frozen=True, kw_only=True):
@@ -138,17 +142,66 @@ class ImageGenerationProvider:
         self, tool: tl.ImageGeneration, response: ResponseContext
     ) -> AsyncIterator[Toolset]:
         session = _ImageSession(
-            self._generator,
+            self.generate,
             self._conversation_images(response),
             request=self._image_request(tool, "tools"),
             action=self._action(tool),
-            slots=self._slots,
-            max_bytes=self._policy.max_bytes,
         )
         if tool.input_image_mask is not UNSET:
             session.mask = await self._sources.read(response.tenant, tool.input_image_mask)
         (function,) = await self.declared_functions(tool, response)
         yield Toolset(functions=(replace(function, handler=session.run),))
+
+    async def generate(
+        self, task: ImageTask, tenant: str
+    ) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
+        """Generate one image for a tenant. Yields the requested previews, and then the image in the
+        requested format. Raises ``ToolError`` if there is no image or if it is too large."""
+        preview_count = 0
+        async with (
+            self._slots.slot(tenant),
+            aclosing(self._generator.generate(task)) as images,
+        ):
+            async for image in images:
+                if isinstance(image, GeneratedImage):
+                    if len(image.image.content) > self._policy.max_bytes:
+                        raise ToolError("The image is too large.")
+                    converted = await asyncio.to_thread(convert_image, image.image, task.request)
+                    yield replace(image, image=converted)
+                    return
+                if preview_count < task.request.partial_images:
+                    yield image
+                    preview_count += 1
+        raise ToolError("No image was generated.")
+
+    async def build_task(
+        self,
+        tenant: str,
+        prompt: str,
+        tool: tl.ImageGeneration,
+        *,
+        images: tuple[Image | Mapping[str, str], ...] = (),
+        mask: Image | Mapping[str, str] | None = None,
+        path: str,
+    ) -> ImageTask:
+        """Build the task for one image that a client describes itself. ``tool``: the options.
+        ``images``, ``mask``: images, or where they are (``image_url`` or ``file_id``). ``path``:
+        where the options are in the request, for errors. Raises ``InvalidRequest``."""
+        self.check(tool, path)
+        return ImageTask(
+            prompt=prompt,
+            request=self._image_request(tool, path),
+            images=tuple([await self._read(tenant, image, "image") for image in images]),
+            mask=None if mask is None else await self._read(tenant, mask, "mask"),
+        )
+
+    async def _read(self, tenant: str, image: Image | Mapping[str, str], path: str) -> Image:
+        if isinstance(image, Image):
+            return image
+        try:
+            return await self._sources.read(tenant, image)
+        except ToolError as error:
+            raise InvalidRequest(error.message, param=path, code="invalid_image") from None
 
     def _action(self, tool: tl.ImageGeneration) -> str:
         """Return the action that the request asks for. If the generator does not support edits,
@@ -175,21 +228,17 @@ class _ImageSession:
 
     def __init__(
         self,
-        generator: ImageGenerator,
+        generate: _Generate,
         images: ConversationImages,
         *,
         request: ImageRequest,
         action: str,
-        slots: FairLimiter,
-        max_bytes: int,
     ) -> None:
         self.action = action
         self.mask: Image | None = None
-        self._generator = generator
+        self._generate = generate
         self._images = images
         self._request = request
-        self._slots = slots
-        self._max_bytes = max_bytes
 
     async def run(
         self, arguments: str, context: CallContext
@@ -199,30 +248,21 @@ class _ImageSession:
         task = replace(task, idempotency_key=context.idempotency_key)
         generated: GeneratedImage | None = None
         try:
-            async with (
-                self._slots.slot(context.tenant),
-                aclosing(self._generator.generate(task)) as images,
-            ):
-                yield ToolProgress("generating")
+            yield ToolProgress("generating")
+            async with aclosing(self._generate(task, context.tenant)) as images:
                 preview_count = 0
                 async for image in images:
                     if isinstance(image, GeneratedImage):
                         generated = image
-                        break
-                    if preview_count < self._request.partial_images:
+                    else:
                         yield ToolProgress(
                             "partial_image", await self._partial_fields(image, preview_count)
                         )
                         preview_count += 1
-            if generated is None or len(generated.image.content) > self._max_bytes:
-                raise ToolError(
-                    "The image is too large." if generated else "No image was generated."
-                )
+            assert generated is not None, "generate ends with the image"
         except RunError as error:
             yield _failed_result(error)
             return
-        converted = await asyncio.to_thread(convert_image, generated.image, self._request)
-        generated = replace(generated, image=converted)
         fields = await self._item_fields(task, generated)
         number = self._images.add(generated.image)
         yield ToolResult(
