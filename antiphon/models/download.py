@@ -17,11 +17,12 @@ import zipfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from antiphon.errors import SetupError
+from antiphon.support.file_locks import try_lock
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -454,7 +455,7 @@ async def _file_lock(target: Path) -> AsyncIterator[None]:
     except OSError as error:
         raise SetupError(f"The folder {target.parent} cannot be used: {error.strerror}.") from None
     with lock:
-        while not _try_lock(lock):
+        while not try_lock(lock.fileno()):
             await asyncio.sleep(LOCK_POLL_S)
         yield
 
@@ -468,21 +469,3 @@ async def _disk_errors(folder: Path) -> AsyncIterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise SetupError(f"The model cannot be written to {folder}: {reason}.") from error
-
-
-def _try_lock(file: IO[bytes]) -> bool:
-    """Try to lock the file without waiting. Returns True if this process now holds the lock. The
-    lock is held until the file is closed."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -7,7 +7,6 @@ The filter denies system calls that are dangerous for the kernel or that reach o
 from __future__ import annotations
 
 import errno
-import socket
 import struct
 from collections.abc import Iterator, Mapping
 
@@ -103,7 +102,7 @@ _IOCTL = (16, 29)
 _X32_BIT = 0x40000000
 #: CLONE_NEWTIME to CLONE_NEWNET: all flags that create a namespace (linux/sched.h).
 _NAMESPACE_FLAGS = 0x7E020080
-_ALLOWED_FAMILIES = (int(socket.AF_UNIX), int(socket.AF_INET), 10)  # 10: AF_INET6
+_ALLOWED_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET and AF_INET6 of Linux
 _NETLINK = 16
 _SOL_SOCKET = 1
 #: SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE and SO_RCVBUFFORCE (asm-generic/socket.h).

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from antiphon.errors import ToolError
+from antiphon.support.file_locks import try_lock
 
 __all__ = ["SharedFolder"]
 
@@ -119,15 +120,12 @@ def _root(owner: int | None) -> str:
 def _lock(path: Path) -> int | None:
     """Lock a file as long as this process runs, and return its file descriptor. Return None if
     another process holds the lock. Raises ``OSError``."""
-    import fcntl
-
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
+        if try_lock(fd):
+            return fd
     except BaseException:
         os.close(fd)
         raise
-    return fd
+    os.close(fd)
+    return None

@@ -1,5 +1,8 @@
-"""HTTP client for llama.cpp's server, which runs in a process of its own and listens on a Unix
-socket. Each request has its own connection, so closing the connection aborts the request."""
+"""HTTP client for llama.cpp's server, which runs in a process of its own.
+
+It listens on a Unix socket, or on Windows at a port of this machine. Each request has its own
+connection, so closing the connection aborts the request.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,11 @@ _SILENCE_S = 86_400.0
 
 
 class LlamaClient:
-    """Client for the server on the Unix socket ``path``. ``key``: the API key."""
+    """Client for the server at an address. ``host``: the path of its Unix socket if ``port`` is 0,
+    or else its host name. ``key``: the API key."""
 
-    def __init__(self, path: str, key: str) -> None:
-        self.path = path
+    def __init__(self, host: str, port: int, key: str) -> None:
+        self.host, self.port = host, port
         self._key = key
 
     async def generate(self, body: bytes, on_event: Callable[[bytes], bool]) -> None:
@@ -86,7 +90,10 @@ class LlamaClient:
         )
         loop = asyncio.get_running_loop()
         connection = Connection(loop.time)
-        await loop.create_unix_connection(lambda: connection, self.path)
+        if self.port:
+            await loop.create_connection(lambda: connection, self.host, self.port)
+        else:
+            await loop.create_unix_connection(lambda: connection, self.host)
         try:
             exchange = connection.send(head.encode("ascii"), body, _SILENCE_S)
             await exchange.wait_for_head()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
+import socket
 import sys
 import tempfile
 from collections.abc import Callable
@@ -26,6 +26,7 @@ __all__ = ["LlamaProcess"]
 
 _log = structlog.get_logger(__name__)
 
+_LOOPBACK = "127.0.0.1"
 _PROGRAM = "antiphon.engines.llama.server_program"
 _decode = msgspec.json.Decoder(ServerStart).decode
 
@@ -33,8 +34,8 @@ _decode = msgspec.json.Decoder(ServerStart).decode
 class LlamaProcess:
     """A process that runs llama.cpp with one model. Use it on one event loop only.
 
-    ``setup``: what the process needs, without the fields ``socket`` and ``key``. ``on_end``: called
-    each time the process has ended.
+    ``setup``: what the process needs, without the fields ``host``, ``port`` and ``key``.
+    ``on_end``: called each time the process has ended.
     """
 
     def __init__(self, setup: ServerSetup, on_end: Callable[[], None] = lambda: None) -> None:
@@ -47,7 +48,7 @@ class LlamaProcess:
         self._folder = tempfile.TemporaryDirectory(prefix="antiphon-")
         self._closed = False
         #: Client for the process. It is replaced when the process is started again.
-        self.client = LlamaClient("", "")
+        self.client = LlamaClient("", 0, "")
 
     @property
     def pid(self) -> int | None:
@@ -66,23 +67,34 @@ class LlamaProcess:
                 await self._start()
 
     async def _start(self) -> None:
-        path, key = os.path.join(self._folder.name, "llama.sock"), secrets.token_urlsafe(32)
-        Path(path).unlink(missing_ok=True)
+        (host, port), key = self._address(), secrets.token_urlsafe(32)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", _PROGRAM),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
         try:
-            problem = await self._load(process, replace(self._setup, socket=path, key=key))
+            setup = replace(self._setup, host=host, port=port, key=key)
+            problem = await self._load(process, setup)
         except BaseException:
             await _kill(process)
             raise
         if problem:
             await _kill(process)
             raise SetupError(f"llama.cpp cannot load {self._files()}: {problem}.")
-        self._process, self.client = process, LlamaClient(path, key)
+        self._process, self.client = process, LlamaClient(host, port, key)
         self._watches.start(self._watch(process))
+
+    def _address(self) -> tuple[str, int]:
+        """Return the address at which the process shall listen; see ``ServerSetup``. Windows has no
+        Unix sockets, so there it is a free port of this machine."""
+        if hasattr(socket, "AF_UNIX"):
+            path = Path(self._folder.name, "llama.sock")
+            path.unlink(missing_ok=True)
+            return str(path), 0
+        with socket.create_server((_LOOPBACK, 0)) as probe:
+            port: int = probe.getsockname()[1]
+            return _LOOPBACK, port
 
     async def _load(self, process: asyncio.subprocess.Process, setup: ServerSetup) -> str:
         """Send the setup to the process, and wait until it has loaded the model. Returns the

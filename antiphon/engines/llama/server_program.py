@@ -2,7 +2,7 @@
 antiphon.engines.llama.server_program``.
 
 It reads a ``ServerSetup`` as one line of JSON from standard input, starts llama.cpp's HTTP server
-on a Unix socket, and writes one line to standard output: a ``ServerStart``. It ends when its
+at the address in it, and writes one line to standard output: a ``ServerStart``. It ends when its
 standard input is closed, so it never outlives the process that started it.
 
 The binding of llama.cpp holds Python's GIL while it loads a model. In this process nobody waits for
@@ -48,7 +48,8 @@ class ServerSetup(Struct, frozen=True, kw_only=True):
     - ``threads``: number of CPU threads.
     - ``fields``: fields of ``CommonParams``, which is llama.cpp's configuration.
     - ``pooling``: name of a value of llama.cpp's ``llama_pooling_type``; None for the file's.
-    - ``socket``: path of the Unix socket. ``key``: the API key that requests must contain.
+    - ``host``, ``port``: where the server listens. If the port is 0, the host is the path of a
+      Unix socket. ``key``: the API key that requests must contain.
     - ``states``: what precedes the name of a state's file, to make its path.
     """
 
@@ -59,7 +60,8 @@ class ServerSetup(Struct, frozen=True, kw_only=True):
     adapters: tuple[str, ...] = ()
     speculation: Speculation | None = None
     pooling: str | None = None
-    socket: str = ""
+    host: str = ""
+    port: int = 0
     key: str = ""
     states: str = ""
 
@@ -89,7 +91,7 @@ def create_params(setup: ServerSetup) -> Any:
     params.fit_params = setup.fields["n_gpu_layers"] == ALL_THAT_FIT and has_gpu()
     params.ui = params.endpoint_slots = False
     params.api_keys = [setup.key]
-    params.hostnames = [setup.socket]
+    params.hostnames, params.port = [setup.host], setup.port
     params.slot_save_path = setup.states
     params.lora_adapters = [
         _inactive_adapter(xllamacpp.CommonAdapterLoraInfo(), file) for file in setup.adapters

@@ -28,6 +28,7 @@ from antiphon.errors import DISK_FULL, SetupError, StoreError
 from antiphon.store.common.row_mapping import Columns
 from antiphon.store.common.sql import migrations, queries
 from antiphon.support.fair_threads import FairThreads
+from antiphon.support.file_locks import try_lock
 
 from .file_lock import FileLock, open_lock_file, open_private
 from .reserve import Reserve, is_disk_full
@@ -330,22 +331,18 @@ def _acquire_file_lock(path: Path, *, is_shared: bool) -> IO[bytes]:
     The lock is on a separate file, because this process must not open and close the database file
     itself: closing it would release the locks that SQLite holds on it.
     """
-    import fcntl
-
     lock = open_lock_file(path)
-    mode = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     try:
-        fcntl.flock(lock, mode | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise SetupError(
-            f"Another process uses the store {path}. SQLite serves one server at a time: stop it, "
-            "or give this one a store of its own with --store PATH."
-        ) from None
+        if try_lock(lock.fileno(), is_shared=is_shared):
+            return lock
     except OSError:
         lock.close()
         raise
-    return lock
+    lock.close()
+    raise SetupError(
+        f"Another process uses the store {path}. SQLite serves one server at a time: stop it, "
+        "or give this one a store of its own with --store PATH."
+    )
 
 
 def _connect(path: Path) -> sqlite3.Connection:

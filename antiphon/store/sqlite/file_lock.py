@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import IO
 
+from antiphon.support.file_locks import lock, try_lock, unlock
+
 __all__ = ["FileLock", "open_lock_file", "open_private"]
 
 
@@ -28,9 +30,6 @@ class FileLock:
     until this process holds the lock, and releases the lock at the end of the block."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        import fcntl
-
-        self._fcntl = fcntl
         self._file = file
 
     @classmethod
@@ -40,7 +39,7 @@ class FileLock:
         return cls(open_lock_file(path, name))
 
     def __enter__(self) -> FileLock:
-        self._fcntl.flock(self._file, self._fcntl.LOCK_EX)
+        lock(self._file.fileno())
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -48,15 +47,11 @@ class FileLock:
 
     def try_acquire(self) -> bool:
         """Acquire the lock if no other process holds it. Return whether the lock was acquired."""
-        try:
-            self._fcntl.flock(self._file, self._fcntl.LOCK_EX | self._fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return try_lock(self._file.fileno())
 
     def release(self) -> None:
         """Release the lock."""
-        self._fcntl.flock(self._file, self._fcntl.LOCK_UN)
+        unlock(self._file.fileno())
 
     def close(self) -> None:
         """Close the file, which releases the lock."""

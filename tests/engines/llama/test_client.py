@@ -34,7 +34,7 @@ def test_requests_are_answered_on_every_event_loop(kind: str, tmp_path: Path) ->
     async def ask() -> object:
         path = str(tmp_path / "llama.sock")
         async with await asyncio.start_unix_server(answer, path), asyncio.timeout(60):
-            return await LlamaClient(path, "key").get("/health")
+            return await LlamaClient(path, 0, "key").get("/health")
 
     with asyncio.Runner(loop_factory=loop_factories()[kind]) as runner:
         assert runner.run(ask()) == {"status": "ok"}

@@ -232,7 +232,7 @@ async def test_only_this_user_with_the_key_reaches_the_server(smollm2_path: Path
             assert not [row for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine]
         path = socket_path(pid)
         assert path.parent.stat().st_mode & 0o077 == 0
-        refused = await LlamaClient(str(path), "wrong").get("/props")
+        refused = await LlamaClient(str(path), 0, "wrong").get("/props")
         assert refused["error"]["code"] == 401
     finally:
         await engine.close()
