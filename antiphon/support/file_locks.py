@@ -56,15 +56,14 @@ def unlock(file: int) -> None:
 if sys.platform == "win32":
 
     def _lock_first_byte(file: int, *, waits: bool) -> None:
-        """Lock the first byte of a file. Windows gives up waiting after ten seconds."""
+        """Lock the first byte of a file. Windows gives up waiting after ten seconds, so the wait
+        is begun again."""
         import msvcrt
 
         os.lseek(file, 0, os.SEEK_SET)
-        while True:
-            try:
-                msvcrt.locking(file, msvcrt.LK_LOCK if waits else msvcrt.LK_NBLCK, 1)
-            except OSError as error:
-                if waits and error.errno == errno.EDEADLK:
-                    continue
+        try:
+            msvcrt.locking(file, msvcrt.LK_LOCK if waits else msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            if not waits or error.errno != errno.EDEADLK:
                 raise
-            return
+            _lock_first_byte(file, waits=True)

@@ -298,6 +298,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The `stream_id` of a WebSocket frame is malformed.",
         "Use up to 256 letters, digits, `_`, `.` and `-`.",
     ),
+    "invalid_token": ErrorCode(
+        401,
+        "The access token is not valid. The message says why.",
+        "Get a new token from the identity provider. Operator: see sign-in.md.",
+    ),
     "invalid_type": ErrorCode(
         400,
         "A field has the wrong JSON type.",
@@ -340,6 +345,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         400,
         "The request has fields that exclude each other.",
         "Send only one of these fields.",
+    ),
+    "no_grant": ErrorCode(
+        403,
+        "No grant of the issuer admits this user.",
+        "Operator: add a grant to the issuer in `oidc`.",
     ),
     "object_above_max_properties": ErrorCode(
         400,
@@ -387,6 +397,16 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "Try again after `retry-after` seconds.",
         fails_run=True,
     ),
+    "session_expired": ErrorCode(
+        401,
+        "The session of the web page has ended.",
+        "Sign in again.",
+    ),
+    "sign_in_expired": ErrorCode(
+        400,
+        "The sign-in took too long, or was begun in another browser.",
+        "Sign in again.",
+    ),
     "steering_not_supported": ErrorCode(
         400,
         "A WebSocket frame tries to change a response while it runs.",
@@ -401,6 +421,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         400,
         "A text is too long.",
         "Send a shorter text.",
+    ),
+    "token_expired": ErrorCode(
+        401,
+        "The access token has expired.",
+        "Get a new token from the identity provider.",
     ),
     "tool_not_allowed": ErrorCode(
         403,

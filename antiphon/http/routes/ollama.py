@@ -261,7 +261,7 @@ class OllamaRoutes:
         async with CancelOnDisconnect(request.scope, request.receive), aclosing(events) as pulling:
             async for event in pulling:
                 if isinstance(event, PullFailed):
-                    raise Overloaded(event.message, status=502, code="download_failed")
+                    raise Overloaded(event.message, status=502, code="server_error")
         return json_reply(_SUCCESS)
 
     async def _download(
