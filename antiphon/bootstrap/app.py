@@ -274,6 +274,7 @@ class _AppFactory(Struct, frozen=True):
             rates=self.access.rates,
             manager=self.models.manager,
             sign_in=self.access.sign_in,
+            stores_nothing=settings.store_nothing,
             api_keys=stored_api_keys(settings, self.dependencies),
             keys=self.dependencies.keys,
             processes=None if self.worker is None else self.worker.processes,

@@ -29,6 +29,7 @@ def run_policy(settings: Settings) -> Policy:
         reasoning_summaries=settings.reasoning_summaries,
         summary_model=settings.summary_model,
         share_prefix_cache=settings.shares_prefix_cache,
+        stores_nothing=settings.store_nothing,
         webhooks=settings.webhook.url is not None,
         quotas=tenant_quotas(settings),
         files_signed_url_s=settings.files_signed_urls_s,
@@ -75,7 +76,8 @@ def request_limits(settings: Settings) -> RequestLimits:
 def _tenant_limit(settings: Settings, total: int) -> int | None:
     """Return how many of ``total`` concurrent requests or runs one tenant may have. Returns None if
     all keys belong to one tenant, because this tenant may use the whole total."""
-    if len({key.tenant for key in settings.keys}) < 2 and not settings.stored_keys:
+    has_one = len({key.tenant for key in settings.keys}) < 2
+    if has_one and not settings.stored_keys and not settings.oidc:
         return None
     return tenant_share(total, settings.max_tenant_share)
 

@@ -43,9 +43,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     def shares_prefix_cache(self) -> bool:
         """Whether tenants share the prefix caches of engines. If the setting ``share_prefix_cache``
         is not set, the caches are shared only if the server can have no second tenant: there are no
-        keys in the store, and all keys in the settings belong to one tenant."""
+        keys in the store and no issuers, and all keys in the settings belong to one tenant."""
         if self.share_prefix_cache is None:
-            return not self.stored_keys and len({key.tenant for key in self.keys}) <= 1
+            tenants = {key.tenant for key in self.keys}
+            return not (self.stored_keys or self.oidc) and len(tenants) <= 1
         return self.share_prefix_cache
 
     host: Annotated[
@@ -376,6 +377,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             default="~/.local/share/antiphon/prompts",
         ),
     ] = field(default_factory=lambda: data_folder() / "prompts")
+    store_nothing: Annotated[
+        bool,
+        groups.storage(
+            "Store no content of any request: every response is created as with `store: false`, "
+            "and what must be stored is refused (background responses, conversations, files, "
+            "vector stores, skills). Counts of requests and tokens are still kept."
+        ),
+    ] = False
     retention: RetentionSettings = RetentionSettings()
     webhook: WebhookSettings = WebhookSettings()
     keys: Annotated[
@@ -439,7 +448,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             "Let tenants share the prefix caches of engines. This is faster if the prompts "
             "of several tenants have the same beginning. But `cached_tokens` and response "
             "times then reveal whether another tenant has sent this beginning. Unset: true "
-            "only if `stored_keys` is false and all keys belong to one tenant."
+            "only if `stored_keys` is false, there are no issuers, and all keys belong to one "
+            "tenant."
         ),
     ] = None
     encryption_keys: Annotated[

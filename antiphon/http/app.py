@@ -75,6 +75,7 @@ from antiphon.limits.requests import RequestLimits
 from antiphon.limits.token_budgets import TokenBudgets
 from antiphon.oidc import SignIn
 from antiphon.resources.admin.api_keys import ApiKeys
+from antiphon.runs.request.no_storage import storage_disabled
 from antiphon.stream.writer import Ids
 from antiphon.support.log import Log
 from antiphon.tracing.base import Tracer
@@ -106,6 +107,7 @@ def create_app(
     keys: KeyRing | None = None,
     sign_in: SignIn | None = None,
     processes: ReadProcesses | None = None,
+    stores_nothing: bool = False,
     clock: Callable[[], float] = time.monotonic,
     tracer: Tracer | None = None,
     reraise: bool = False,
@@ -124,6 +126,7 @@ def create_app(
     - ``sign_in``: identifies the users of issuers; None if there are no issuers.
     - ``processes``: a function that reads the state of all processes of the server; None if there
       is only one process.
+    - ``stores_nothing``: whether requests that store files, conversations … are refused.
     - ``clock`` returns monotonic seconds.
     - ``tracer``: None means that nothing is traced.
     - ``reraise``: whether unexpected exceptions are raised, and not converted to error responses.
@@ -156,7 +159,7 @@ def create_app(
         shown = SettingRoutes(settings, access)
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
     routes += _reference_routes(ReferenceRoutes(routes))
-    app: ASGIApp = _Router(routes)
+    app: ASGIApp = _Router(routes, refused=_STORING if stores_nothing else ())
     _serve_batches(deps, app, ids)
     charges = ClientCharges(deps.rates, _budgets(service, clock))
     keys = _configured(keys or KeyRing(), access, limits, api_keys)
@@ -203,16 +206,30 @@ def _configured(
     return keys
 
 
+#: Paths of objects that are stored. A server that stores nothing refuses to create them.
+_STORING = (
+    "/v1/batches",
+    "/v1/conversations",
+    "/v1/files",
+    "/v1/skills",
+    "/v1/uploads",
+    "/v1/vector_stores",
+)
+
+
 class _Router:
     """Starlette's router with a faster lookup: it finds routes without path parameters in a
     dictionary, and compares other paths only with the routes that have the same two first segments.
 
     Starlette's own router compares a path with the pattern of each route in turn. ``routes``: all
-    routes.
+    routes. ``refused``: paths of objects that must not be created, because they would be stored.
     """
 
-    def __init__(self, routes: Sequence[Route | WebSocketRoute]) -> None:
+    def __init__(
+        self, routes: Sequence[Route | WebSocketRoute], refused: tuple[str, ...] = ()
+    ) -> None:
         self.routes = routes
+        self._refused = refused
         self._unknown_urls = UnknownUrls(route.path for route in routes)
         self._fixed: dict[tuple[str, str], Route] = {}
         groups: dict[str, list[Route | WebSocketRoute]] = {}
@@ -239,6 +256,8 @@ class _Router:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
+        if self._refused and scope.get("method") == "POST" and path.startswith(self._refused):
+            raise storage_disabled()
         route = self._fixed.get((scope.get("method", ""), path))
         if route is None:
             router = self._groups.get(_first_segments(path), self._others)

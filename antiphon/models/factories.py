@@ -277,7 +277,11 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
 def disk_cache(settings: Settings) -> DiskCache | None:
     """Return where engines keep states on disk; None if the settings turn this off."""
     is_file = settings.store != "memory:" and "://" not in settings.store
-    if settings.keep_prefixes == "memory" or not (is_file or settings.keep_prefixes == "disk"):
+    if (
+        settings.store_nothing
+        or settings.keep_prefixes == "memory"
+        or not (is_file or settings.keep_prefixes == "disk")
+    ):
         return None
     store = Path(settings.store.removeprefix("sqlite:")).expanduser()
     return DiskCache(

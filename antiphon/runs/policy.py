@@ -44,6 +44,8 @@ class Policy(Struct, frozen=True, kw_only=True):
       None means that rank fusion alone orders the results.
     - ``mcp_labels``: MCP server label → type of the built-in tool that replaces it.
     - ``batch_lines``: how many requests of batches a process executes at a time.
+    - ``stores_nothing``: whether responses are never stored, as if each request had
+      ``store: false``.
     - ``save_retry_s``: if the store fails, how long saving a foreground response is retried.
     - ``reraise``: raise unexpected exceptions of a run (for tests).
     """
@@ -66,6 +68,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     file_search_reranker: str | None = None
     mcp_labels: Mapping[str, str] = {}
     batch_lines: int = 4
+    stores_nothing: bool = False
     save_retry_s: float = 5.0
     lease: LeaseConfig = LeaseConfig()
     tool_limits: ToolLimits = ToolLimits()

@@ -47,6 +47,7 @@ from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.replies.compaction import compacted_response
 from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
+from antiphon.runs.request.no_storage import storage_disabled, without_storage
 from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.runs.request.session_identity import (
     conversation_identity,
@@ -327,6 +328,8 @@ class Service:
         the same prompt. Raises ``RequestError`` if the request asks for something that is not
         possible.
         """
+        if self._dependencies.policy.stores_nothing:
+            request = without_storage(request)
         if request.only_prewarms:
             request, generate = replace(request, background=None), False
         if generate and request.store is not False:
@@ -395,6 +398,8 @@ class Service:
     ) -> EnqueuedRun:
         """Store a background run. If ``response_id`` is the id of an existing response, no second
         run is created. Raises ``RequestError``."""
+        if self._dependencies.policy.stores_nothing:
+            raise storage_disabled("background" if request.background else None)
         if (existing := await self._existing_run(tenant, response_id)) is not None:
             return existing
         async with self._run_limits.check(tenant, client) as limits:

@@ -412,6 +412,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "A WebSocket frame tries to change a response while it runs.",
         "Wait for the end of the response.",
     ),
+    "storage_disabled": ErrorCode(
+        403,
+        "The server stores nothing, and the request asks it to store something.",
+        "Send `store: false`, and the whole history in `input`. Operator: see `store_nothing`.",
+    ),
     "storage_limit_exceeded": ErrorCode(
         413,
         "The file alone is larger than all files of the tenant together may be.",

@@ -1,0 +1,53 @@
+"""A server with ``store_nothing`` answers, and stores no content."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.http.app import create_app
+from antiphon.support.logs import open_log
+from tests.conformance.conftest import Serve
+from tests.conformance.server import engine
+from tests.harness import asgi_client
+
+BODY = {"model": "tiny", "input": "hi"}
+
+
+@pytest.fixture
+async def client(serve: Serve) -> Any:
+    server = serve(engine(lambda prompt: "Hello there!"), stores_nothing=True)
+    app = create_app(
+        server.service,
+        ids=lambda prefix: prefix,
+        log=open_log(server.log),
+        stores_nothing=True,
+    )
+    async with asgi_client(app) as opened:
+        yield opened
+
+
+async def test_responses_are_given_out_and_not_stored(client: Any) -> None:
+    answer = (await client.post("/v1/responses", json=BODY)).json()
+    assert (answer["status"], answer["store"]) == ("completed", False)
+    assert (await client.get(f"/v1/responses/{answer['id']}")).status_code == 404
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+    assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("store", True), ("background", True), ("conversation", "conv_1")]
+)
+async def test_fields_that_need_storage_are_refused(client: Any, field: str, value: Any) -> None:
+    refused = await client.post("/v1/responses", json={**BODY, field: value})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (403, "storage_disabled")
+    assert error["param"] == field
+
+
+@pytest.mark.parametrize("path", ["/v1/conversations", "/v1/vector_stores", "/v1/uploads"])
+async def test_objects_that_are_stored_are_refused(client: Any, path: str) -> None:
+    refused = await client.post(path, json={})
+    assert refused.json()["error"]["code"] == "storage_disabled"
+    assert (await client.get("/v1/vector_stores")).status_code == 200
