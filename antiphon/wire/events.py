@@ -489,17 +489,36 @@ class AudioTranscriptDone(Event, frozen=True, kw_only=True, tag="response.audio.
 # --- WebSocket only ------------------------------------------------------------------------------
 
 
+class SteerError(Struct, frozen=True, kw_only=True):
+    """Why the input of a steering submission was not used."""
+
+    code: str
+    message: str
+    type: Literal["invalid_request_error"] = "invalid_request_error"
+
+
+class Steer(Struct, frozen=True, kw_only=True):
+    """A steering submission: an attempt to change a response that is in progress. ``input``: the
+    input as the client sent it, if it was not used. ``id``: only if the submission was accepted."""
+
+    previous_response_id: str
+    input: Any = UNSET
+    id: str | UnsetType = UNSET
+
+
 class SteerAccepted(Event, frozen=True, kw_only=True, tag="response.steer.accepted"):
-    steer: JsonObject
+    steer: Steer
 
 
 class SteerPending(Event, frozen=True, kw_only=True, tag="response.steer.pending"):
+    steer: Steer
     reason: str
     required_input: tuple[JsonObject, ...] = ()
 
 
 class SteerFailed(Event, frozen=True, kw_only=True, tag="response.steer.failed"):
-    error: JsonObject
+    error: SteerError
+    steer: Steer
 
 
 def _concrete_events(base: type[Event]) -> list[type[Event]]:

@@ -9,8 +9,9 @@ import msgspec
 import openresponses_types
 import pytest
 from msgspec import UNSET, UnsetType
+from openai.types import responses as sdk
 from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
@@ -38,7 +39,7 @@ _VALUES: dict[str, Any] = {
     "annotation": it.FilePath(file_id="file_1", index=0),
     "error": _ERROR,
     "logprobs": (),
-    "steer": {},
+    "steer": ev.Steer(id="steer_1", previous_response_id="resp_1", input="x"),
 }
 _BY_TYPE: dict[Any, Any] = {str: "x", int: 0}
 _BY_EVENT: dict[str, dict[str, Any]] = {
@@ -48,7 +49,7 @@ _BY_EVENT: dict[str, dict[str, Any]] = {
     "response.shell_call_output_content.done": {
         "output": ({"stdout": "", "stderr": "", "outcome": {"type": "timeout"}},)
     },
-    "response.steer.failed": {"error": {}},
+    "response.steer.failed": {"error": ev.SteerError(code="invalid_input", message="m")},
 }
 
 
@@ -71,6 +72,18 @@ def test_event_is_parsed_by_the_sdk(name: str) -> None:
     assert json.loads(encoded)["type"] == name
     if name not in FOREIGN:
         assert SDK.validate_json(encoded, strict=True).type == name
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("response.steer.accepted", sdk.ResponseSteerAcceptedEvent),
+        ("response.steer.pending", sdk.ResponseSteerPendingEvent),
+        ("response.steer.failed", sdk.ResponseSteerFailedEvent),
+    ],
+)
+def test_events_of_sockets_are_parsed_by_the_sdk(name: str, theirs: type[BaseModel]) -> None:
+    theirs.model_validate_json(msgspec.json.encode(_event(name)), strict=True)
 
 
 def test_every_event_of_the_sdk_has_a_class() -> None:

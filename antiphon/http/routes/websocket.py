@@ -39,7 +39,7 @@ from antiphon.runs.history.session_chains import SessionChains
 from antiphon.support.tasks import BackgroundTasks, running
 from antiphon.tracing.base import Span
 from antiphon.tracing.responses import record_content, record_response
-from antiphon.wire.events import Error, Event, SteerFailed, encodable_event
+from antiphon.wire.events import Error, Event, Steer, SteerError, SteerFailed, encodable_event
 from antiphon.wire.parsing.websocket import (
     CreateFrame,
     FrameEnvelope,
@@ -85,12 +85,14 @@ class WebSocketEndpoint:
 
 class _Lane:
     """A lane: the WebSocket frames with one ``stream_id``, which are processed in order. ``queue``:
-    the frames that wait. ``latest``: the id of the lane's latest response."""
+    the frames that wait. ``latest``: the id of the lane's latest response. ``running``: the id of
+    the lane's response that is in progress."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
         self.queue: deque[FrameEnvelope] = deque()
         self.latest: str | None = None
+        self.running: str | None = None
 
 
 class _Connection:
@@ -169,7 +171,7 @@ class _Connection:
         try:
             frame = read_frame(envelope, self._endpoint.deps.limits.body)
             if isinstance(frame, SteerFrame):
-                return await self._refuse_steering(lane, frame)
+                return await self._refuse_steering(frame)
             previous = frame.request.previous_response_id
             await self._context.check_access()
             await self._context.charge()
@@ -209,9 +211,11 @@ class _Connection:
                 generate=frame.generate,
             )
             self._context.model, self._context.response_id = run.response.model, run.id
+            lane.running = run.id
             try:
                 await run.drive(_FrameSink(self, lane, run, timing, pads=request.pads_deltas))
             finally:
+                lane.running = None
                 record_response(span, run.response)
                 record_content(deps.tracer, span, request, run.response)
                 deps.metrics.record_outcome(timing, run.response, run.event_count, deps.clock())
@@ -268,15 +272,22 @@ class _Connection:
         error = {"type": kind, "code": code, "message": message, "param": param}
         await self._send_line(_encode({"type": "error", "status": status, "error": error}), lane)
 
-    async def _refuse_steering(self, lane: _Lane, frame: SteerFrame) -> None:
-        error = {
-            "type": "invalid_request_error",
-            "code": "steering_not_supported",
-            "message": "This server cannot steer a response in progress.",
-            "param": None,
-        }
-        failed = SteerFailed(sequence_number=0, error=error)
-        await self.send_event(failed, lane.name)
+    async def _refuse_steering(self, frame: SteerFrame) -> None:
+        """Answer a frame that steers a response. The answer belongs to the lane of this response,
+        because a client routes it there."""
+        target = frame.previous_response_id
+        failed = SteerFailed(
+            sequence_number=0,
+            error=SteerError(
+                code="steering_not_supported",
+                message="This server cannot steer a response in progress.",
+            ),
+            steer=Steer(previous_response_id=target, input=frame.input),
+        )
+        lanes = (
+            each.name for each in self._lanes.values() if target in (each.running, each.latest)
+        )
+        await self.send_event(failed, next(lanes, None))
 
     async def _send_line(self, line: bytes, lane: str | None) -> None:
         if lane is not None:

@@ -6,6 +6,7 @@ A frame is a JSON object. Its ``type`` is ``response.create`` or ``response.stee
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from msgspec import Struct
 
@@ -46,9 +47,10 @@ class CreateFrame(Struct, frozen=True):
 
 class SteerFrame(Struct, frozen=True):
     """A request to steer a response, that is, to change it while it is in progress. The server
-    refuses such requests."""
+    refuses such requests. ``input``: as the client sent it, because the refusal returns it."""
 
-    previous_response_id: str | None
+    previous_response_id: str
+    input: Any
 
 
 def read_envelope(text: str, limits: BodyLimits = DEFAULT_LIMITS) -> FrameEnvelope:
@@ -78,7 +80,7 @@ def read_frame(
     fields = dict(envelope.fields)
     if envelope.type == "response.steer":
         previous = fields.get("previous_response_id")
-        return SteerFrame(previous if isinstance(previous, str) else None)
+        return SteerFrame(previous if isinstance(previous, str) else "", fields.get("input", ""))
     generate = fields.pop("generate", True)
     if not isinstance(generate, bool):
         raise invalid_type("generate", "a boolean", json_type_name(generate))
