@@ -410,6 +410,7 @@ def _manager_routes(
         _ActionRoute(model + "/unload", models.unload, methods=["POST"]),
         _ActionRoute(model + "/pull", models.pull, methods=["POST"]),
         Route(model, models.retrieve, methods=["GET"]),
+        Route("/v1/models/{model:path}", models.delete, methods=["DELETE"]),
     ]
 
 
@@ -533,6 +534,7 @@ def _ollama_routes(ollama: OllamaRoutes) -> list[Route]:
         Route("/api/embed", ollama.embed, methods=["POST"]),
         Route("/api/embeddings", ollama.embeddings, methods=["POST"]),
         Route("/api/pull", ollama.pull, methods=["POST"]),
+        Route("/api/delete", ollama.delete, methods=["DELETE"]),
     ]
 
 

@@ -120,7 +120,6 @@ NOT_OFFERED: Sequence[NotOffered] = (
     NotOffered(
         _OLLAMA, ("/api/copy",), "copies of models", "Set 'aliases' in the settings of the model."
     ),
-    NotOffered(_OLLAMA, ("/api/delete",), "the deletion of models", "Delete the files."),
     NotOffered(
         _OLLAMA,
         ("/api/web_fetch", "/api/web_search"),

@@ -15,10 +15,10 @@ from antiphon.config.settings import Settings
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import SetupError
 
-from .download import fetch_gguf, model_files, pull_folder, resolve
+from .download import COMPLETE_MARK, fetch_gguf, model_files, pull_folder, resolve
 from .engine_choice import is_openvino_folder
 
-__all__ = ["estimate_memory", "fetch_files", "has_files", "local_files"]
+__all__ = ["delete_files", "estimate_memory", "fetch_files", "has_files", "local_files"]
 
 _MIB = 2**20
 #: Bytes per number in the key-value cache. By default, engines store 16-bit floats.
@@ -77,6 +77,20 @@ def local_files(model: Model, settings: Settings) -> tuple[Path, ...]:
         return _weights(folder) if folder.is_dir() else ()
     found = resolve(model.source, settings.cache_dir)
     return () if found is None else model_files(found)
+
+
+def delete_files(model: Model, settings: Settings) -> bool:
+    """Delete the downloaded files of a model. Returns False and deletes nothing if the model has no
+    files in the setting ``cache_dir``: other files belong to the operator."""
+    files = local_files(model, settings)
+    cache = settings.cache_dir.resolve()
+    if not files or not all(file.resolve().is_relative_to(cache) for file in files):
+        return False
+    for file in files:
+        file.unlink(missing_ok=True)
+    # Without its mark, a folder counts as not completely downloaded.
+    (files[0].parent / COMPLETE_MARK).unlink(missing_ok=True)
+    return True
 
 
 async def estimate_memory(model: Model, settings: Settings) -> int:

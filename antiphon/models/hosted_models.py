@@ -160,6 +160,9 @@ class HostedModelManager:
     async def unload(self, name: str) -> ManagedModel:
         return await self._call("unload_model", name)
 
+    async def delete(self, name: str) -> ManagedModel:
+        return await self._call("delete_model", name)
+
     def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
         return self._calls.stream("pull_model", name, returns=PullEvent)
 

@@ -12,7 +12,14 @@ from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.errors import BackendError, InvalidRequest, NotFound, Overloaded, SetupError
+from antiphon.errors import (
+    BackendError,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    SetupError,
+)
 from antiphon.support.tasks import running
 from antiphon.wire.admin.managed_models import (
     ManagedModel,
@@ -26,7 +33,7 @@ from antiphon.wire.admin.managed_models import (
 )
 from antiphon.wire.models import ModelStatus
 
-from .files import estimate_memory, fetch_files, has_files, local_files
+from .files import delete_files, estimate_memory, fetch_files, has_files, local_files
 
 __all__ = ["ConfiguredModel", "ModelManager"]
 
@@ -117,6 +124,20 @@ class ModelManager:
                 code="unsupported_model",
             )
         return self._pull(configured)
+
+    async def delete(self, name: str) -> ManagedModel:
+        """Unload a model, and delete its downloaded files. The model stays in the settings, so a
+        later request downloads it again. Raises ``Forbidden`` if it has no downloaded files."""
+        configured = self._find(name)
+        if configured.on_demand is not None and has_files(configured.model):
+            await configured.on_demand.unload()
+            if await asyncio.to_thread(delete_files, configured.model, self._settings):
+                return await self._describe(configured)
+        raise Forbidden(
+            f"The model '{configured.name}' has no files that this server has downloaded. Only such"
+            " files can be deleted.",
+            param="model",
+        )
 
     async def _pull(self, configured: ConfiguredModel) -> AsyncGenerator[PullEvent, None]:
         steps = _Steps(asyncio.get_running_loop())

@@ -169,6 +169,10 @@ class ModelHostSession:
         """Unload a model. See ``ModelManager.unload``."""
         return await (await self._manager()).unload(name)
 
+    async def delete_model(self, name: str) -> ManagedModel:
+        """Delete the downloaded files of a model. See ``ModelManager.delete``."""
+        return await (await self._manager()).delete(name)
+
     async def pull_model(self, name: str) -> AsyncGenerator[PullEvent, None]:
         """Download the files of a model, and yield the progress. See ``ModelManager.pull``."""
         async with aclosing((await self._manager()).pull(name)) as steps:

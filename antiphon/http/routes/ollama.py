@@ -276,6 +276,21 @@ class OllamaRoutes:
         await self._auditor.record(request.scope, "model.pulled", model.name)
         return manager.pull(model.name)
 
+    @operation(
+        "ollamaDelete",
+        body=OllamaModelName,
+        media_type="",
+        errors=(403, 404),
+        error_body=OllamaError,
+    )
+    async def delete(self, request: Request) -> Reply:
+        """Delete the downloaded files of a model, which stays in the settings."""
+        body = await self._body(request, OllamaModelName)
+        _, model = self._find(request_context(request.scope), body.wanted)
+        await self._managing(request.scope).delete(model.name)
+        await self._auditor.record(request.scope, "model.deleted", model.name)
+        return Reply(status_code=200)
+
     async def _managed(self) -> Mapping[str, ManagedModel]:
         if self._manager is None:
             return {}

@@ -24,6 +24,7 @@ from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.keepalive import KeepaliveTimer
 from antiphon.http.streaming.response import EventStream, StreamFormat
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
+from antiphon.wire.pagination import DeletedObject
 
 __all__ = ["ManagedModelRoutes", "ModelAdministration", "PullStream"]
 
@@ -41,6 +42,9 @@ class ModelAdministration(Protocol):
     async def unload(self, name: str) -> ManagedModel:
         """Unload a model. Returns when its running requests have finished. Raises
         ``RequestError``."""
+
+    async def delete(self, name: str) -> ManagedModel:
+        """Unload a model and delete its downloaded files. Raises ``RequestError``."""
 
     def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
         """Download the files of a model, and yield the events of the download. Raises
@@ -98,6 +102,15 @@ class ManagedModelRoutes:
         events = self._manager.pull(name)
         await self._auditor.record(request.scope, "model.pulled", name)
         return PullStream(events, self._keepalive_s, _frame, StreamFormat())
+
+    @operation("deleteModel", answer=DeletedObject, errors=(403, 404))
+    async def delete(self, request: Request) -> Reply:
+        """Delete the downloaded files of a model, which stays in the settings."""
+        self._check(request)
+        name = request.path_params["model"]
+        model = await self._manager.delete(name)
+        await self._auditor.record(request.scope, "model.deleted", model.id)
+        return json_reply(DeletedObject(id=name, object="model"))
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not manage the models."""

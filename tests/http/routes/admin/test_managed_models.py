@@ -99,6 +99,36 @@ async def test_operations_answer_as_documented(
     await call("loadModel", "file", status=503)
 
 
+@pytest.fixture
+def downloaded(tmp_path: Path) -> Path:
+    """A file of the model ``absent``, as if it had been downloaded."""
+    folder = tmp_path / "cache" / "hf" / "owner" / "repo"
+    folder.mkdir(parents=True)
+    tiny_gguf(folder / "m-Q4_0.gguf")
+    return folder / "m-Q4_0.gguf"
+
+
+async def test_downloaded_files_are_deleted(
+    client: Any, downloaded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await client.get("/antiphon/models/absent")).json()["size_bytes"]
+    document = (await client.get("/openapi.json")).json()
+    call = DocumentedClient(client, document, record_query(monkeypatch))
+    answer = await call("deleteModel", "absent")
+    assert answer == {"id": "absent", "object": "model", "deleted": True}
+    assert not downloaded.exists()
+    assert (await client.get("/antiphon/models/absent")).json()["size_bytes"] is None
+    await call("deleteModel", "none", status=404)
+
+
+@pytest.mark.parametrize("name", ["absent", "file", "far", "later"])
+async def test_other_files_are_not_deleted(client: Any, tmp_path: Path, name: str) -> None:
+    answer = await client.delete(f"/v1/models/{name}")
+    assert answer.status_code == 403
+    assert "Only such files can be deleted" in answer.json()["error"]["message"]
+    assert (tmp_path / "m.gguf").exists()
+
+
 async def test_errors_name_the_reason(client: Any, error_of: Callable[..., Any]) -> None:
     for path, status, code, words in (
         ("nothing/load", 404, "model_not_found", "'nothing' does not exist"),
