@@ -10,6 +10,7 @@ from antiphon.models.packaged_embedder import NO_EMBEDDINGS
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Policy
 from antiphon.runs.tool_loop.executor import ToolLimits
+from antiphon.runs.usage_counter import TokenPrices
 from antiphon.store.base import Retention
 from antiphon.support.fair_limiter import tenant_share
 from antiphon.wire.parsing.json_body import BodyLimits
@@ -40,6 +41,14 @@ def run_policy(settings: Settings) -> Policy:
             name: each.tool for name, each in settings.mcp.servers.items() if each.tool is not None
         },
         batch_lines=settings.batch_lines,
+        prices={
+            name: TokenPrices(
+                model.price_input,
+                model.price_input if model.price_cached is None else model.price_cached,
+                model.price_output,
+            )
+            for name, model in settings.models.items()
+        },
         tool_limits=ToolLimits(
             max_turns=settings.max_turns,
             max_seconds=settings.max_tool_time_s or None,

@@ -264,3 +264,16 @@ class Model(Struct, frozen=True, kw_only=True):
             "penalty."
         ),
     ] = None
+    price_input: Annotated[
+        float,
+        declare("Price of a million input tokens in US dollars, for the costs of the usage.", ge=0),
+    ] = 0
+    price_cached: Annotated[
+        float | None,
+        declare(
+            "Price of a million input tokens that were found in a cache. Unset: `price_input`."
+        ),
+    ] = None
+    price_output: Annotated[
+        float, declare("Price of a million output tokens in US dollars.", ge=0)
+    ] = 0

@@ -356,6 +356,7 @@ def _organization_routes(usage: OrganizationUsageRoutes) -> list[Route]:
     return [
         Route(path + "/completions", usage.completions, methods=["GET"]),
         Route(path + "/embeddings", usage.embeddings, methods=["GET"]),
+        Route("/v1/organization/costs", usage.costs, methods=["GET"]),
     ]
 
 

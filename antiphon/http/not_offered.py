@@ -72,7 +72,7 @@ NOT_OFFERED: Sequence[NotOffered] = (
         _OPENAI,
         ("/v1/organization", "/v1/projects"),
         "this part of the administration API",
-        "It has usage only. Tenants and keys are set in the settings.",
+        "It has usage and costs only. Tenants and keys are set in the settings.",
     ),
     NotOffered(
         _OPENAI, ("/v1/realtime",), "the Realtime API", "Use the WebSocket of /v1/responses."

@@ -9,6 +9,7 @@ from msgspec import Struct
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.tool_loop.executor import ToolLimits
+from antiphon.runs.usage_counter import TokenPrices
 
 __all__ = ["Policy"]
 
@@ -43,6 +44,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     - ``file_search_reranker``: the model that reranks results, if the request names no other model.
       None means that rank fusion alone orders the results.
     - ``mcp_labels``: MCP server label → type of the built-in tool that replaces it.
+    - ``prices``: name of a model → prices of its tokens. Other models cost nothing.
     - ``batch_lines``: how many requests of batches a process executes at a time.
     - ``stores_nothing``: whether responses are never stored, as if each request had
       ``store: false``.
@@ -67,6 +69,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     file_search_embeddings: str | None = None
     file_search_reranker: str | None = None
     mcp_labels: Mapping[str, str] = {}
+    prices: Mapping[str, TokenPrices] = {}
     batch_lines: int = 4
     stores_nothing: bool = False
     save_retry_s: float = 5.0

@@ -180,6 +180,8 @@ class Service:
         )
         #: Counts the usage of requests.
         self.usage_counter = UsageCounter(store.usage_log, clock)
+        #: Name of a model → prices of its tokens.
+        self.prices = policy.prices
         self._runs = RunFactory(dependencies, self._supervisor, self.usage_counter)
         self._jobs = BackgroundJobs(
             dependencies, self._preparer, self._runs, self.conversations, self.prompts

@@ -17,6 +17,7 @@ from antiphon.support.tasks import BackgroundTasks
 from antiphon.wire.response import InputTokensDetails, Response, Usage
 
 __all__ = [
+    "TokenPrices",
     "UsageCounter",
     "UsageKind",
     "UsageMeter",
@@ -34,6 +35,23 @@ _FLUSH_S = 1.0
 _MAX_RECORDS = 100_000
 #: Maximum number of characters of a name. Databases cannot index much longer names.
 _MAX_NAME = 256
+
+
+class TokenPrices(Struct, frozen=True):
+    """Prices of a model in US dollars for a million tokens."""
+
+    input: float = 0
+    cached: float = 0
+    output: float = 0
+
+    def cost(self, totals: UsageTotals) -> float:
+        """Return the costs of these tokens in US dollars."""
+        cached = min(totals.cached_tokens, totals.input_tokens)
+        return (
+            (totals.input_tokens - cached) * self.input
+            + cached * self.cached
+            + totals.output_tokens * self.output
+        ) / 1_000_000
 
 
 class UsageMeter(Struct, frozen=True, kw_only=True):

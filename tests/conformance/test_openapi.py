@@ -297,7 +297,7 @@ async def call_sign_in(call: DocumentedClient, server: Server) -> None:
 
 async def call_organization(call: DocumentedClient) -> None:
     """Call what only operators may use."""
-    for id in ("usage-completions", "usage-embeddings"):
+    for id in ("usage-completions", "usage-embeddings", "usage-costs"):
         await call(id, params={"start_time": NOW, "bucket_width": "1d"})
     created = await call("createApiKey", json={"name": "k", "tenant": "t"})
     assert created["value"]

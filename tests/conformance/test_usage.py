@@ -16,6 +16,7 @@ from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.limits.clients import Client
 from antiphon.runs.execution.run import EventSink, ReaderGone
+from antiphon.runs.usage_counter import TokenPrices
 from antiphon.store.base import Store
 from antiphon.store.usage import UsageQuery, UsageTotals
 from antiphon.stream.deltas import Open
@@ -252,3 +253,32 @@ async def test_usage_waits_for_a_store_that_does_not_answer(serve: Serve) -> Non
 
 async def _fail(records: Any) -> None:
     raise StoreError("The store does not answer.")
+
+
+@pytest.mark.requirement("API-USAGE-COSTS")
+async def test_costs_follow_the_prices_of_the_settings(serve: Serve) -> None:
+    server = serve(prices={"tiny": TokenPrices(1_000_000, 500_000, 2_000_000)})
+    await server.post()
+    await server.post(store=False)
+    await server.service.usage_counter.flush()
+    (sums,) = await totals(server)
+    query = {"start_time": MIDNIGHT, "group_by[]": ["line_item", "project_id"]}
+    page = (await server.get("organization/costs", **query)).json()
+    assert [bucket["start_time"] for bucket in page["data"]] == [MIDNIGHT]
+    (cost,) = page["data"][0]["results"]
+    assert cost["amount"] == {
+        "value": sums.input_tokens + 2 * sums.output_tokens,
+        "currency": "usd",
+    }
+    assert (cost["line_item"], cost["project_id"], cost["api_key_id"]) == ("tiny", "default", None)
+    plain = (await server.get("organization/costs", start_time=MIDNIGHT)).json()
+    assert plain["data"][0]["results"][0]["amount"] == cost["amount"]
+    hourly = await server.get("organization/costs", start_time=MIDNIGHT, bucket_width="1h")
+    assert hourly.status_code == 400
+
+
+async def test_models_without_a_price_cost_nothing(serve: Serve) -> None:
+    server = serve()
+    await server.post()
+    page = (await server.get("organization/costs", start_time=MIDNIGHT)).json()
+    assert page["data"][0]["results"][0]["amount"]["value"] == 0

@@ -15,6 +15,10 @@ __all__ = [
     "CompletionsUsage",
     "CompletionsUsageBucket",
     "CompletionsUsagePage",
+    "CostAmount",
+    "Costs",
+    "CostsBucket",
+    "CostsPage",
     "EmbeddingsUsage",
     "EmbeddingsUsageBucket",
     "EmbeddingsUsagePage",
@@ -94,6 +98,42 @@ class CompletionsUsagePage(Struct, frozen=True, kw_only=True):
 
     object: Literal["page"] = "page"
     data: tuple[CompletionsUsageBucket, ...]
+    has_more: bool
+    next_page: str | None = None
+
+
+class CostAmount(Struct, frozen=True, kw_only=True):
+    value: float
+    currency: Literal["usd"] = "usd"
+
+
+class Costs(Struct, frozen=True, kw_only=True):
+    """The costs of the tokens of all requests, by the prices in the settings. ``project_id``,
+    ``api_key_id`` and ``line_item`` are set only if the costs are grouped by that field. A line
+    item is a model; ``quantity`` is the number of its tokens in millions."""
+
+    object: Literal["organization.costs.result"] = "organization.costs.result"
+    amount: CostAmount
+    project_id: str | None = None
+    api_key_id: str | None = None
+    line_item: str | None = None
+    quantity: float | None = None
+
+
+class CostsBucket(Struct, frozen=True, kw_only=True):
+    """The costs of one day. ``results`` is empty if there were no requests."""
+
+    object: Literal["bucket"] = "bucket"
+    start_time: int
+    end_time: int
+    results: tuple[Costs, ...]
+
+
+class CostsPage(Struct, frozen=True, kw_only=True):
+    """One page of costs, by days."""
+
+    object: Literal["page"] = "page"
+    data: tuple[CostsBucket, ...]
     has_more: bool
     next_page: str | None = None
 

@@ -1,4 +1,5 @@
-"""Endpoints of ``/v1/organization/usage``: operators read the usage of all tenants.
+"""Endpoints of ``/v1/organization/usage`` and ``/v1/organization/costs``: operators read the usage
+of all tenants and what it costs.
 
 Clients need an API key that is listed in the setting ``operators``. On a server without keys, only
 clients on this machine may use these endpoints.
@@ -6,11 +7,12 @@ clients on this machine may use these endpoints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 
 from antiphon.errors import Forbidden, InvalidRequest
@@ -18,11 +20,15 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests.query import Query, QueryParam
-from antiphon.runs.usage_counter import UsageKind, UsageQuery, UsageTotals
+from antiphon.runs.usage_counter import TokenPrices, UsageKind, UsageQuery, UsageTotals
 from antiphon.wire.admin.organization_usage import (
     CompletionsUsage,
     CompletionsUsageBucket,
     CompletionsUsagePage,
+    CostAmount,
+    Costs,
+    CostsBucket,
+    CostsPage,
     EmbeddingsUsage,
     EmbeddingsUsageBucket,
     EmbeddingsUsagePage,
@@ -34,6 +40,9 @@ if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
 __all__ = ["OrganizationUsageRoutes"]
+
+
+_Group: TypeAlias = Literal["tenant", "api_key", "model"]
 
 
 class _Width(Struct, frozen=True):
@@ -52,11 +61,19 @@ _WIDTHS: Mapping[str, _Width] = {
     "1d": _Width(86_400, 7, 31),
 }
 #: Name in the API → name in the store.
-_GROUPS: Mapping[str, Literal["tenant", "api_key", "model"]] = {
+_GROUPS: Mapping[str, _Group] = {
     "project_id": "tenant",
     "api_key_id": "api_key",
     "model": "model",
 }
+#: The same for costs, whose line items are models.
+_COST_GROUPS: Mapping[str, _Group] = {
+    "project_id": "tenant",
+    "api_key_id": "api_key",
+    "line_item": "model",
+}
+_KINDS: tuple[UsageKind, ...] = get_args(UsageKind)
+_FREE = TokenPrices()
 _MAX_TIME = 2**40
 _PAGE = "page_"
 
@@ -87,6 +104,25 @@ _PARAMS = (
         " (default 24) or 31 days (default 7).",
     ),
     QueryParam(name="page", type=str, description="`next_page` of the previous page."),
+)
+
+
+_COST_PARAMS = (
+    *(param for param in _PARAMS if param.name not in ("bucket_width", "group_by", "limit")),
+    QueryParam(
+        name="bucket_width", type=Literal["1d"], description="Always a day in UTC.", default="1d"
+    ),
+    QueryParam(
+        name="group_by",
+        type=tuple[Literal["project_id", "api_key_id", "line_item"], ...],
+        description="Fields that group the costs. Projects are tenants, line items are models.",
+    ),
+    QueryParam(
+        name="limit",
+        type=Annotated[int, Meta(ge=1, le=31)],
+        description="The maximum number of days.",
+        default=7,
+    ),
 )
 
 
@@ -133,9 +169,46 @@ class OrganizationUsageRoutes:
         )
         return json_reply(EmbeddingsUsagePage(data=tuple(buckets), **_more(listing)))
 
-    def _listing(self, request: Request, kind: UsageKind) -> _Listing:
-        """Check the client's role and parse the query string. Raises ``Forbidden`` and
-        ``InvalidRequest``."""
+    @operation("usage-costs", query=_COST_PARAMS, answer=CostsPage, errors=(403,))
+    async def costs(self, request: Request) -> Reply:
+        """Return the costs of all requests by day, by the prices in the settings."""
+        listing = self._listing(request, "completion", _COST_GROUPS)
+        groups = listing.query.group_by
+        query = replace(listing.query, group_by=groups | {"model"})
+        totals: list[UsageTotals] = []
+        for kind in _KINDS:
+            totals += await self._service.usage_counter.totals(replace(query, kind=kind))
+        totals.sort(key=lambda each: each.start)
+        buckets = (
+            CostsBucket(start_time=start, end_time=end, results=tuple(self._costs(found, groups)))
+            for start, end, found in _buckets(query, totals)
+        )
+        return json_reply(CostsPage(data=tuple(buckets), **_more(listing)))
+
+    def _costs(self, totals: Iterable[UsageTotals], groups: Collection[str]) -> Iterator[Costs]:
+        """Yield the costs of one bucket: one sum for each combination of the groups."""
+        prices = self._service.prices
+        sums: dict[tuple[str | None, ...], list[float]] = {}
+        for each in totals:
+            price = prices.get(each.model or "", _FREE)
+            item = each.model if "model" in groups else None
+            values = sums.setdefault((each.tenant, each.api_key, item), [0, 0])
+            values[0] += price.cost(each)
+            values[1] += (each.input_tokens + each.output_tokens) / 1_000_000
+        for (tenant, api_key, item), (cost, quantity) in sums.items():
+            yield Costs(
+                amount=CostAmount(value=cost),
+                project_id=tenant,
+                api_key_id=api_key,
+                line_item=item,
+                quantity=None if item is None else quantity,
+            )
+
+    def _listing(
+        self, request: Request, kind: UsageKind, names: Mapping[str, _Group] = _GROUPS
+    ) -> _Listing:
+        """Check the client's role and parse the query string. ``names``: the values of
+        ``group_by``. Raises ``Forbidden`` and ``InvalidRequest``."""
         if not holds_role(request.scope, self._access, "operator", "auditor"):
             raise Forbidden("You may not read the usage of this server.")
         query = Query(request.scope)
@@ -148,16 +221,17 @@ class OrganizationUsageRoutes:
             end = max(start, int(self._service.usage_counter.clock())) + 1
         if end <= start:
             raise InvalidRequest("end_time must be after start_time.", param="end_time")
-        width = _WIDTHS[query.choice("bucket_width", _WIDTHS, "1d")]
+        widths = ("1d",) if names is _COST_GROUPS else tuple(_WIDTHS)
+        width = _WIDTHS[query.choice("bucket_width", widths, "1d")]
         limit = query.number("limit", low=1, high=width.max_limit) or width.default_limit
         first = _page_start(query.value("page"), start - start % width.seconds, end, width)
-        groups = query.choices("group_by", tuple(_GROUPS))
+        groups = query.choices("group_by", tuple(names))
         usage_query = UsageQuery(
             start=first,
             end=min(end, first + limit * width.seconds),
             width=width.seconds,
             kind=kind,
-            group_by=frozenset(_GROUPS[name] for name in groups),
+            group_by=frozenset(names[name] for name in groups),
             tenants=query.values("project_ids"),
             api_keys=query.values("api_key_ids"),
             models=query.values("models"),
