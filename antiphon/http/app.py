@@ -150,7 +150,7 @@ def create_app(
     )
     auditor = Auditor(service.audit)
     routes = [*_routes(deps, access, auditor), *_manager_routes(service, access, manager, auditor)]
-    routes += _ollama_routes(OllamaRoutes(deps, access, manager, auditor))
+    routes += _ollama_routes(OllamaRoutes(deps, access, manager, auditor), manager is not None)
     routes += _key_routes(ApiKeyRoutes(api_keys, access, limits, auditor))
     routes += _tenant_routes(service, access, auditor)
     routes += _sign_in_routes(SignInRoutes(sign_in.logins if sign_in is not None else None))
@@ -523,9 +523,11 @@ def _messages_routes(deps: EndpointDependencies) -> list[Route]:
     ]
 
 
-def _ollama_routes(ollama: OllamaRoutes) -> list[Route]:
-    """The routes of Ollama's API."""
+def _ollama_routes(ollama: OllamaRoutes, manages_models: bool) -> list[Route]:
+    """Return the routes of Ollama's API. ``manages_models``: whether models can be deleted."""
+    deletion = Route("/api/delete", ollama.delete, methods=["DELETE"])
     return [
+        *([deletion] if manages_models else []),
         Route("/api/version", ollama.version, methods=["GET"]),
         Route("/api/tags", ollama.tags, methods=["GET"]),
         Route("/api/ps", ollama.ps, methods=["GET"]),
@@ -535,7 +537,6 @@ def _ollama_routes(ollama: OllamaRoutes) -> list[Route]:
         Route("/api/embed", ollama.embed, methods=["POST"]),
         Route("/api/embeddings", ollama.embeddings, methods=["POST"]),
         Route("/api/pull", ollama.pull, methods=["POST"]),
-        Route("/api/delete", ollama.delete, methods=["DELETE"]),
     ]
 
 

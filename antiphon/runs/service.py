@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -78,7 +78,7 @@ from .preparer import PreparedRequest, Preparer
 from .response_quota import ResponseQuota
 from .run_factory import RunFactory
 from .tenants import Tenants
-from .usage_counter import UsageCounter
+from .usage_counter import TokenPrices, UsageCounter
 
 __all__ = [
     "CatalogModel",
@@ -180,8 +180,6 @@ class Service:
         )
         #: Counts the usage of requests.
         self.usage_counter = UsageCounter(store.usage_log, clock)
-        #: Name of a model → prices of its tokens.
-        self.prices = policy.prices
         self._runs = RunFactory(dependencies, self._supervisor, self.usage_counter)
         self._jobs = BackgroundJobs(
             dependencies, self._preparer, self._runs, self.conversations, self.prompts
@@ -285,6 +283,11 @@ class Service:
     def models(self) -> tuple[CatalogModel, ...]:
         """Return the served models in the operator's order."""
         return self._models.all()
+
+    @property
+    def prices(self) -> Mapping[str, TokenPrices]:
+        """Name of a model → prices of its tokens."""
+        return self._dependencies.policy.prices
 
     def tools(self) -> tuple[ToolEntry, ...]:
         """Return the tools that Antiphon runs. Each entry states whether the tool works now."""

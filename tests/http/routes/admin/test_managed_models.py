@@ -121,6 +121,12 @@ async def test_downloaded_files_are_deleted(
     await call("deleteModel", "none", status=404)
 
 
+async def test_ollama_names_a_model_that_does_not_exist(client: Any) -> None:
+    body = {"model": "none"}
+    answer = await client.request("DELETE", "/api/delete", json=body)
+    assert (answer.status_code, answer.json()) == (404, {"error": "model 'none' not found"})
+
+
 @pytest.mark.parametrize("name", ["absent", "file", "far", "later"])
 async def test_other_files_are_not_deleted(client: Any, tmp_path: Path, name: str) -> None:
     answer = await client.delete(f"/v1/models/{name}")
