@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply
 from antiphon.backends.catalog import CatalogModel
+from antiphon.backends.repeating import RepeatingBackend
 from antiphon.backends.tracing import TracedBackend
 from antiphon.errors import NotFound
 from antiphon.inference.conversation import Conversation, Options, PromptTokens
@@ -222,11 +223,10 @@ class Preparer:
         identity = session_identity(request, context.chain, context.input, response_id)
         options = await self._build_options(resolved, model, tools, tool_context, context, identity)
         trace = dict(options.trace)
+        backend = self._attachments.resolving_backend(model.backend, tenant, len(prompt_items))
         reply_request = ReplyRequest(
             context=context,
-            backend=self._traced(
-                self._attachments.resolving_backend(model.backend, tenant, len(prompt_items)), model
-            ),
+            backend=self._repeating(self._traced(backend, model), request, tools),
             options=replace(options, trace=trace),
             on_compacted=partial(self._signal, tenant, identity, "superseded"),
         )
@@ -275,6 +275,12 @@ class Preparer:
 
     def _traced(self, backend: Backend, model: CatalogModel) -> Backend:
         return TracedBackend(backend, self._tracer, model.name) if self._tracer.enabled else backend
+
+    def _repeating(
+        self, backend: Backend, request: CreateResponse, tools: ToolSelection
+    ) -> Backend:
+        is_seen = request.stream or request.background
+        return backend if is_seen or tools.server_tools else RepeatingBackend(backend)
 
     # --- tools -----------------------------------------------------------------------------------
 
