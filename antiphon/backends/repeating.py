@@ -13,7 +13,7 @@ from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta
 from antiphon.support.push import send
 
-from .base import Reply
+from .base import DeltaSink, Reply
 
 __all__ = ["RepeatingBackend"]
 

@@ -33,6 +33,7 @@ def run_policy(settings: Settings) -> Policy:
         stores_nothing=settings.store_nothing,
         webhooks=settings.webhook.url is not None,
         quotas=tenant_quotas(settings),
+        max_tenant_background_runs=settings.max_tenant_background_runs or None,
         files_signed_url_s=settings.files_signed_urls_s,
         file_search=settings.file_search.enabled,
         file_search_embeddings=_unless_off(settings.file_search.embeddings),

@@ -613,6 +613,17 @@ class Settings(Struct, frozen=True, kw_only=True):
             le=1024,
         ),
     ] = 4
+    max_tenant_background_runs: Annotated[
+        int,
+        groups.limits(
+            (
+                "Maximum number of a tenant's background responses that are queued or in "
+                "progress. If it is reached, further ones are answered with HTTP status 429. "
+                "`tenants.NAME.background_runs` sets another number for one tenant. 0: no limit."
+            ),
+            ge=0,
+        ),
+    ] = 10_000
     max_connections_per_address: Annotated[
         int,
         groups.limits(

@@ -68,7 +68,7 @@ class Tenant(Struct, frozen=True, kw_only=True):
         _Rate,
         declare(
             "Maximum number of background responses that are queued or in progress. Unset: "
-            "no limit."
+            "the global `max_tenant_background_runs`."
         ),
     ] = None
     models: Annotated[

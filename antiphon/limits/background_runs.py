@@ -9,7 +9,7 @@ from antiphon.errors import Overloaded
 from antiphon.store.records import RunLimit
 from antiphon.store.runs import RunLimitReached, RunStore
 
-from .clients import Client, LimitScope
+from .clients import Client, ClientLimits, LimitScope
 from .refusals import limit_reached
 
 __all__ = ["ActiveRunLimits"]
@@ -23,10 +23,13 @@ class ActiveRunLimits:
 
     The store enforces the limits when it creates a run. This class also checks the limits before a
     request is prepared, so that no work is wasted on a request that will be refused.
+
+    ``per_tenant``: the limit of a tenant that has no limit of its own; None for no limit.
     """
 
-    def __init__(self, runs: RunStore) -> None:
+    def __init__(self, runs: RunStore, per_tenant: int | None = None) -> None:
         self._runs = runs
+        self._per_tenant = per_tenant
 
     @asynccontextmanager
     async def check(self, tenant: str, client: Client) -> AsyncIterator[Sequence[RunLimit]]:
@@ -41,7 +44,7 @@ class ActiveRunLimits:
             RunLimit(
                 scope.limits.background_runs, scope.name if scope.kind == "key" else None
             ): scope
-            for scope in client.scopes
+            for scope in self._scopes(tenant, client)
             if scope.limits.background_runs is not None
         }
         for limit, scope in scopes.items():
@@ -51,6 +54,14 @@ class ActiveRunLimits:
             yield tuple(scopes)
         except RunLimitReached as reached:
             raise _refusal(scopes[reached.limit]) from None
+
+    def _scopes(self, tenant: str, client: Client) -> Sequence[LimitScope]:
+        """Return the scopes of the client, with a limit for the tenant."""
+        scopes = client.scopes
+        if any(s.kind == "tenant" and s.limits.background_runs is not None for s in scopes):
+            return scopes
+        default = LimitScope("tenant", tenant, ClientLimits(background_runs=self._per_tenant))
+        return (*scopes, default)
 
 
 def _refusal(scope: LimitScope) -> Overloaded:

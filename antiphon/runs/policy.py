@@ -36,6 +36,8 @@ class Policy(Struct, frozen=True, kw_only=True):
       retrieved after it has ended.
     - ``webhooks``: whether a webhook is sent when a background response ends.
     - ``quotas``: how much each tenant may store.
+    - ``max_tenant_background_runs``: how many background runs of a tenant may be unended; None for
+      any number.
     - ``files_signed_url_s``: a file download may be redirected to a signed URL, which is valid for
       this many seconds; 0 means no redirect.
     - ``file_search``: whether responses may search vector stores.
@@ -64,6 +66,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     unstored_retention_s: float = 600.0
     webhooks: bool = False
     quotas: TenantQuotas = NO_QUOTAS
+    max_tenant_background_runs: int | None = None
     files_signed_url_s: int = 0
     file_search: bool = True
     file_search_embeddings: str | None = None

@@ -165,7 +165,7 @@ class Service:
                 tenant, conversation_identity(id), "deleted"
             ),
         )
-        self._run_limits = ActiveRunLimits(store.runs)
+        self._run_limits = ActiveRunLimits(store.runs, policy.max_tenant_background_runs)
         #: Request counts of clients with limits. All processes share them.
         self.rates = store.rates
         self._quota = ResponseQuota(store, policy.quotas, owner=owner, lease_s=policy.lease.lease_s)

@@ -180,6 +180,22 @@ async def test_background_runs_at_a_time_are_limited(store: Store, serve: Serve)
     assert (await client.post("/v1/responses", json=ask)).is_success
 
 
+@pytest.mark.requirement("API-KEY-CONCURRENCY")
+async def test_background_runs_of_every_tenant_are_limited(store: Store, serve: Serve) -> None:
+    gate = asyncio.Event()
+    backend = SteppedBackend([ANSWER, gate, Text("Hello"), Close(), finish()])
+    server = serve(backend, on=store, max_tenant_background_runs=1)
+    ask = {"model": "tiny", "input": "hi", "background": True}
+    free = limited(server, ClientLimits(), tenant=ClientLimits(background_runs=2))
+    for client, count in ((limited(server, ClientLimits()), 1), (free, 2)):
+        replies = [await client.post("/v1/responses", json=ask) for _ in range(3)]
+        accepted = [reply.json()["id"] for reply in replies if reply.is_success]
+        assert len(accepted) == count
+        assert "(background_runs)" in error_of(replies[-1], 429)["message"]
+        for id in accepted:
+            assert (await client.post(f"/v1/responses/{id}/cancel")).is_success
+
+
 @pytest.mark.requirement("API-KEY-LIMITS")
 async def test_limits_of_a_tenant_cover_all_its_requests(serve: Serve) -> None:
     tenant = ClientLimits(requests_per_minute=3, tokens_per_minute=1000)
