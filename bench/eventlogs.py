@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from antiphon.http.uvicorn_server import frozen_gc, run
+from antiphon.http.server.serve import frozen_gc, run
 from antiphon.testing.bus import BusServer, bus_server
 from antiphon.testing.postgres import Postgres, postgres
 

@@ -83,7 +83,8 @@ async def _serve(
 ) -> None:
     """Run the whole server without its settings: app, guard, log, metrics, runs, store."""
     from antiphon.http.app import create_app
-    from antiphon.http.uvicorn_server import bind, serve
+    from antiphon.http.server.listening import bind
+    from antiphon.http.server.serve import serve
     from antiphon.limits.requests import RequestLimits
     from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
     from antiphon.support.logs import open_log
@@ -107,8 +108,9 @@ async def _serve(
 
 async def _bare(wait_s: float) -> None:
     """The baseline: a minimal app that sends the bytes of one stream, event by event."""
+    from antiphon.http.server.listening import bind
+    from antiphon.http.server.serve import serve
     from antiphon.http.streaming import sse
-    from antiphon.http.uvicorn_server import bind, serve
     from antiphon.stream.writer import ResponseWriter
     from antiphon.wire.items import Message
     from antiphon.wire.response import Response, Usage
@@ -240,7 +242,7 @@ async def _engine(name: str, parallel: int) -> None:
 
 
 def main() -> None:
-    from antiphon.http.uvicorn_server import run
+    from antiphon.http.server.serve import run
 
     kind, *arguments = sys.argv[1:]
     if kind == "scripted":

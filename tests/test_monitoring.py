@@ -16,8 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.http import uvicorn_server
 from antiphon.http.metrics import Metrics
+from antiphon.http.server.listening import bind
+from antiphon.http.server.serve import serve
 from antiphon.testing.memory_store.store import MemoryStore
 from scripts.docs import PAGES, ROOT
 from tests.conformance.server import Server, backend_of
@@ -119,10 +120,10 @@ async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
 @asynccontextmanager
 async def serve_app(server: Server) -> AsyncIterator[int]:
     """Serve the app of a server on a port of loopback, which is yielded."""
-    sockets = uvicorn_server.bind("127.0.0.1", 0)
+    sockets = bind("127.0.0.1", 0)
     started = asyncio.Event()
     serving = asyncio.create_task(
-        uvicorn_server.serve(
+        serve(
             server.app,
             sockets,
             drain=server.service.drain,

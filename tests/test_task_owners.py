@@ -16,7 +16,7 @@ CREATES_TASKS: dict[str, tuple[int, str]] = {
     "runs/execution/run.py": (2, "the path of foreground runs; the next write awaits the task"),
     "http/streaming/disconnect.py": (1, "the request must not wait for the end of the task"),
     "http/streaming/keepalive.py": (1, "a task per stream would cost more than a timer"),
-    "http/uvicorn_server.py": (2, "the end of the server itself"),
+    "http/server/connections.py": (1, "the path of every request"),
     "engines/llama/engine.py": (1, "the next turn may start before the task has ended"),
 }
 #: Module whose handlers of ``BaseException`` do not raise it again → reason.

@@ -34,7 +34,7 @@ __all__ = ["run_child"]
 def run_child(descriptor: int) -> int:
     """Run this process as a child of the supervisor, and return its exit code. ``descriptor``: the
     file descriptor of the socket to the supervisor."""
-    from antiphon.http.uvicorn_server import run
+    from antiphon.http.server.serve import run
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
     return run(_run(socket.socket(fileno=descriptor)))

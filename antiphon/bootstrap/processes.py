@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from antiphon.config.load import LoadedSettings
 from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
-from antiphon.http import uvicorn_server
+from antiphon.http.server.listening import raise_file_limit
 from antiphon.ipc.server import CallServer
 from antiphon.models import catalog
 from antiphon.models.packaged_embedder import with_packaged_embedder
@@ -46,7 +46,7 @@ _CONTAINER_CONNECTIONS = 2
 async def serve_worker(setup: ChildSetup, announce: Callable[[StartReport], None]) -> None:
     """Run a worker process: serve HTTP requests until SIGTERM. Raises ``SetupError``."""
     loaded = setup.sources.load()
-    uvicorn_server.raise_file_limit()
+    raise_file_limit()
     level = LogLevel(loaded.settings.log_level)
     log = open_server_log(loaded.settings, level).bind(worker=setup.number)
     capture_libraries(log)

@@ -13,7 +13,9 @@ from msgspec import Struct
 from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
-from antiphon.http import uvicorn_server
+from antiphon.http.server.connections import ConnectionLimits
+from antiphon.http.server.listening import bind, raise_file_limit
+from antiphon.http.server.serve import serve as serve_app
 from antiphon.resources.prompts import Prompts
 from antiphon.support.fair_threads import default_threads
 from antiphon.support.log import Log
@@ -49,7 +51,7 @@ async def serve(
     level = LogLevel(settings.log_level)
     log = _prepare(settings, level)
     further = [settings.ollama_port] if settings.ollama_port else []
-    sockets = uvicorn_server.bind(settings.host, settings.port, *further)
+    sockets = bind(settings.host, settings.port, *further)
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.callback(listener.close)
@@ -96,7 +98,7 @@ def _prepare(settings: Settings, level: LogLevel) -> Any:
     up logging. Returns the logger of the process. Raises ``SetupError``."""
     check_exposure(settings)
     Prompts(settings.prompts_dir, ids=create_id).check()
-    uvicorn_server.raise_file_limit()
+    raise_file_limit()
     log = open_server_log(settings, level)
     capture_libraries(log)
     return log
@@ -153,7 +155,7 @@ async def serve_sockets(
             )
             announce(StartReport(url=url, models=models, capabilities=app.capabilities))
 
-        await uvicorn_server.serve(
+        await serve_app(
             app,
             sockets,
             drain=app.service.drain,
@@ -161,7 +163,5 @@ async def serve_sockets(
             started=started,
             on_hangup=on_hangup,
             max_frame_bytes=settings.max_body_bytes,
-            limits=uvicorn_server.ConnectionLimits(
-                per_address=settings.max_connections_per_address
-            ),
+            limits=ConnectionLimits(per_address=settings.max_connections_per_address),
         )

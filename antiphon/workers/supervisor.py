@@ -19,7 +19,8 @@ from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.http import uvicorn_server
+from antiphon.http.server.listening import bind
+from antiphon.http.server.serve import has_terminal
 from antiphon.ipc.server import CallServer
 from antiphon.limits.requests import RequestLimits
 from antiphon.models.hosted_models import is_hosted
@@ -85,7 +86,7 @@ class WorkerSupervisor:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving: StartReport | None = None
         self._is_announced = False
-        self._has_terminal = uvicorn_server.has_terminal()
+        self._has_terminal = has_terminal()
         self._limits = limits
         self._hub = WorkerHub(
             limits(loaded.settings), lambda: tuple(each.health for each in self._children)
@@ -132,11 +133,11 @@ class WorkerSupervisor:
         settings = self._settings
         spreads = sys.platform == "linux"
         further = [settings.ollama_port] if settings.ollama_port else []
-        first = uvicorn_server.bind(settings.host, settings.port, *further, reuse_port=spreads)
+        first = bind(settings.host, settings.port, *further, reuse_port=spreads)
         self._sockets = [first]
         ports = (first[0].getsockname()[1], *further)
         for _ in range(1, settings.workers):
-            more = uvicorn_server.bind(settings.host, *ports, reuse_port=True) if spreads else first
+            more = bind(settings.host, *ports, reuse_port=True) if spreads else first
             self._sockets.append(more)
 
     def _close_sockets(self) -> None:
@@ -220,7 +221,7 @@ class WorkerSupervisor:
     def _on_hangup(self) -> None:
         """Handle the signal SIGHUP. If the server's terminal was closed, stop the server. Otherwise
         reload the settings."""
-        if uvicorn_server.has_terminal() == self._has_terminal:
+        if has_terminal() == self._has_terminal:
             self._reloads.start()
         else:
             self._stop()

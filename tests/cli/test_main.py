@@ -222,7 +222,7 @@ def test_flags_of_the_model_apply_to_the_only_one(
         served.extend(settings.models.values())
 
     monkeypatch.setattr("antiphon.bootstrap.serve.serve", serve)
-    monkeypatch.setattr("antiphon.http.uvicorn_server.run", lambda given: None)
+    monkeypatch.setattr("antiphon.http.server.serve.run", lambda given: None)
     flags = ["--context-size", "512", "--engine", "scripted", "--tool-format", "hermes"]
     flags += ["--temperature", "0.5", "--aliases", "gpt-5.5,x", "--template", "t.jinja"]
     assert invoke("serve", "m=Hi.", *flags)[0] == 0

@@ -23,8 +23,8 @@ from antiphon.http.metrics import Metrics
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.http.middleware.request_context import RequestContext
 from antiphon.http.routes.websocket import WebSocketEndpoint
-from antiphon.http.uvicorn_server import bind
-from antiphon.http.uvicorn_server import serve as serve_app
+from antiphon.http.server.listening import bind
+from antiphon.http.server.serve import serve as serve_app
 from antiphon.limits.admission import AdmissionQueue
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.limits.requests import RequestLimits

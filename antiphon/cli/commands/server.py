@@ -41,7 +41,7 @@ def _models_argument(parser: argparse.ArgumentParser) -> None:
 def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from antiphon.bootstrap.access import page_is_served
     from antiphon.bootstrap.serve import serve, serve_with_workers
-    from antiphon.http.uvicorn_server import run as run_loop
+    from antiphon.http.server.serve import run as run_loop
 
     from ..doctor import summary
     from ..suggestion import propose_model
@@ -147,7 +147,7 @@ def _doctor(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
 
 
 def _demo(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
-    from antiphon.http.uvicorn_server import run as run_loop
+    from antiphon.http.server.serve import run as run_loop
 
     from ..demo.command import run_demo
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from antiphon.http.middleware.request_context import ClientDisconnected
+from antiphon.http.server.http_protocol import Output
 from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION, EventStream
 from antiphon.http.streaming.sse import DONE
-from antiphon.http.uvicorn_server import _BufferedTransport
 
 
 class Connection:
@@ -103,34 +103,31 @@ class FakeTransport(asyncio.Transport):
         self.closing = True
 
 
-class Flow:
-    write_paused = False
-
-
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
 def test_direct_write_encodes_http_chunks_and_refuses_empty_ones() -> None:
-    socket, flow = FakeTransport(), Flow()
-    write = _BufferedTransport(socket, flow).write_chunk  # type: ignore[arg-type]
+    socket = FakeTransport()
+    output = Output(socket)  # type: ignore[arg-type]
+    write = output.write_chunk
     assert write(b"x" * 26)
     assert socket.written == b"1a\r\n" + b"x" * 26 + b"\r\n"
     assert not write(b"")  # an empty chunk would end the body
-    flow.write_paused = True
+    output.is_paused = True
     assert not write(b"y")
-    flow.write_paused, socket.closing = False, True
+    output.is_paused, socket.closing = False, True
     assert not write(b"y")
     assert socket.written.count(b"\r\n") == 2
 
 
 async def test_headers_are_sent_with_the_first_chunk() -> None:
     socket = FakeTransport()
-    transport = _BufferedTransport(socket, Flow())  # type: ignore[arg-type]
+    transport = Output(socket)  # type: ignore[arg-type]
     write = transport.write_chunk
-    transport.write(HEAD)
+    transport.write_head(HEAD)
     assert write(b"a") and write(b"b")
     assert socket.packets == [HEAD + b"1\r\na\r\n", b"1\r\nb\r\n"]
-    transport.write(HEAD)
+    transport.write_head(HEAD)
     transport.write(b"{}")
     assert socket.packets[2:] == [HEAD + b"{}"]
     await asyncio.sleep(0)
@@ -139,8 +136,8 @@ async def test_headers_are_sent_with_the_first_chunk() -> None:
 
 async def test_large_chunk_is_not_copied() -> None:
     socket, much = FakeTransport(), b"x" * 2**20
-    transport = _BufferedTransport(socket, Flow())  # type: ignore[arg-type]
-    transport.write(HEAD)
+    transport = Output(socket)  # type: ignore[arg-type]
+    transport.write_head(HEAD)
     transport.write(much)
     await asyncio.sleep(0)
     assert len(socket.packets) == 2 and socket.packets[0] == HEAD and socket.packets[1] is much
@@ -148,11 +145,11 @@ async def test_large_chunk_is_not_copied() -> None:
 
 async def test_headers_alone_are_sent_in_the_next_loop_step() -> None:
     socket = FakeTransport()
-    transport = _BufferedTransport(socket, Flow())  # type: ignore[arg-type]
-    transport.write(HEAD)
+    transport = Output(socket)  # type: ignore[arg-type]
+    transport.write_head(HEAD)
     assert socket.packets == []
     await asyncio.sleep(0)
     assert socket.packets == [HEAD]
-    transport.write(HEAD)
+    transport.write_head(HEAD)
     transport.close()
     assert socket.packets == [HEAD, HEAD] and transport.is_closing()

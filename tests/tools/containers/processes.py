@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from msgspec import Struct
 
-from antiphon.http.uvicorn_server import bind
+from antiphon.http.server.listening import bind
 from antiphon.ipc.http_calls import HttpCaller
 from antiphon.ipc.http_endpoint import HttpCallEndpoint
 from antiphon.ipc.server import CallServer

@@ -1,0 +1,130 @@
+"""What the connections of one server share: the app, the limits, and the tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import Counter
+from collections.abc import Coroutine
+from email.utils import formatdate
+from typing import Any, Protocol
+
+from msgspec import Struct
+from starlette.types import ASGIApp
+
+__all__ = ["ConnectionLimits", "Connections", "address_of"]
+
+#: Seconds between two looks at whether all connections are closed.
+_CLOSING_STEP_S = 0.05
+
+
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
+    """Limits of one client's connections. They stop slow clients from using all resources of the
+    server. A limit of 0 means no limit.
+
+    - ``head_s``: maximum seconds until the request line and headers have arrived.
+    - ``body_grace_s``: seconds until the data rate of the request body is checked for the first
+      time.
+    - ``body_bytes_per_s``: minimum average data rate of the request body.
+    - ``per_address``: maximum number of open connections from one IP address; loopback addresses
+      have no limit.
+    """
+
+    head_s: float = 30.0
+    body_grace_s: float = 30.0
+    body_bytes_per_s: float = 500.0
+    per_address: int = 2048
+
+
+class Connection(Protocol):
+    """An open connection."""
+
+    def finish_request(self) -> None:
+        """Close the connection, but answer the request first that is being answered."""
+
+    def shut_down(self) -> None:
+        """Close the connection at the end of the server. A request may still be answered."""
+
+
+class Connections:
+    """The open connections of one server.
+
+    - ``app`` answers the requests.
+    - ``max_frame_bytes``: maximum size of a WebSocket message.
+    """
+
+    def __init__(self, app: ASGIApp, limits: ConnectionLimits, max_frame_bytes: int) -> None:
+        self.app = app
+        self.limits = limits
+        self.max_frame_bytes = max_frame_bytes
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._date_line, self._date_until = b"", -1.0
+        self._open: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
+
+    def add(self, connection: Connection) -> None:
+        self._open.add(connection)
+
+    def remove(self, connection: Connection) -> None:
+        self._open.discard(connection)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Answer a request in a task."""
+        # Not by ``BackgroundTasks``: this is on the path of every request.
+        task = asyncio.create_task(work, name="HTTP request")
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "the app has failed", "exception": error, "task": task}
+            task.get_loop().call_exception_handler(context)
+
+    def count(self, address: str) -> bool:
+        """Count a connection from this address. Return whether the address has too many."""
+        self._by_address[address] += 1
+        return self._by_address[address] > self.limits.per_address
+
+    def uncount(self, address: str) -> None:
+        """Count a connection from this address no longer."""
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def date_line(self, now: float) -> bytes:
+        """Return the header ``date``, which is made once a second. ``now``: the loop's time."""
+        if now >= self._date_until:
+            self._date_until = now + 1
+            self._date_line = f"date: {formatdate(usegmt=True)}\r\n".encode()
+        return self._date_line
+
+    def finish_requests(self) -> None:
+        """Close the connections, each when its request is answered."""
+        for connection in tuple(self._open):
+            connection.finish_request()
+
+    async def close(self, grace_s: float) -> None:
+        """Close all connections, and cancel the requests that have not ended after ``grace_s``
+        seconds."""
+        for connection in tuple(self._open):
+            connection.shut_down()
+        end = asyncio.get_running_loop().time() + grace_s
+        while (self._open or self._tasks) and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(_CLOSING_STEP_S)
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+
+def address_of(name: object) -> tuple[str, int] | None:
+    """Return host and port of a socket's name. Returns None for a Unix socket."""
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:  # a Unix socket
+        return True
