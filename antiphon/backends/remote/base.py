@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend, BackendCapabilities, DeltaSink, Reply, upstream_usage
@@ -47,6 +47,7 @@ from antiphon.support.push import Guard, send
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES
 from antiphon.wire.items import CustomToolCall, FunctionCall
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Usage
 
 from .context_limit import TokenEndpoint, count_tokens, may_exceed
@@ -58,6 +59,7 @@ __all__ = [
     "StreamParser",
     "UpstreamReply",
     "check_server_options",
+    "encode_body",
     "unsupported_error",
     "with_instructions",
 ]
@@ -516,6 +518,28 @@ def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conve
         return conversation
     parts = (conversation.instructions, *texts)
     return replace(conversation, instructions="\n\n".join(part for part in parts if part))
+
+
+def encode_body(body: JsonObject, field: str, elements: Iterable[JsonObject | Raw]) -> bytes:
+    """Return ``body`` as JSON. ``elements``: the content of its list ``field``, unless ``body`` has
+    another one. Elements, or their fields ``content``, that are already encoded are copied once:
+    they are nearly the whole body of a long conversation."""
+    if field in body:
+        return _encode(body)
+    pieces: list[bytes | Raw] = [_encode(body)[:-1], f',"{field}":'.encode()]
+    separator = b"["
+    for element in elements:
+        pieces.append(separator)
+        separator = b","
+        if isinstance(element, Raw):
+            pieces.append(element)
+        elif isinstance(content := element.get("content"), Raw):
+            others = {name: value for name, value in element.items() if name != "content"}
+            pieces += (_encode(others)[:-1], b',"content":', content, b"}")
+        else:
+            pieces.append(_encode(element))
+    pieces.append(b"]}" if separator == b"," else b"[]}")
+    return b"".join(pieces)
 
 
 def unsupported_error(field: str) -> InvalidRequest:

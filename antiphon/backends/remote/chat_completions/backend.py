@@ -18,6 +18,7 @@ from antiphon.backends.local.capability_checks import extra_field
 from antiphon.backends.remote.base import (
     RemoteBackend,
     check_server_options,
+    encode_body,
     unsupported_error,
     with_instructions,
 )
@@ -98,15 +99,15 @@ class ChatCompletionsBackend(RemoteBackend):
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> bytes:
         flavour = self.flavour
+        messages = build_chat_messages(
+            with_instructions(conversation, _instructions(options, flavour)),
+            prompt_tools,
+            reasoning_fields=flavour.reasoning_fields,
+            has_developer_role=flavour.has_developer_role,
+            origin=self.upstream.root,
+        )
         body: JsonObject = {
             "model": self._model,
-            "messages": build_chat_messages(
-                with_instructions(conversation, _instructions(options, flavour)),
-                prompt_tools,
-                reasoning_fields=flavour.reasoning_fields,
-                has_developer_role=flavour.has_developer_role,
-                origin=self.upstream.root,
-            ),
             "stream": True,
             "stream_options": {"include_usage": True},
             **(
@@ -124,7 +125,7 @@ class ChatCompletionsBackend(RemoteBackend):
         template = {**self._template, **body.pop("chat_template_kwargs", {}), **options.template}
         if template:
             body["chat_template_kwargs"] = template
-        return _encode({**body, **self._body})
+        return encode_body({**body, **self._body}, "messages", messages)
 
     @property
     def token_endpoint(self) -> TokenEndpoint | None:

@@ -20,6 +20,7 @@ from antiphon.backends.local.capability_checks import extra_field
 from antiphon.backends.remote.base import (
     RemoteBackend,
     check_server_options,
+    encode_body,
     unsupported_error,
     with_instructions,
 )
@@ -117,7 +118,6 @@ class ResponsesBackend(RemoteBackend):
         conversation = with_instructions(conversation, _instructions(options, flavour))
         body: JsonObject = {
             "model": self._model,
-            "input": list(self._items(conversation, prompt_tools)),
             "stream": True,
             "store": False,
         }
@@ -147,7 +147,8 @@ class ResponsesBackend(RemoteBackend):
         )
         if template := {**self._template, **options.template}:
             body["chat_template_kwargs"] = template
-        return _encode({**body, **self._body})
+        items = self._items(conversation, prompt_tools)
+        return encode_body({**body, **self._body}, "input", items)
 
     def _encode_tools(
         self,
