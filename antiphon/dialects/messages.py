@@ -57,6 +57,8 @@ class _PartReader:
         self.path = ""
 
     def join(self, parts: Iterable[it.Part], field: str = "content") -> str:
+        if isinstance(parts, tuple) and len(parts) == 1 and isinstance(parts[0], _TEXTS):
+            return parts[0].text  # nearly all
         text_so_far, was_image = "", False
         for index, part in enumerate(parts):
             if isinstance(part, _TEXTS):  # nearly all are

@@ -240,7 +240,7 @@ def caller_program_id(item: Item) -> str | None:
     return item.caller.caller_id if isinstance(item.caller, ProgramCaller) else None
 
 
-_PROGRAMS = (Program, ProgramOutput)
+_PROGRAMS: frozenset[type[Any]] = frozenset((Program, ProgramOutput))
 
 
 def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
@@ -248,9 +248,10 @@ def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
     calls tools. A program without output waits for tool results from the client, or was
     interrupted. A program with an empty ``fingerprint`` is left out, because Antiphon continues a
     program only after a check of its fingerprint."""
-    programs = [item for item in items if type(item) in _PROGRAMS]
-    if not programs:
+    items = tuple(items)
+    if _PROGRAMS.isdisjoint(map(type, items)):
         return ()
+    programs = [item for item in items if isinstance(item, Program | ProgramOutput)]
     over = {item.call_id for item in programs if isinstance(item, ProgramOutput)}
     return tuple(
         item

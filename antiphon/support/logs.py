@@ -160,7 +160,11 @@ def _human_renderer(*, colors: bool) -> _Renderer:
         if colors or not _LAID_OUT.isdisjoint(event):
             return console(None, "", event)
         head = f"{event.pop('timestamp')} [{event.pop('level'):9}] {event.pop('event')!s:30}"
-        pairs = [f"{name}={_value(event[name])}" for name in sorted(event)]
+        names = sorted(event)
+        texts = [value if isinstance(value := event[name], str) else repr(value) for name in names]
+        if _QUOTED.search("".join(texts)):  # one search, because few lines have such a text
+            texts = [_value(event[name]) for name in names]
+        pairs = [f"{name}={text}" for name, text in zip(names, texts, strict=True)]
         return " ".join((head, *pairs)).rstrip(" ")
 
     return render

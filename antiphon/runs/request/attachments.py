@@ -124,6 +124,8 @@ class _ResolvingBackend(BackendWrapper):
             if isinstance(value, str):
                 continue
             is_list = isinstance(value, tuple)
+            if is_list and _ATTACHMENTS.isdisjoint(map(type, value)):
+                continue
             for number, part in enumerate(value if is_list else (value,)):
                 if type(part) not in _ATTACHMENTS:
                     continue

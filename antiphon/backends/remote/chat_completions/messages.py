@@ -36,6 +36,10 @@ Message = JsonObject
 
 _encode = msgspec.json.Encoder().encode
 
+#: Types of parts that are not text.
+_MEDIA = frozenset(
+    {it.ComputerScreenshot, it.InputAudio, it.InputFile, it.InputImage, it.InputVideo}
+)
 #: Shorter texts are encoded as fast as they are looked up.
 _MIN_KEPT_CHARS = 256
 _CONTINUED = "[The rest of this result follows in the next message.]"
@@ -106,6 +110,8 @@ class _Writer:
             for each in self._kept.get(item, _encode_texts):
                 self._encoded_texts[id(each.text)] = each
         if isinstance(item, it.Message):
+            if _MEDIA.isdisjoint(map(type, item.content)):  # nearly all messages
+                return item
             return replace(item, content=self._parts(item.content, f"{path}.content"))
         if isinstance(item, it.Reasoning):
             return self._reasoning(item)
@@ -197,11 +203,12 @@ class _Writer:
             written.append({"role": role, "content": text})
 
     def _add_answer(self, message: Message, written: list[Message]) -> None:
-        reasoning = message.get("reasoning_content", "")
-        pieces = self._pieces(reasoning)
-        details = [each for n in pieces[1::2] for each in self._parts_by_number[int(n)]]
-        reasoning = "".join(pieces[::2]).strip("\n")
         answer: Message = {"role": "assistant", "content": self._text(message["content"])}
+        details: list[Any] = []
+        if reasoning := message.get("reasoning_content", ""):
+            pieces = self._pieces(reasoning)
+            details = [each for n in pieces[1::2] for each in self._parts_by_number[int(n)]]
+            reasoning = "".join(pieces[::2]).strip("\n")
         if calls := message.get("tool_calls"):
             answer["tool_calls"] = [_call(call) for call in calls]
         is_empty = not answer["content"] and not calls
