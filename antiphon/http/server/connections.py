@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from starlette.types import ASGIApp
 
-__all__ = ["ConnectionLimits", "Connections", "address_of"]
+__all__ = ["ConnectionLimits", "OpenConnection", "OpenConnections", "address_of", "is_loopback"]
 
 #: Seconds between two looks at whether all connections are closed.
 _CLOSING_STEP_S = 0.05
@@ -36,7 +36,7 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     per_address: int = 2048
 
 
-class Connection(Protocol):
+class OpenConnection(Protocol):
     """An open connection."""
 
     def finish_request(self) -> None:
@@ -46,7 +46,7 @@ class Connection(Protocol):
         """Close the connection at the end of the server. A request may still be answered."""
 
 
-class Connections:
+class OpenConnections:
     """The open connections of one server.
 
     - ``app`` answers the requests.
@@ -59,13 +59,13 @@ class Connections:
         self.max_frame_bytes = max_frame_bytes
         self._tasks: set[asyncio.Task[None]] = set()
         self._date_line, self._date_until = b"", -1.0
-        self._open: set[Connection] = set()
+        self._open: set[OpenConnection] = set()
         self._by_address: Counter[str] = Counter()
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: OpenConnection) -> None:
         self._open.add(connection)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: OpenConnection) -> None:
         self._open.discard(connection)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:

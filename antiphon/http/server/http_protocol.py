@@ -21,10 +21,10 @@ from antiphon.http.middleware.errors import error_reply
 from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
 from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION
 
-from .connections import Connections, address_of, is_loopback
+from .connections import OpenConnections, address_of, is_loopback
 from .websocket_protocol import WebSocketProtocol
 
-__all__ = ["HttpProtocol"]
+__all__ = ["HttpProtocol", "Output"]
 
 #: Seconds between two checks of the rate of a body.
 _BODY_CHECK_S = 5.0
@@ -97,7 +97,7 @@ class HttpProtocol(asyncio.Protocol):
         "output",
     )
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: OpenConnections) -> None:
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -139,7 +139,7 @@ class HttpProtocol(asyncio.Protocol):
         }
         self._connections.add(self)
         self._set_deadline(self._connections.limits.head_s, self._end_slow_head)
-        # Connections from this machine are not counted.
+        # OpenConnections from this machine are not counted.
         if client and self._connections.limits.per_address and not is_loopback(client[0]):
             self._address = client[0]
             if self._connections.count(self._address):

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from antiphon.support.tasks import running
 
-from .connections import ConnectionLimits, Connections
+from .connections import ConnectionLimits, OpenConnections
 from .http_protocol import HttpProtocol
 
 __all__ = ["frozen_gc", "has_terminal", "run", "serve"]
@@ -65,7 +65,7 @@ async def serve(
     - ``max_frame_bytes``: maximum size of a WebSocket message.
     - ``limits``: limits of each client's connections.
     """
-    connections = Connections(app, limits or ConnectionLimits(), max_frame_bytes)
+    connections = OpenConnections(app, limits or ConnectionLimits(), max_frame_bytes)
     loop = asyncio.get_running_loop()
     with frozen_gc(), _stop_signals(on_hangup) as (stopped, forced):
         servers = [

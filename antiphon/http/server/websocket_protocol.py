@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
-from .connections import Connections, address_of
+from .connections import OpenConnections, address_of
 
 __all__ = ["WebSocketProtocol"]
 
@@ -33,7 +33,7 @@ _ASGI = {"version": "3.0", "spec_version": "2.4"}
 class WebSocketProtocol(asyncio.Protocol):
     """One WebSocket. Nothing more is read while a message waits for the app."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: OpenConnections) -> None:
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         # A small window, because each connection has one.

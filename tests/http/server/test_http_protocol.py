@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.http.server.connections import ConnectionLimits, Connections
+from antiphon.http.server.connections import ConnectionLimits, OpenConnections
 from antiphon.http.server.http_protocol import HttpProtocol
 
 
@@ -59,7 +59,7 @@ class Client:
     """A connection to an app."""
 
     def __init__(self, app: Callable[..., Any] = echo) -> None:
-        connections = Connections(app, ConnectionLimits(), 2**20)
+        connections = OpenConnections(app, ConnectionLimits(), 2**20)
         self.transport = MemoryTransport()
         self.protocol = HttpProtocol(connections)
         self.protocol.connection_made(self.transport)  # type: ignore[arg-type]
