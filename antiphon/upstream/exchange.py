@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from functools import partial
 
 import httptools
 
@@ -112,8 +113,7 @@ class Exchange:
     async def pump(self, sink: Sink[bytes]) -> None:
         """Give the body to ``sink`` while it arrives, until its end. See ``support.push``. Raises
         ``OSError`` in the same cases as ``read``; the error is then also in ``error``."""
-        context = copy_context()
-        self._sink = lambda data: context.run(sink, data)
+        self._sink = partial(copy_context().run, sink)  # type: ignore[call-arg]
         try:
             while True:
                 if self._pieces:

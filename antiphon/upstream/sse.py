@@ -53,22 +53,18 @@ class SseParser:
         Raises ``BackendError`` for an event that exceeds ``MAX_RESPONSE_BYTES``. If earlier
         payloads are complete, this call returns them, and the next call raises the error.
         """
-        if not self._pending_line and not self._data_lines:
+        if not (self._pending_line or self._data_lines or self.done):
             form = _FORMS.get(received[:1])
             if form is not None:
                 payloads = form[0].findall(received)
                 # Whether nothing else was received.
                 if payloads and received.count(b"\n") == form[1] * len(payloads):
                     if received[-1:] == b"\n" and b"\r" not in received:
-                        return self._until_done(payloads)
+                        return self._until_done(payloads) if DONE in payloads else payloads
         return self._read_lines(received)
 
     def _until_done(self, payloads: list[bytes]) -> list[bytes]:
         """Return the payloads that precede ``[DONE]``."""
-        if self.done:
-            return []
-        if DONE not in payloads:
-            return payloads
         self.done = True
         return payloads[: payloads.index(DONE)]
 

@@ -305,7 +305,7 @@ class UpstreamReply(Reply):
 
     def stop(self) -> None:
         if self._answer is not None:
-            self._answer.is_stopped = True
+            self._answer.cut = "length"
 
     async def pump(self, sink: DeltaSink) -> None:
         """Send the request and push the deltas of the answer.
@@ -353,15 +353,14 @@ class UpstreamReply(Reply):
             self._conversation, self._options, self._shown, self.input_tokens
         )
 
-    def filters(self, calls: _FirstCall) -> list[_Filter]:
-        """Return the filters that the deltas of the answer pass. ``calls``: the filter for requests
-        that allow a single call."""
+    def filters(self, answer: _Answer) -> list[_Filter]:
+        """Return the filters that the deltas of the answer pass."""
         filters: list[_Filter] = []
         if not (self._options.cache_scope is None or self._backend.separates_caches):
             filters.append(_without_shared_cache)
         filters.append(OfferedCallFilter(self._options, self._shown).filter)
         if not self._options.allows_parallel_calls:
-            filters.append(calls.filter)
+            filters.append(_FirstCall(answer).filter)
         return filters
 
     def _shorten(self) -> bool:
@@ -397,26 +396,24 @@ class _Answer:
     share it. ``sink``: takes the deltas that have passed the filters."""
 
     __slots__ = (
-        "_calls",
         "_filters",
         "_output_bytes",
         "_parser",
         "_reply",
+        "cut",
         "has_output",
-        "is_stopped",
         "sink",
     )
 
     def __init__(self, reply: UpstreamReply, sink: Guard[tuple[Delta, ...]]) -> None:
         self._reply = reply
         self.sink = sink
-        self._calls = _FirstCall()
-        self._filters = reply.filters(self._calls)
+        self._filters = reply.filters(self)
         #: Estimated bytes of the deltas that were parsed.
         self._output_bytes = 0
         self.has_output = False
-        #: Whether the caller of the reply needs no more deltas.
-        self.is_stopped = False
+        #: The finish reason, if the rest of the answer is not needed; otherwise None.
+        self.cut: FinishReason | None = None
 
     def start_parser(self) -> StreamParser:
         """Return a new parser, for a new attempt."""
@@ -439,13 +436,9 @@ class _Answer:
         for each in self._filters:
             deltas = each(deltas)
         rest = self.sink(deltas)
-        if rest is None and not self._is_cut:
+        if rest is None and self.cut is None:
             return None
         return self._settle(rest, is_over=finish_of(deltas) is not None)
-
-    @property
-    def _is_cut(self) -> bool:
-        return self.is_stopped or self._calls.discarded_bytes > _MAX_DISCARDED_BYTES
 
     async def _settle(self, rest: Awaitable[None] | None, *, is_over: bool) -> None:
         """Wait for the sink. If the rest of the answer is not needed then, end it before the
@@ -453,12 +446,11 @@ class _Answer:
         has ended already."""
         if rest is not None:
             await rest
-        if not self._is_cut:
+        if self.cut is None:
             return
         if not is_over:
-            reason: FinishReason = "length" if self.is_stopped else "stop"
             usage = upstream_usage(self._reply.input_tokens, self._output_bytes // _TOKEN_BYTES)
-            await send(self.sink, (Finish(reason, usage),))
+            await send(self.sink, (Finish(self.cut, usage),))
         raise _Cut
 
 
@@ -467,13 +459,15 @@ class _FirstCall:
     first.
 
     The filter is needed because some servers ignore ``parallel_tool_calls``. The stream is still
-    read after the first call, because the last chunk contains the usage.
+    read after the first call, because the last chunk contains the usage. If too much is discarded,
+    ``answer`` is cut off.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answer: _Answer) -> None:
+        self._answer = answer
         self._has_seen_call = self._is_skipping = False
         #: Estimated bytes of the deltas that were discarded.
-        self.discarded_bytes = 0
+        self._discarded_bytes = 0
 
     def filter(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
         """Return the deltas that the filter does not discard."""
@@ -485,7 +479,9 @@ class _FirstCall:
             self._is_skipping = is_call and self._has_seen_call
             self._has_seen_call = self._has_seen_call or is_call
         if self._is_skipping and not isinstance(delta, Finish):
-            self.discarded_bytes += _estimated_bytes(delta)
+            self._discarded_bytes += _estimated_bytes(delta)
+            if self._discarded_bytes > _MAX_DISCARDED_BYTES:
+                self._answer.cut = self._answer.cut or "stop"
             return False
         return True
 

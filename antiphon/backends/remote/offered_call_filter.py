@@ -56,7 +56,7 @@ class OfferedCallFilter:
         for delta in deltas:
             if type(delta) is not Text:
                 passed += self._filter(delta)
-            elif not self._is_dropped:  # fast path: nearly all deltas are text
+            elif not self._is_dropped:  # nearly all deltas are text
                 passed.append(delta)
         return tuple(passed)
 

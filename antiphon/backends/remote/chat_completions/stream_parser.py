@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import cast
 
 import msgspec
@@ -160,7 +161,7 @@ class ChatStreamParser:
         deltas. Raises ``BackendError`` if an event reports an error or is unreadable."""
         for payload in payloads:
             self._read_payload(payload)
-        return self.pending_deltas()
+        return self._items.take_deltas()
 
     def pending_deltas(self) -> tuple[Delta, ...]:
         """Return the deltas that the last ``feed`` call parsed before it raised an error."""
@@ -184,12 +185,15 @@ class ChatStreamParser:
             if (delta := choice.delta or choice.message) is not None:
                 self._read(delta, choice)
             if choice.finish_reason:
-                self._finish = choice.finish_reason
-                # Servers also report the stop strings of their templates, and ids of tokens.
-                ends = (choice.stop_reason, choice.matched_stop)
-                self._stop_text = next((text for text in ends if text in self._stop), None)
+                self._end_choice(choice, choice.finish_reason)
         if chunk.usage is not cc.MISSING_FIELD or chunk.timings is not None:
             self._count(chunk, has_content=self._text_bytes > before)
+
+    def _end_choice(self, choice: cc.ChunkChoice, reason: str) -> None:
+        self._finish = reason
+        # Servers also report the stop strings of their templates, and ids of tokens.
+        ends = (choice.stop_reason, choice.matched_stop)
+        self._stop_text = next((text for text in ends if text in self._stop), None)
 
     def _decode_leniently(self, payload: bytes) -> cc.UpstreamChunk:
         """Decode a chunk that the strict decoder refuses, for example because it contains half a
@@ -254,10 +258,9 @@ class ChatStreamParser:
         content = delta.content
         if content:
             if isinstance(content, str):
-                self._add_text(
-                    self._join("content", content),
-                    cc.logprobs_of(choice) if choice.logprobs else (),
-                )
+                if self._halves is not None:
+                    content = self._halves.join("content", content)
+                self._add_text(content, cc.logprobs_of(choice) if choice.logprobs else ())
             else:
                 self._add_parts(content)
         if delta.refusal:
@@ -280,7 +283,7 @@ class ChatStreamParser:
             if not text.strip() and not self._waiting:
                 return  # some servers send line breaks between calls
             if self._has_open_call:
-                self._waiting.append(lambda: self._add_text(text, logprobs))
+                self._waiting.append(partial(self._add_text, text, logprobs))
                 return
         self._text_bytes += len(text)
         if self._reasoning_parser is None:
