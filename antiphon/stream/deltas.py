@@ -54,7 +54,7 @@ class Open(Struct, frozen=True):
     key: str = ""
 
 
-class Text(Struct, frozen=True):
+class Text(Struct, frozen=True, gc=False):
     """Add text to the open item. Depending on the type of the item, the text belongs to the answer,
     the reasoning, the arguments of a function call or the input of a custom tool call. ``channel``:
     ``refusal`` for the text of a refusal, ``summary`` for the text of a reasoning summary,
@@ -111,7 +111,7 @@ class Close(Struct, frozen=True):
     tool_usage: Mapping[str, Any] = {}
 
 
-class SampledTokens(Struct, frozen=True):
+class SampledTokens(Struct, frozen=True, gc=False):
     """Token ids that the model has sampled. The deltas that follow contain the text of these
     tokens."""
 

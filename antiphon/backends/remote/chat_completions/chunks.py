@@ -1,6 +1,7 @@
 """The types of the chunks in a Chat Completions stream. Every field may be missing or null.
 
-Unknown fields are ignored. Known deviations from OpenAI's API are accepted.
+Unknown fields are ignored. Known deviations from OpenAI's API are accepted. A chunk is made for
+each token and has no cycles, so the garbage collector need not know it (``gc=False``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-class CalledFunction(Struct):
+class CalledFunction(Struct, gc=False):
     """The called function in a piece of a tool call.
 
     By the specification, ``arguments`` is text. Older versions of Ollama send an object.
@@ -43,13 +44,13 @@ class CalledFunction(Struct):
     arguments: str | JsonObject | None = None
 
 
-class Call(Struct):
+class Call(Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: CalledFunction | None = None
 
 
-class ChunkDelta(Struct):
+class ChunkDelta(Struct, gc=False):
     """The new content in a chunk.
 
     DeepSeek sends reasoning as ``reasoning_content``, and OpenRouter sends it as ``reasoning``.
@@ -79,7 +80,7 @@ class _Logprobs(Struct):
     content: list[_Sampled] | None = None
 
 
-class ChunkChoice(Struct):
+class ChunkChoice(Struct, gc=False):
     """A choice in a chunk.
 
     ``message``: the whole answer, instead of ``delta``, if the upstream did not stream the answer.
@@ -120,7 +121,7 @@ class _Timings(Struct):
     predicted_n: int | None = None
 
 
-class UpstreamChunk(Struct):
+class UpstreamChunk(Struct, gc=False):
     """One chunk of the stream.
 
     Only llama-server sends ``timings``. ``usage`` is parsed separately from the chunk. So an
