@@ -23,7 +23,7 @@ from antiphon.testing.memory_store.locks import OwnerHeartbeats
 from antiphon.testing.memory_store.reservations import Reservations
 from antiphon.testing.memory_store.store import MemoryStore
 
-__all__ = ["Connection", "Database", "LapsingReservations", "NetworkConditions"]
+__all__ = ["Connection", "Database", "LapsingReservations", "NetworkConditions", "ProcessState"]
 
 #: Seconds after which a call without an answer fails, and between attempts to connect again.
 _TIMEOUT_S = 5.0
@@ -81,6 +81,8 @@ class Database:
         self.running.set()
         #: Called after each call that took effect.
         self.on_effect: Callable[[], None] = lambda: None
+        #: Called with the process that is about to begin or to settle an entry of the journal.
+        self.on_journal_call: Callable[[ProcessState], None] = lambda process: None
         self._late: set[asyncio.Task[Any]] = set()
 
     def connect(self, process: ProcessState) -> Connection:
@@ -215,6 +217,8 @@ class Connection:
         """Call a method of the store over the network."""
         await self._check_alive()
         effect = partial(method, *args, **kwargs)
+        if name in ("begin", "settle"):
+            self._database.on_journal_call(self._process)
         if name not in _UNCANCELLABLE:
             return await self._call(name, effect)
         task = asyncio.create_task(self._call(name, effect))

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from functools import reduce
 from operator import or_
 from random import Random
@@ -26,13 +27,15 @@ from antiphon.wire import items as it
 from antiphon.wire.events import EVENTS, Event
 
 from .clients import TENANT, Client, History, Turn, Violation, create_conversation
-from .database import Database
+from .database import Database, ProcessState
 from .engine import TOOLS, Toolbox, answer_to, text_of, user_texts
 from .loop import LoopStuck, SimulationLoop
 from .processes import EPOCH, LEASE_S, Process, Server, current_process
 
 __all__ = ["Outcome", "simulate"]
 
+#: The part of the journal's calls during which something breaks.
+_STRIKES = 0.15
 #: Virtual seconds with faults, and the limit for the rest.
 _FAULTS_S = 12.0
 _REST_S = 400.0
@@ -144,6 +147,7 @@ class _World:
         #: Violations that engines and tools noticed.
         self._broken: list[str] = []
         self._clients: list[Client] = []
+        self._strikes: set[asyncio.Task[None]] = set()
         has_quota = seed % _SEEDS_PER_QUOTA == 0
         self._max_responses = Random(seed).randint(1, 6) if has_quota else None
 
@@ -152,6 +156,7 @@ class _World:
         loop = asyncio.get_running_loop()
         self._database = database = Database(random, lambda: EPOCH + loop.time())
         database.on_effect = self._check_quota
+        database.on_journal_call = self._strike_later
         quotas = TenantQuotas(default=Quotas(max_responses=self._max_responses))
         self._servers = [
             Server(number, database, random, self._toolbox, self._broken, quotas)
@@ -217,6 +222,22 @@ class _World:
             await fault(random.choice(self._servers))
         for server in self._servers:
             server.start()
+
+    def _strike_later(self, process: ProcessState) -> None:
+        """Sometimes, break something while a call of a tool begins or ends."""
+        random, now = self._random, asyncio.get_running_loop().time()
+        if random.random() > _STRIKES or now > _FAULTS_S:
+            return
+        server = next((each for each in self._servers if each.process is process), None)
+        if server is not None:
+            strike = asyncio.get_running_loop().create_task(self._strike(server), context=Context())
+            self._strikes.add(strike)
+            strike.add_done_callback(self._strikes.discard)
+
+    async def _strike(self, server: Server) -> None:
+        await asyncio.sleep(self._random.expovariate(1 / self._random.choice((0.002, 0.3))))
+        self.history.counts["struck"] += 1
+        await self._random.choice((self._crash, self._cut, self._cut))(server)
 
     async def _crash(self, server: Server) -> None:
         await server.stop(Process.crash)
