@@ -8,12 +8,13 @@ items are then checked.
 from __future__ import annotations
 
 import itertools
+import time
 
 import msgspec
 from msgspec import UNSET
 
 from antiphon.runs.execution.recorder import Recorder
-from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, run_calls
+from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, CallRunner
 from antiphon.runs.tool_loop.turn import Turn
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.event_grammar import check
@@ -55,7 +56,7 @@ async def items_of_call(
         budget=CallBudget(None),
         ids=ids,
     )
-    async for delta in run_calls(calls, environment):
+    async for delta in CallRunner(environment, time.monotonic).run(calls):
         recorder.record([delta])
     response = writer.finalize("completed", at=2, usage=Usage())
     writer.emit_terminal()

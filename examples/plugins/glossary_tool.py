@@ -42,7 +42,9 @@ class Glossary:
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
         call = WebSearchCall(action={"type": "search", "query": "", "queries": []})
-        function = ToolFunction(tool=LOOK_UP, initial_item=call, handler=self._look_up)
+        function = ToolFunction(
+            tool=LOOK_UP, initial_item=call, handler=self._look_up, effects="none"
+        )
         yield Toolset(functions=(function,))
 
     async def _look_up(

@@ -179,18 +179,22 @@ class Toolbox:
 
     ``starts``: how often a call was started, by response and idempotency key. ``effects``: how
     often the call changed something, by idempotency key; ``pay`` recognizes a repeated key.
+    ``reads``: the keys of calls that only read.
     """
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self.starts: dict[str, Counter[str]] = {}
         self.effects = Counter[str]()
+        self.reads: set[str] = set()
         self._sent: set[asyncio.Task[None]] = set()
 
     async def act(self, name: str, response_id: str, key: str) -> None:
         """Send the call to the tool and wait for its answer. Once it was sent, the caller can no
         longer prevent it."""
         self.starts.setdefault(response_id, Counter())[key] += 1
+        if TOOLS[name] == "none":
+            self.reads.add(key)
         loop = asyncio.get_running_loop()
         sent = loop.create_task(self._act(name, key), context=Context())
         self._sent.add(sent)

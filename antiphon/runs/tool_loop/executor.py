@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE
 from antiphon.errors import ToolError
+from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Open, Progress
 from antiphon.stream.kinds import error_fields
 from antiphon.support.tasks import BackgroundTasks
@@ -30,6 +31,7 @@ from .turn import ToolCall, new_item_id
 __all__ = [
     "CallBudget",
     "CallEnvironment",
+    "CallRunner",
     "CheckAccess",
     "OnCalls",
     "OnToolCall",
@@ -38,7 +40,6 @@ __all__ = [
     "ignore_call",
     "ignore_calls",
     "output_budget",
-    "run_calls",
 ]
 
 _log = structlog.get_logger(__name__)
@@ -152,56 +153,107 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     on_calls: OnCalls = ignore_calls
 
 
-async def run_calls(
-    calls: Sequence[ToolCall], environment: CallEnvironment
-) -> AsyncGenerator[Delta, None]:
-    """Run calls and yield their deltas as they happen.
-
-    The first delta is a checkpoint, so that the calls are persisted before they run. Then their
-    intents are stored in the journal. Closing the generator stops the calls.
-
-    A long result may have to be shortened for the next prompt. Its call is then held
-    (``ToolCall.is_held``): the item of the call stays open, and the code that uses this generator
-    has to close the item.
-    """
-    if calls:
-        await environment.check_access()
-        yield Checkpoint()
-        await environment.journal.begin([call for call in calls if not call.is_repeated])
-    runner = _CallRunner(environment)
-    tasks = BackgroundTasks("tool call")
-    try:
-        for call in calls:
-            tasks.start(runner.run_to_end(call))
-        running = len(tasks)
-        while running:
-            delta = await runner.deltas.get()
-            if delta is None:
-                running -= 1
-            else:
-                yield delta
-            runner.deltas.task_done()
-    finally:
-        await tasks.close()
-
-
-class _CallRunner:
+class CallRunner:
     """Runs the calls of one turn, and the nested calls of programs. A program is code that the
-    model wrote. While it runs, it can make calls itself."""
+    model wrote. While it runs, it can make calls itself.
 
-    def __init__(self, environment: CallEnvironment) -> None:
+    Calls that only read start as soon as the model has written them (``start_early``). All other
+    calls start when the model has finished (``run``). So a call whose reply breaks off has changed
+    nothing. ``close`` stops all calls. ``environment`` may be replaced before ``run``. ``clock``
+    returns monotonic seconds.
+    """
+
+    def __init__(self, environment: CallEnvironment, clock: Callable[[], float]) -> None:
+        self.environment = environment
+        self._clock = clock
+        #: Seconds in which at least one call of the turn ran.
+        self.busy_s = 0.0
+        self._busy_since = 0.0
         #: The deltas to yield. None means that a call of the turn has ended.
-        self.deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
-        self._environment = environment
+        self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
+        #: Progress of early calls that ``take_progress`` has not returned yet.
+        self.early_progress: list[Delta] = []
+        self._is_early = False
+        self._early_calls: set[str] = set()
+        #: The number of calls of the turn that run, and of those whose end was not yielded.
+        self._active = self._running = 0
+        self._failure: Exception | None = None
+        self._tasks = BackgroundTasks("tool call")
         #: A call holds one slot while it runs.
         self._slots = asyncio.Semaphore(environment.max_parallel_calls)
 
-    async def run_to_end(self, call: ToolCall) -> None:
-        """Run a call of the turn. When the call has ended, put None into ``deltas``."""
+    def start_early(self, calls: Sequence[ToolCall]) -> None:
+        """Start calls that only read while the model still writes. Except for their progress, their
+        deltas are yielded by ``run``."""
+        self._is_early = True
+        for call in calls:
+            self._early_calls.add(call.call_id)
+            self._start(call, is_early=True)
+
+    def take_progress(self) -> tuple[Delta, ...]:
+        """Return the new progress of early calls, which can be emitted while the model still
+        writes."""
+        progress, self.early_progress = self.early_progress, []
+        return tuple(progress)
+
+    async def run(self, calls: Sequence[ToolCall]) -> AsyncGenerator[Delta, None]:
+        """Run calls to their end, including those that have started early, and yield their deltas
+        as they happen.
+
+        Calls that have not started are persisted before they run: the first delta is a checkpoint,
+        and then their intents are stored in the journal. Closing the generator stops no calls.
+
+        A long result may have to be shortened for the next prompt. Its call is then held
+        (``ToolCall.is_held``): the item of the call stays open, and the code that uses this
+        generator has to close the item.
+        """
+        self._is_early = False
+        for delta in self.take_progress():
+            yield delta
+        waiting = [call for call in calls if call.call_id not in self._early_calls]
+        if waiting:
+            await self.environment.check_access()
+            yield Checkpoint()
+            await self.environment.journal.begin([call for call in waiting if not call.is_repeated])
+        for call in waiting:
+            self._start(call)
+        while self._running:
+            delta_or_end = await self._deltas.get()
+            if delta_or_end is None:
+                self._running -= 1
+            else:
+                yield delta_or_end
+            self._deltas.task_done()
+            if self._failure is not None:
+                raise self._failure
+
+    async def close(self) -> None:
+        """Stop all calls, and drop what they have not emitted."""
+        await self._tasks.close()
+        self._running = 0
+
+    def _start(self, call: ToolCall, *, is_early: bool = False) -> None:
+        self._running += 1
+        self._tasks.start(self._run_to_end(call, is_early=is_early))
+
+    async def _run_to_end(self, call: ToolCall, *, is_early: bool) -> None:
+        """Run a call of the turn. When the call has ended, put None into ``_deltas``. A failure
+        that is not the tool's ends the turn."""
+        if not self._active:
+            self._busy_since = self._clock()
+        self._active += 1
         try:
+            if is_early:
+                await self.environment.check_access()
+                await self.environment.journal.begin([call])
             await self._run(call, may_hold=True)
+        except Exception as error:
+            self._failure = error
         finally:
-            self.deltas.put_nowait(None)
+            self._active -= 1
+            if not self._active:
+                self.busy_s += self._clock() - self._busy_since
+            self._deltas.put_nowait(None)
 
     async def _run(self, call: ToolCall, *, may_hold: bool = False) -> None:
         """Run a call, set its result and emit the deltas that end it. ``may_hold``: whether the
@@ -216,10 +268,10 @@ class _CallRunner:
             result = self._end_item(call, result, may_hold=may_hold)
         for number, item in enumerate(result.items):
             key = f"{call.key} {number}"
-            self.deltas.put_nowait(Open(item, key))
-            self.deltas.put_nowait(Close({}, key, item.status))
+            self._deltas.put_nowait(Open(item, key))
+            self._deltas.put_nowait(Close({}, key, item.status))
         if call.function.effects != "none":
-            await self._environment.journal.finish(call)
+            await self.environment.journal.finish(call)
 
     def _end_item(self, call: ToolCall, result: ToolResult, *, may_hold: bool) -> ToolResult:
         """Close the output item that contains the result. Returns the result with its final fields.
@@ -239,7 +291,7 @@ class _CallRunner:
         if call.is_held:
             return result
         for delta in call.end_deltas():
-            self.deltas.put_nowait(delta)
+            self._deltas.put_nowait(delta)
         if follow_up is not None and not result.failed:
             call.result = replace(result, items=(replace(follow_up, **result.fields),))
         return result
@@ -251,7 +303,7 @@ class _CallRunner:
         - The item contains the text that the model sees.
         - The text may be too long for the next prompt.
         """
-        limit = self._environment.held_result_bytes
+        limit = self.environment.held_result_bytes
         if limit is None or result.failed or result.items:
             return False
         return result.text in result.fields.values() and len(result.text.encode()) > limit
@@ -269,7 +321,7 @@ class _CallRunner:
     async def _result(self, call: ToolCall) -> ToolResult:
         """Run the handler of a call inside a trace span. The attributes of the span are those that
         OpenTelemetry defines for ``execute_tool``."""
-        environment, name = self._environment, call.function.tool.name
+        environment, name = self.environment, call.function.tool.name
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": name,
@@ -288,7 +340,7 @@ class _CallRunner:
 
     async def _run_handler(self, call: ToolCall) -> ToolResult:
         """Run the handler of a call within the time limit and return its result."""
-        handler, environment = call.function.handler, self._environment
+        handler, environment = call.function.handler, self.environment
         assert handler is not None
         context = CallContext(
             tenant=environment.tenant,
@@ -309,19 +361,29 @@ class _CallRunner:
                         return step
                     if isinstance(step, FollowUpItem):
                         for delta in call.start_follow_up(step):
-                            self.deltas.put_nowait(delta)
+                            self._deltas.put_nowait(delta)
                     elif step.name not in _FINAL_STEPS and not call.is_repeated:
-                        self.deltas.put_nowait(Progress(step.name, call.key, step.fields))
+                        self._emit_progress(call, Progress(step.name, call.key, step.fields))
         except TimeoutError:
             return ToolResult(text="The tool took too long and was stopped.", failed=True)
         except ToolError as error:
             return ToolResult(text=error.message, failed=True)
+        except ReaderGone:
+            raise
         except Exception:
             _log.exception(
                 "a tool failed", response=environment.response_id, tool=call.function.tool.name
             )
             return ToolResult(text="The tool failed.", failed=True)
         return ToolResult(text="The tool gave no result.", failed=True)
+
+    def _emit_progress(self, call: ToolCall, progress: Progress) -> None:
+        """Emit progress at once, also while the model still writes. A follow-up item is not open
+        yet at this time."""
+        if self._is_early and call.follow_up is None:
+            self.early_progress.append(progress)
+        else:
+            self._deltas.put_nowait(progress)
 
     async def _run_nested_calls(
         self, caller: ToolCall, nested: Sequence[NestedCall]
@@ -336,10 +398,10 @@ class _CallRunner:
         program = it.ProgramCaller(caller.call_id)
         calls: list[ToolCall | None] = []
         for each in nested:
-            if each.function.handler is not None and not self._environment.budget.take():
+            if each.function.handler is not None and not self.environment.budget.take():
                 calls.append(None)
                 continue
-            ids = self._environment.ids
+            ids = self.environment.ids
             call = ToolCall.create(
                 each.function,
                 each.arguments,
@@ -349,13 +411,13 @@ class _CallRunner:
             )
             calls.append(call)
             for delta in call.all_deltas():
-                self.deltas.put_nowait(delta)
-        self.deltas.put_nowait(Checkpoint())
-        await self.deltas.join()
+                self._deltas.put_nowait(delta)
+        self._deltas.put_nowait(Checkpoint())
+        await self._deltas.join()
         created_calls = [call for call in calls if call is not None]
-        await self._environment.on_calls(created_calls)
+        await self.environment.on_calls(created_calls)
         running = [call for call in created_calls if call.function.handler is not None]
-        await self._environment.journal.begin(running)
+        await self.environment.journal.begin(running)
         async with asyncio.TaskGroup() as group:
             for call in running:
                 group.create_task(self._run(call))

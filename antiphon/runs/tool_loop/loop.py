@@ -7,9 +7,10 @@ it makes. The deltas of a turn go out unchanged, except for its ``Finish``, whic
 
 1. The tools are opened, and with them the functions that the prompt offers.
 2. A turn begins. ``Turn`` reads its deltas, and notes which calls are for tools of this server.
-3. When the model has finished, the noted calls run concurrently (``executor.py``). The journal
-   (``journal.py``) knows of a call before its tool starts, and of its result before the next turn.
-   So no call that may have had an effect runs a second time unnoticed.
+3. A noted call that only reads starts at once. When the model has finished, all others start, too,
+   and run concurrently (``executor.py``). The journal (``journal.py``) knows of a call before its
+   tool starts, and of its result before the next turn. So no call that may have had an effect runs
+   a second time unnoticed.
 4. The items of the turn are added to the conversation, the next reply is prepared, and the loop
    continues with 2.
 
@@ -24,8 +25,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -66,6 +67,7 @@ from antiphon.wire.response import Usage
 from .executor import (
     CallBudget,
     CallEnvironment,
+    CallRunner,
     CheckAccess,
     OnCalls,
     OnToolCall,
@@ -74,7 +76,6 @@ from .executor import (
     ignore_call,
     ignore_calls,
     output_budget,
-    run_calls,
 )
 from .journal import CallJournal
 from .recovery import (
@@ -224,9 +225,10 @@ class ToolLoop(ReplyWrapper):
             await self._prepare_first_turn(toolsets, point, sink)
             turn = self._new_turn(point)
             while self._end_reason is None:
-                await self._turn_reply.pump(partial(self._read, turn, sink))
-                await self._spec.on_calls(turn.tool_calls)
-                await self._run_calls(self._calls_to_run(turn), sink)
+                async with self._call_runner() as runner:
+                    await self._turn_reply.pump(partial(self._read, turn, runner, sink))
+                    await self._spec.on_calls(turn.tool_calls)
+                    await self._run_calls(runner, self._calls_to_run(turn), sink)
                 turn, batch = await self._next_turn(turn)
                 if batch:
                     await send(sink, batch)
@@ -237,12 +239,17 @@ class ToolLoop(ReplyWrapper):
     # --- turns -----------------------------------------------------------------------------------
 
     def _read(
-        self, turn: Turn, sink: DeltaSink, batch: tuple[Delta, ...]
+        self, turn: Turn, runner: CallRunner, sink: DeltaSink, batch: tuple[Delta, ...]
     ) -> Awaitable[None] | None:
-        """Note the calls in the deltas of a turn, and push what the run gets of them."""
+        """Note the calls in the deltas of a turn, and push what the run gets of them. Start the
+        calls that may start early."""
         out = turn.feed(batch)
         if turn.is_over:
             self._turn_reply.stop()
+        if turn.early_calls:
+            runner.start_early(turn.take_early_calls())
+        if runner.early_progress:
+            out = (*out, *runner.take_progress())
         return sink(out) if out else None
 
     def _new_turn(self, point: ResumePoint | None = None) -> Turn:
@@ -324,15 +331,31 @@ class ToolLoop(ReplyWrapper):
         is_exceeded = len(self._turn_usages) >= limits.max_turns or self._remaining_s <= 0
         return is_exceeded or any(call.is_ignored and not call.is_rejected for call in turn.calls)
 
-    async def _run_calls(self, calls: Sequence[ToolCall], sink: DeltaSink) -> None:
-        """Run server-side tool calls, and measure the time that they take together."""
-        started_at = _now()
+    @asynccontextmanager
+    async def _call_runner(self) -> AsyncIterator[CallRunner]:
+        """Return the object that runs the calls of one turn. At the end of the context, the calls
+        that still run are stopped, and the time in which calls ran is counted."""
+        environment = self._call_environment(1)
+        # The results of early calls may have to be shortened because of the calls that follow.
+        held_result_bytes = environment.max_result_bytes // _RESULT_DIVISORS[-1] ** 2
+        runner = CallRunner(replace(environment, held_result_bytes=held_result_bytes), _now)
         try:
-            async with aclosing(run_calls(calls, self._call_environment(calls))) as progress:
-                async for delta in progress:
-                    await send(sink, (delta,))
+            yield runner
         finally:
-            self._tool_time_s += _now() - started_at
+            await runner.close()
+            self._tool_time_s += runner.busy_s
+
+    async def _run_calls(
+        self, runner: CallRunner, calls: Sequence[ToolCall], sink: DeltaSink
+    ) -> None:
+        """Run server-side tool calls to their end. If there are none, stop those that have started
+        early: the reply broke off."""
+        if not calls:
+            await runner.close()
+        runner.environment = self._call_environment(len(calls))
+        async with aclosing(runner.run(calls)) as progress:
+            async for delta in progress:
+                await send(sink, (delta,))
 
     # --- before the first turn -------------------------------------------------------------------
 
@@ -415,7 +438,8 @@ class ToolLoop(ReplyWrapper):
         calls = [ToolCall.from_pending(call, self._spec.ids) for call in pending]
         for batch in filter(None, (call.all_deltas() for call in calls)):
             await send(sink, batch)
-        await self._run_calls(calls, sink)
+        async with self._call_runner() as runner:
+            await self._run_calls(runner, calls, sink)
         if any(call.awaits_client for call in calls):
             self._end_reason = "stop"
             if deltas := _end_held([*repeated, *calls]):
@@ -476,7 +500,8 @@ class ToolLoop(ReplyWrapper):
                 f"The server was interrupted while {recovery.unknown[0]!r} ran. It may or may not"
                 " have been done."
             )
-        await self._run_calls(recovery.calls, sink)
+        async with self._call_runner() as runner:
+            await self._run_calls(runner, recovery.calls, sink)
         of_programs = [call for call in recovery.calls if isinstance(call.caller, it.ProgramCaller)]
         repeated += [call for call in recovery.calls if call not in of_programs]
         nested_items = (item for call in of_programs for item in call.result_items)
@@ -598,14 +623,14 @@ class ToolLoop(ReplyWrapper):
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _call_environment(self, calls: Sequence[ToolCall]) -> CallEnvironment:
-        """Return the settings for the tool calls of one turn. The space that is left for tool
-        results in the model's context is divided equally among these calls."""
+    def _call_environment(self, count: int) -> CallEnvironment:
+        """Return the settings for the ``count`` tool calls of one turn. The space that is left for
+        tool results in the model's context is divided equally among these calls."""
         spec = self._spec
         self._used_tokens = used_tokens = self._turn_reply.input_tokens + sum(
             usage.output_tokens for usage in self._turn_usages[-1:]
         )
-        self._max_result_bytes = output_budget(spec.context_size, used_tokens) // max(1, len(calls))
+        self._max_result_bytes = output_budget(spec.context_size, used_tokens) // max(1, count)
         return CallEnvironment(
             tenant=spec.tenant,
             response_id=spec.response_id,

@@ -420,6 +420,9 @@ class Turn:
         if open_item is not None:
             self._current = _PlainItem(open_item, new_citation_reader)
         self._items: list[ToolCall | _PlainItem] = []
+        #: Calls that only read, and that the model has written. They can run while the model still
+        #: writes.
+        self.early_calls: list[ToolCall] = []
         if self._current is not None:
             self._items.append(self._current)
         self._sampled = array("I")
@@ -439,6 +442,11 @@ class Turn:
     def tool_calls(self) -> list[ToolCall]:
         """The calls of functions of server-side tools, including calls that the client runs."""
         return [item for item in self._items if isinstance(item, ToolCall)]
+
+    def take_early_calls(self) -> list[ToolCall]:
+        """Return the new ``early_calls``, and forget them."""
+        calls, self.early_calls = self.early_calls, []
+        return calls
 
     def new_items(
         self, output_items: Callable[[ToolCall], Sequence[it.Item]]
@@ -587,4 +595,6 @@ class Turn:
         if current is None or current.is_ignored:
             return ()
         self.awaits_client |= current.function.handler is None
+        if current.function.handler is not None and current.function.effects == "none":
+            self.early_calls.append(current)
         return current.close_deltas()
