@@ -750,6 +750,7 @@ DYNAMIC = {
     "dialects/grammar/user_grammars.py": "a literal",
     "dialects/grammar/user_regex.py": "one character class",
     "dialects/json_stream.py": "a character class, repeated",
+    "dialects/parser/citation_tags.py": "literals before a bounded character class",
     "dialects/parser/lexer.py": _LITERALS,
     "dialects/parser/state_readers.py": "literals between white space",
     "engines/huggingface/tokenizer.py": _LITERALS,

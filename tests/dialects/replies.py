@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
+from antiphon.dialects.base import Parser
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
@@ -115,7 +116,7 @@ def _story(path: Path) -> Story:
 
 
 def read(
-    parser: FormatParser, chunks: Iterable[Sequence[int]], reason: FinishReason = "stop"
+    parser: Parser, chunks: Iterable[Sequence[int]], reason: FinishReason = "stop"
 ) -> list[Delta]:
     """Return the deltas of a reply without ``SampledTokens`` and with consecutive texts merged."""
     deltas: list[Delta] = []

@@ -32,7 +32,8 @@ def main(arguments: list[str]) -> int:
             continue
         counts, differences = run(folder)
         total = counts["agree"] + counts["differ"]
-        sys.stdout.write(f"{name}: {counts['agree']} of {total} agree\n")
+        left_out = f", {counts['other']} left out" if counts["other"] else ""
+        sys.stdout.write(f"{name}: {counts['agree']} of {total} agree{left_out}\n")
         if "-v" in arguments:
             sys.stdout.writelines(f"  {each}\n" for each in differences)
     return 0

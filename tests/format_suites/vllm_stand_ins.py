@@ -38,6 +38,8 @@ _ROOTS = frozenset({"vllm", "transformers", "torch", "xgrammar", "mistral_common
 _ROOTS |= {"partial_json_parser", "huggingface_hub", "cachetools", "lark"}
 #: The formats for which vLLM checks the names of tools, too.
 _CHECKING = frozenset({"dots", "minicpm5", "k2_horizon"})
+#: The formats whose calls vLLM sends only when they are complete, as their tests expect.
+_WHOLE_CALLS = frozenset({"k2_horizon"})
 #: Names of vLLM for which our default differs from what the tests mean.
 _FORMATS = {"hy_v3": "hy_v3_plain", "ernie45": "hermes", "qwen3_json": "hermes"}
 
@@ -273,6 +275,7 @@ class Adapter:
         self._prefixes = {t[:n] for t in self._ids.special for n in range(1, len(t))}
         self._longest = max(map(len, self._ids.special))
         self._held, self._is_over, self._reply = "", False, Reply()
+        self._pieces: list[tuple[str, str]] = []
 
     def _feed(self, text: str, *, final: bool = False) -> list[tuple[str, str]]:
         """Feed text. The end of a text that may be a part of a special token is held back."""
@@ -332,6 +335,11 @@ class Adapter:
 
     def _delta(self, pieces: list[tuple[str, str]]) -> DeltaMessage | None:
         assert self._reply is not None
+        if self.form in _WHOLE_CALLS:
+            self._pieces += pieces
+            if self._pieces and self._pieces[-1][0] != "content" and not self._is_over:
+                return None
+            pieces, self._pieces = self._pieces, []
         index = len(self._reply.calls) - sum(kind == "call" for kind, _ in pieces) - 1
         calls: list[DeltaToolCall] = []
         for kind, text in pieces:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from antiphon.dialects.base import DialectOptions, ReasoningRetention, Rendered
+from antiphon.dialects.base import DialectOptions, Parser, ReasoningRetention, Rendered
 from antiphon.dialects.formats.registry import (
     DETECTION_NAMES,
     SHIPPED,
@@ -25,6 +25,7 @@ from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.images import PromptImages, Unreadable, unused_characters
 from antiphon.dialects.instructions import LEVELS, format_instructions, json_format_instructions
 from antiphon.dialects.messages import build_messages
+from antiphon.dialects.parser.citation_tags import CitationTagParser
 from antiphon.dialects.parser.lexer import Lexer, terminals_of
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.tools import PromptTools, collect_tools
@@ -204,21 +205,25 @@ class ChatDialect:
         constraint = self._grammar_builder.constraint(
             options, prompt_tools, thinking, reasoning_done=reasoning_done
         )
+        is_json = isinstance(options.text.format, JsonSchemaFormat | JsonObjectFormat)
+        parser: Parser = FormatParser(
+            self._tokenizer,
+            reasoning=self.reasoning,
+            tools=self.tools if prompt_tools.tools else None,
+            shapes=prompt_tools.shapes,
+            thinking=thinking,
+            parallel=options.allows_parallel_calls,
+            constrained=constraint is not None,
+            json_answer=is_json,
+            passes_unknown=options.rejects_unknown_calls,
+            logprob_token_ids=options.logprob_token_ids,
+            lexer=self._lexers[bool(prompt_tools.tools)],
+        )
+        if self.reasoning is not None and self.reasoning.citation and not is_json:
+            parser = CitationTagParser(parser, self.reasoning.citation)
         return Rendered(
             prompt=self._prompt(text, prompt_images, conversation),
-            parser=FormatParser(
-                self._tokenizer,
-                reasoning=self.reasoning,
-                tools=self.tools if prompt_tools.tools else None,
-                shapes=prompt_tools.shapes,
-                thinking=thinking,
-                parallel=options.allows_parallel_calls,
-                constrained=constraint is not None,
-                json_answer=isinstance(options.text.format, JsonSchemaFormat | JsonObjectFormat),
-                passes_unknown=options.rejects_unknown_calls,
-                logprob_token_ids=options.logprob_token_ids,
-                lexer=self._lexers[bool(prompt_tools.tools)],
-            ),
+            parser=parser,
             constraint=constraint,
             stop=prepared.stop,
             stop_ids=prepared.stop_ids,

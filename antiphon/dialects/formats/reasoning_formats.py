@@ -72,6 +72,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             close=("<|END_THINKING|>",),
             answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
             frames=("<|START_TEXT|>", "<|END_TEXT|>"),
+            citation="co",
             mark=r"<\|START_THINKING\|>",
             models="Command R7B, Command A",
             aliases=("cohere_command3", "cohere_command4", "command_r7b"),

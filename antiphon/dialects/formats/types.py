@@ -60,6 +60,7 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
       out the opening tag.
     - ``leads``: further texts that may stand before the answer's first word.
     - ``frames``: further texts that have no meaning and are dropped wherever they stand.
+    - ``citation``: the name of the tags around cited text, which are dropped.
     - ``keeps_reasoning``: whether the reasoning stays in the answer, with its tags. In format
       files, the key is ``kept``.
     - ``mark``: a regex. A model whose chat template matches it has this format. ``""`` matches no
@@ -75,6 +76,7 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     bare_open: tuple[str, ...] = ()
     leads: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
+    citation: str = ""
     keeps_reasoning: bool = field(default=False, name="kept")
     mark: str
     models: str = ""

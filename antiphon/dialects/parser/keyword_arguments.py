@@ -23,6 +23,7 @@ _BRACKETS, _MAX_HELD = "}]) \t\r\n", 64
 #: The characters that follow a string.
 _AFTER_STRING = ",:)]}"
 _QUOTES = ('"', "'", QUOTE)
+_PLAIN_QUOTES = ('"', "'")
 #: Prefixes of a Python string literal.
 _PREFIXES = frozenset({"b", "f", "r", "u", "br", "rb", "fr", "rf"})
 
@@ -52,9 +53,9 @@ class KeywordArgumentReader:
     closing bracket ``close``. ``form``: how the tool format writes one argument. ``quote``: the
     text of the format's quote, or ``""``.
 
-    Models drift between the format's quote and other quotes. So a quote of the format ends a string
-    only if a comma or a bracket follows it, and a quote that opens nothing is dropped. If a string
-    has no end, the brackets at its end belong to the call.
+    A quote ends a string only if a comma or a bracket follows it, because models do not escape the
+    quotes inside. Models drift between the format's quote and other quotes, so a quote that opens
+    nothing is dropped. If a string has no end, the brackets at its end belong to the call.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class KeywordArgumentReader:
         self._key_ends = ":=" if form.json == ":" else form.json
         self._quote_text = quote
         self._held = ""  # brackets and white space at the end of the string so far
-        self._blank: list[str] = []  # white space after a quote of the format
+        self._blank: list[str] = []  # white space after a quote that may end a string
         self._last = ""  # the last character of a literal that is not white space
         self._close = close
         self._step = self._read_key
@@ -206,21 +207,33 @@ class KeywordArgumentReader:
         - After an empty string, a third quote of the same kind starts a triple-quoted string.
         - Any other quote starts a second string, which is joined to the first one as in Python.
         - White space is skipped.
-        - Any other character ends the value.
+        - A comma or a bracket ends the value.
+        - After any other character, the quote was part of the string, as in ``'sed -n '1,5p' x'``.
         """
         char = text[at]
         if char in "\"'" and self._is_empty and char == self._delimiter:
             self._start_string(char * 3, raw=self._is_raw)
         elif char in "\"'":
             self._start_string(char)
-        elif not char.isspace():
+        elif char.isspace():
+            self._is_empty = False
+            self._blank.append(char)
+            return at + 1
+        elif char in _AFTER_STRING or char == QUOTE or self._delimiter not in _PLAIN_QUOTES:
             self._end_string()
             return at
         else:
-            self._is_empty = False
+            self._target.add_string(self._delimiter + "".join(self._blank))
+            self._closing_quotes, self._is_empty = 0, False
+            self._string = string_decoder(self._delimiter, raw=self._is_raw)
+            self._step = self._read_string
+            self._blank = []
+            return at
+        self._blank = []
         return at + 1
 
     def _end_string(self) -> None:
+        self._blank = []
         self._target.end_string()
         self._string, self._step = None, self._read_separator
 

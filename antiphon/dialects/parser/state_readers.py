@@ -28,6 +28,8 @@ _ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
 #: The start of a JSON object, and a prefix of such a start.
 _OBJECT = re.compile(r'\{\s*["}]')
 _OBJECT_BEGUN = re.compile(r"\{\s{0,64}")
+#: A call id of OpenAI's, Anthropic's or vLLM's API.
+_FOREIGN_ID = re.compile(r"(?:call|fc|toolu|chatcmpl-tool)[_-][A-Za-z0-9_-]{4,}")
 _LABEL = re.compile(r"(?:functions\.)?(.+?)(:\d+)?", re.DOTALL)
 
 
@@ -112,6 +114,10 @@ class _LabelReader(_NameReader):
     """
 
     def finish(self) -> None:
+        if _FOREIGN_ID.fullmatch(self.text) and self.call.only_tool:
+            # The model imitates the ids of other servers, which contain no name.
+            self.call.name, self.call.call_id = self.call.only_tool, self.text
+            return
         found = _LABEL.fullmatch(self.text)
         if found is not None:
             self.call.name = found.group(1)

@@ -118,6 +118,11 @@ class CallBuilder:
         return self._tools.get(self.name) or self._tools.get(self.name.removeprefix("functions."))
 
     @property
+    def only_tool(self) -> str:
+        """The name of the tool in the prompt, or "" if there are several."""
+        return next(iter(self._tools)) if len(self._tools) == 1 else ""
+
+    @property
     def parameter_names(self) -> Collection[str]:
         """The names of the parameters of the function that is called. Empty for a custom tool and
         for an unknown function."""

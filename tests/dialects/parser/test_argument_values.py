@@ -136,6 +136,8 @@ def read_pairs(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
         ("a='x' \"y\"\n'z')", [("key", "a"), ("string", "xyz")]),
         ('a="""x"y""z\n""")', [("key", "a"), ("string", 'x"y""z\n')]),
         ("a='''''', b='')", [("key", "a"), ("string", ""), ("key", "b"), ("string", "")]),
+        ('a="say "hi" now")', [("key", "a"), ("string", 'say "hi" now')]),
+        ("a='sed '1p' /x')", [("key", "a"), ("string", "sed '1p' /x")]),
         ('a="""x""', [("key", "a"), ("string", 'x""')]),
         ("a=Rb'\\n', b=u'\\n')", [("key", "a"), ("string", "\\n"), ("key", "b"), ("string", "\n")]),
     ],

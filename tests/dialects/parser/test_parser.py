@@ -404,6 +404,23 @@ class StuckReader:
     def finish(self) -> None: ...
 
 
+@pytest.mark.parametrize("label", ["call_5Fk2a9", "chatcmpl-tool-0a1b2c", "toolu_01Ab"])
+def test_id_without_a_name_calls_the_only_tool(label: str) -> None:
+    output = (
+        f'<|tool_call_begin|>{label}<|tool_call_argument_begin|>{{"city": "Oslo"}}<|tool_call_end|>'
+    )
+    tokenizer = ByteTokenizer(("<|tool_call_begin|>", "<|tool_call_argument_begin|>"))
+    created = FormatParser(
+        tokenizer,
+        reasoning=None,
+        tools=TOOLS["kimi_k2"],
+        shapes={"get_weather": SHAPES["get_weather"]},
+        thinking=False,
+    )
+    found, _ = items(read(created, [tokenizer.encode(output, special=True)]))
+    assert found == [{"call": "get_weather", "arguments": '{"city": "Oslo"}', "call_id": label}]
+
+
 @pytest.mark.requirement("D-82")
 def test_name_of_an_unknown_tool_keeps_its_dots() -> None:
     tokenizer = ByteTokenizer(CALL)
