@@ -804,7 +804,42 @@ def function_tags(
         trims=lines,
         **metadata,
     )
-    return replace(row, ends_reasoning=True)
+    return replace(_with_attributes(row), ends_reasoning=True)
+
+
+def _with_attributes(row: ToolFormat) -> ToolFormat:
+    """Add ``<function name="NAME"><parameter name="KEY">value`` to a format of ``function_tags``,
+    because its models drift to attributes."""
+    opening, key, end = '<function name="', '<parameter name="', '">'
+    parameter: Sequences = ((PARAMETER, '"'),)
+    key_texts = (key, f"\n{key}")
+    states = {
+        name: replace(state, on={**state.on, opening: "name"})
+        for name, state in row.states.items()
+        if name != "value"
+    }
+    value, value_end, closing = row.states["value"], "</parameter>", "</function>"
+    further: Mapping[str, Sequences] = {
+        value_end: ((key,), (closing, opening)),
+        closing: ((opening,),),
+    }
+    states["value"] = replace(
+        value,
+        on={**value.on, **dict.fromkeys(key_texts, "key")},
+        ends={
+            **{text: (*after, *further.get(text, ())) for text, after in value.ends.items()},
+            **dict.fromkeys(key_texts, parameter),
+        },
+    )
+    for name, to in (("name", "parameters"), ("key", "value")):
+        states[name] = replace(states[name], on={**states[name].on, end: to})
+    states["parameters"] = replace(states["parameters"], on={**states["parameters"].on, key: "key"})
+    return replace(
+        row,
+        states=states,
+        opens={**row.opens, opening: "name"},
+        inner=row.inner | {opening},
+    )
 
 
 #: The names of sections of calls in the versions of DeepSeek's format.
