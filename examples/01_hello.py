@@ -6,13 +6,17 @@ Run `make serve`. In a second terminal, run:
 """
 
 import os
+import sys
 
-from openai import OpenAI
+from openai import APIConnectionError, OpenAI
 
 url = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
 key = os.environ.get("OPENAI_API_KEY", "none")
 
 with OpenAI(base_url=url, api_key=key) as client:
-    model = client.models.list().data[0].id
+    try:
+        model = client.models.list().data[0].id
+    except APIConnectionError:
+        sys.exit(f"No server answers at {url}. To start one, run: make serve")
     answer = client.responses.create(model=model, input="Say hello.", max_output_tokens=30)
     print(answer.output_text)

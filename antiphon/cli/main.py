@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from antiphon.config.load import SettingsSources
-from antiphon.config.options import options
+from antiphon.config.options import did_you_mean, options
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.support.misspellings import similar_name
@@ -29,6 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv) or ["serve"]
     parser = create_parser(words)
     try:
+        if not words[0].startswith("-") and words[0] not in COMMANDS:
+            raise SetupError(
+                f"unknown command {words[0]!r}{did_you_mean(words[0], COMMANDS)} (antiphon --help)"
+            )
         if words[:1] == ["serve"] and (foreign := hint(words)) is not None:
             raise SetupError(foreign)
         arguments, rest = parser.parse_known_args(words)

@@ -11,7 +11,7 @@ from antiphon.models.gpu import usable_gpu
 from antiphon.models.suggestions import Machine, Suggestion, best_fit, this_machine
 from antiphon.support.installation import antiphon_command
 
-__all__ = ["propose_model"]
+__all__ = ["propose_model", "suggestion"]
 
 
 def propose_model(
@@ -23,18 +23,13 @@ def propose_model(
 ) -> str | None:
     """Propose the largest suggested model that fits this machine, and return its source.
 
-    Returns None if the settings name a model, if no model fits, or if the user declines. A user at
-    a terminal is asked; otherwise one line says that there is such a model.
+    Returns None if the settings name a model, if no model fits, if nobody is at a terminal to be
+    asked, or if the user declines.
     """
-    if loaded.origins["models"] != "default" or (best := best_fit(machine())) is None:
+    best = _best(loaded, machine)
+    if best is None or not is_terminal():
         return None
     is_here = resolve(best.source, loaded.settings.cache_dir) is not None
-    if not is_terminal():
-        sys.stderr.write(
-            f"antiphon: serving a small model that knows little. This machine can run {best.name}:"
-            f" {antiphon_command(f'serve {best.source}')}\n"
-        )
-        return None
     default = "Y/n" if is_here else "y/N"
     answer = ask(f"{_offer(best, is_here=is_here)} Otherwise a small model. [{default}] ")
     return (
@@ -43,6 +38,22 @@ def propose_model(
 
 
 _YES = ("y", "yes")
+
+
+def suggestion(
+    loaded: LoadedSettings,
+    machine: Callable[[], Machine] = lambda: this_machine(usable_gpu()),
+) -> str | None:
+    """Return the line that tells the user of a server with the small default model which model this
+    machine can run. Returns None if the settings name a model, or if no model fits."""
+    if (best := _best(loaded, machine)) is None:
+        return None
+    command = antiphon_command(f"serve {best.source}")
+    return f"A small model that knows little. This machine can run {best.name}: {command}"
+
+
+def _best(loaded: LoadedSettings, machine: Callable[[], Machine]) -> Suggestion | None:
+    return best_fit(machine()) if loaded.origins["models"] == "default" else None
 
 
 def _offer(best: Suggestion, *, is_here: bool) -> str:

@@ -304,12 +304,42 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+#: Names of options in llama.cpp, vLLM, SGLang and Ollama → ours.
+_FOREIGN_NAMES: Mapping[str, str] = {
+    "api_base": "source",
+    "base_url": "source",
+    "chat_template_kwargs": "template_kwargs",
+    "ctx_size": "context_size",
+    "lora": "adapters",
+    "lora_modules": "adapters",
+    "max_model_len": "context_size",
+    "max_num_seqs": "parallel",
+    "mmproj": "projector",
+    "model": "source",
+    "model_path": "source",
+    "n_ctx": "context_size",
+    "n_gpu_layers": "gpu_layers",
+    "n_parallel": "parallel",
+    "n_threads": "threads",
+    "ngl": "gpu_layers",
+    "num_ctx": "context_size",
+    "num_gpu": "gpu_layers",
+    "num_thread": "threads",
+    "served_model_name": "aliases",
+    "temp": "temperature",
+    "url": "source",
+}
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" if the known name X is similar to ``name``. Otherwise return "".
-    If ``name`` is the key of a setting in a table, X is this setting."""
+    """Return "; did you mean X?" if the known name X is similar to ``name``, or if ``name`` is what
+    other model servers call X. Otherwise return "". If ``name`` is the key of a setting in a table,
+    X is this setting."""
     names = list(known)
     found = [each for each in names if each.rpartition(".")[2] == name]
-    if len(found) != 1:
+    if _FOREIGN_NAMES.get(name.replace("-", "_")) in names:
+        found = [_FOREIGN_NAMES[name.replace("-", "_")]]
+    elif len(found) != 1:
         found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
 

@@ -78,6 +78,10 @@ _QUOTED = re.compile(r"[ \t=\r\n\"']")
 #: ``traceparent`` that is too long. Clients send these headers, so clients could fill the log.
 HEADER_LOGGERS = ("opentelemetry.trace.propagation.tracecontext", "opentelemetry.trace.span")
 
+#: The event of a line about a request, and the values that such a line has.
+_REQUEST = "request"
+_REQUEST_FIELDS = frozenset({"method", "path", "status", "ms"})
+
 _Event = MutableMapping[str, Any]
 _Renderer = Callable[[_Event], str]
 _STACK_INFO = StackInfoRenderer()
@@ -157,6 +161,8 @@ def _human_renderer(*, colors: bool) -> _Renderer:
     )
 
     def render(event: _Event) -> str:
+        if event["event"] == _REQUEST and _REQUEST_FIELDS <= event.keys():
+            return _render_request(event)
         if colors or not _LAID_OUT.isdisjoint(event):
             return console(None, "", event)
         head = f"{event.pop('timestamp')} [{event.pop('level'):9}] {event.pop('event')!s:30}"
@@ -170,8 +176,25 @@ def _human_renderer(*, colors: bool) -> _Renderer:
     return render
 
 
+def _render_request(event: _Event) -> str:
+    """Return the line of a request: time (UTC), status, method, path, model, tokens and duration.
+    The other values, such as the request id, are only in JSON."""
+    parts = [
+        event["timestamp"][11:19],
+        str(event["status"]),
+        event["method"],
+        _value(event["path"]),
+    ]
+    if "model" in event:
+        parts.append(_value(event["model"]))
+    if "input_tokens" in event:
+        parts.append(f"{event['input_tokens']}+{event['output_tokens']} tokens")
+    return " ".join((*parts, f"{event['ms']:.0f} ms"))
+
+
 def _value(value: object) -> str:
-    return value if isinstance(value, str) and not _QUOTED.search(value) else repr(value)
+    is_plain = isinstance(value, str) and value.isprintable() and not _QUOTED.search(value)
+    return str(value) if is_plain else repr(value)
 
 
 class LogLevel:

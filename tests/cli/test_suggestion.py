@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.cli.suggestion import propose_model
+from antiphon.cli.suggestion import propose_model, suggestion
 from antiphon.config.load import LoadedSettings, load
 from antiphon.models.suggestions import Machine
 
@@ -50,8 +50,7 @@ def test_small_machines_and_named_models_are_not_asked(loaded: LoadedSettings) -
     assert propose(named, "y") is None
 
 
-def test_without_a_terminal_one_line_names_the_model(
-    loaded: LoadedSettings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_terminal_the_start_report_names_the_model(loaded: LoadedSettings) -> None:
     assert propose_model(loaded, is_terminal=lambda: False, machine=lambda: BIG) is None
-    assert f"serve {SOURCE}" in capsys.readouterr().err
+    assert f"serve {SOURCE}" in str(suggestion(loaded, lambda: BIG))
+    assert suggestion(loaded, lambda: SMALL) is None

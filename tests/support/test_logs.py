@@ -82,6 +82,25 @@ def test_human_line_is_what_structlog_renders(fields: dict[str, Any]) -> None:
     assert line == structlog.dev.ConsoleRenderer(colors=False)(None, "warning", event)
 
 
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        (
+            {"path": "/v1/responses", "model": "m", "input_tokens": 21, "output_tokens": 12},
+            "200 POST /v1/responses m 21+12 tokens 18 ms",
+        ),
+        ({"path": "/v1/files"}, "200 POST /v1/files 18 ms"),
+        ({"path": "/a\x1b[31m\n"}, "200 POST '/a\\x1b[31m\\n' 18 ms"),
+    ],
+)
+def test_requests_are_one_short_line_for_people(fields: dict[str, Any], line: str) -> None:
+    stream = io.StringIO()
+    log = open_log(stream, style="human")
+    log.info("request", method="POST", status=200, ms=17.7, tenant="t", key="k", **fields)
+    time, _, rest = stream.getvalue().rstrip("\n").partition(" ")
+    assert (len(time), rest) == (len("12:00:00"), line)
+
+
 def test_token_counts_are_not_redacted() -> None:
     stream = io.StringIO()
     open_log(stream).info("request", input_tokens=3, output_tokens=4)

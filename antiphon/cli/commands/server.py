@@ -44,13 +44,14 @@ def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from antiphon.http.server.serve import run as run_loop
 
     from ..doctor import summary
-    from ..suggestion import propose_model
+    from ..suggestion import propose_model, suggestion
 
     human = loaded.settings.log_format == "human"
     if human and (source := propose_model(loaded)) is not None:
         sources: SettingsSources = arguments.sources
         arguments.sources = replace(sources, flags={**sources.flags, "models": [source]})
         loaded = arguments.sources.load()
+    hint = suggestion(loaded) if human else None
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def announce(serving: StartReport) -> None:
@@ -59,6 +60,8 @@ def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
             size = f" · {model.context_size} tokens" if model.context_size else ""
             also = f" · also {', '.join(model.aliases)}" if model.aliases else ""
             console.print(f"  {model.name}{size}{also}")
+        if hint is not None:
+            console.print(f"  {hint}", style="dim")
         for line in summary(serving.capabilities):
             console.print(f"  {line}", style="dim")
         if page_is_served(loaded.settings):

@@ -112,6 +112,12 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return by_name.get(name)
 
 
+def _is_read_of_page(scope: Scope) -> bool:
+    """Return whether the web page reads something, which it does often. Browsers mark requests of a
+    page to its own server with the header ``Sec-Fetch-Site``."""
+    return scope.get("method") == "GET" and header(scope, b"sec-fetch-site") == b"same-origin"
+
+
 def route_path(scope: Scope) -> str:
     """Return the path of the request without ``root_path``. ``root_path`` is the path at which
     another app mounts this app."""
@@ -203,7 +209,7 @@ class RequestContextMiddleware:
         if context.span.is_recording:
             self._end_span(context, method, route, status)
         path = route_path(scope)
-        is_quiet = path in _QUIET or path.startswith(_PAGE_FILES)
+        is_quiet = path in _QUIET or path.startswith(_PAGE_FILES) or _is_read_of_page(scope)
         log = self._log.debug if is_quiet else self._log.info
         fields: JsonObject = {
             "method": method,
