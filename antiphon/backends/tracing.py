@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.stream.deltas import Delta, Finish, NewPrompt, finish_of
-from antiphon.tracing.base import PROVIDER_NAME, Span, Tracer
+from antiphon.tracing.base import PROVIDER_NAME, AttributeValue, Span, Tracer
 
 from .base import Backend, DeltaSink, Reply
 
 __all__ = ["TracedBackend"]
+
+
+#: Attribute of a span → option of the model call. Options that are not set have no attribute.
+_REQUEST: Mapping[str, str] = {
+    "gen_ai.request.frequency_penalty": "frequency_penalty",
+    "gen_ai.request.max_tokens": "max_output_tokens",
+    "gen_ai.request.presence_penalty": "presence_penalty",
+    "gen_ai.request.seed": "seed",
+    "gen_ai.request.stop_sequences": "stop",
+    "gen_ai.request.temperature": "temperature",
+    "gen_ai.request.top_k": "top_k",
+    "gen_ai.request.top_p": "top_p",
+}
 
 
 class TracedBackend(BackendWrapper):
@@ -49,13 +62,12 @@ class _TracedReply(ReplyWrapper):
 
     async def pump(self, sink: DeltaSink) -> None:
         options = self._options
-        attributes = {
+        attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": PROVIDER_NAME,
             "gen_ai.request.model": self._model,
-            "gen_ai.request.max_tokens": options.max_output_tokens,
-            "gen_ai.request.temperature": options.temperature,
             "gen_ai.usage.input_tokens": self._reply.input_tokens,
+            **_request_attributes(options),
         }
         name, has_tokens = f"chat {self._model}", False
         with self._tracer.start(name, options.trace, attributes, kind="client") as span:
@@ -70,6 +82,11 @@ class _TracedReply(ReplyWrapper):
                 return sink(batch)
 
             await self._reply.pump(record)
+
+
+def _request_attributes(options: Options) -> dict[str, AttributeValue]:
+    values = ((name, getattr(options, field)) for name, field in _REQUEST.items())
+    return {name: value for name, value in values if value not in (None, ())}
 
 
 def _record_finish(span: Span, finish: Finish) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +14,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError, SetupError
@@ -25,6 +29,7 @@ from tests.conformance.conftest import Serve
 from tests.conformance.server import engine
 from tests.conformance.stepped_backend import SteppedBackend
 from tests.conformance.test_web_search import STEPS, local, providers
+from tests.sources import MODULES, nodes
 
 __all__ = ["providers"]  # a fixture
 
@@ -209,3 +214,35 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(SetupError, match="OpenTelemetry"):
         open_tracer(None)
+
+
+def test_names_are_those_of_the_semantic_conventions() -> None:
+    """The library of the conventions is optional, so the code repeats its constants."""
+    known = {
+        value
+        for module in (gen_ai_attributes, gen_ai_metrics)
+        for value in vars(module).values()
+        if isinstance(value, str) and value.startswith("gen_ai.")
+    }
+    used = {
+        node.value
+        for path in MODULES
+        for node in nodes(path)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"gen_ai(\.[a-z_]+)+", node.value)
+    }
+    assert used and used <= known
+
+
+async def test_model_call_has_the_options_of_the_request(
+    serve: Serve, collector: Collector
+) -> None:
+    server = serve(tracer=collector.tracer)
+    await server.post(temperature=0, top_p=0.5, seed=7, stop=["x"])
+    attributes = collector.named("chat tiny").attributes or {}
+    assert attributes["gen_ai.request.temperature"] == 0
+    assert attributes["gen_ai.request.top_p"] == 0.5
+    assert attributes["gen_ai.request.seed"] == 7
+    assert attributes["gen_ai.request.stop_sequences"] == ("x",)
+    assert "gen_ai.request.top_k" not in attributes

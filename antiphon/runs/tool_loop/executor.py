@@ -325,6 +325,7 @@ class CallRunner:
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": name,
+            "gen_ai.tool.type": "extension",  # it runs at the server
             "gen_ai.tool.call.id": call.call_id,
         }
         span = environment.tracer.start(f"execute_tool {name}", environment.trace, attributes)
