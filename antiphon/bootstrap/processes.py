@@ -48,7 +48,7 @@ async def serve_worker(setup: ChildSetup, announce: Callable[[StartReport], None
     loaded = setup.sources.load()
     raise_file_limit()
     level = LogLevel(loaded.settings.log_level)
-    log = open_server_log(loaded.settings, level).bind(worker=setup.number)
+    log = open_server_log(loaded.settings, level, worker=setup.number)
     capture_libraries(log)
     async with WorkerContext.open(setup) as worker:
         await serve_sockets(
@@ -74,7 +74,7 @@ async def serve_host(
     loop = asyncio.get_running_loop()
     loaded = setup.sources.load()
     level = LogLevel(loaded.settings.log_level)
-    log = open_server_log(loaded.settings, level).bind(process="host")
+    log = open_server_log(loaded.settings, level, process="host")
     capture_libraries(log)
     hosted: asyncio.Future[catalog.Catalog] = loop.create_future()
     server = CallServer(lambda: ModelHostSession(hosted))
@@ -103,7 +103,7 @@ async def serve_containers(setup: ChildSetup, announce: Callable[[StartReport], 
     loaded = setup.sources.load()
     settings = loaded.settings
     level = LogLevel(settings.log_level)
-    log = open_server_log(settings, level).bind(process="containers")
+    log = open_server_log(settings, level, process="containers")
     capture_libraries(log)
     opened: asyncio.Future[LocalContainers | str] = loop.create_future()
     server = CallServer(lambda: ContainerHostSession(opened))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from typing import Any
 
 from antiphon.config.settings import Settings
 from antiphon.http.metrics import Metrics
@@ -43,10 +42,11 @@ def open_watchdog(
     return LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
 
 
-def open_server_log(settings: Settings, level: LogLevel | None = None) -> Any:
+def open_server_log(settings: Settings, level: LogLevel | None = None, **fields: object) -> Log:
     """Return a logger that writes to standard error. ``level``: the level that a reload can change;
-    the default is the level of the settings."""
-    return open_log(sys.stderr, style=settings.log_format, level=level or settings.log_level)
+    the default is the level of the settings. ``fields``: values that every line has."""
+    minimum = level or settings.log_level
+    return open_log(sys.stderr, style=settings.log_format, level=minimum, **fields)
 
 
 def open_server_tracer(settings: Settings) -> Tracer:

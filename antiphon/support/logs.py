@@ -220,9 +220,10 @@ class LogLevel:
 class _LineLog:
     """A logger that writes one line for each event. It adds the values that every line has, redacts
     secrets and renders the line, in one step: every request writes a line, and a chain of
-    structlog's processors would take several times as long."""
+    structlog's processors would take several times as long. ``fields``: values of every line."""
 
-    def __init__(self, stream: TextIO, level: LogLevel, render: _Renderer) -> None:
+    def __init__(self, stream: TextIO, level: LogLevel, render: _Renderer, fields: _Event) -> None:
+        self._fields = fields
         self._stream = stream
         self._level = level
         self._render = render
@@ -249,7 +250,13 @@ class _LineLog:
     def _write(self, method: str, event: str, fields: _Event) -> None:
         if self._level.hides(method):
             return
-        fields = {"event": event, **get_contextvars(), **fields, "level": method}
+        fields = {
+            "event": event,
+            **self._fields,
+            **get_contextvars(),
+            **fields,
+            "level": method,
+        }
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         fields["timestamp"] = now.replace("+00:00", "Z")
         if "stack_info" in fields:
@@ -262,15 +269,18 @@ class _LineLog:
             self._stream.flush()
 
 
-def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "info") -> Log:
+def open_log(
+    stream: TextIO, *, style: Style = "json", level: str | LogLevel = "info", **fields: object
+) -> Log:
     """Return a logger that writes lines to ``stream``. ``level``: debug, info, warning, error or a
-    ``LogLevel``, which can be changed later.
+    ``LogLevel``, which can be changed later. ``fields``: values that every line has.
 
     Values that were bound as structlog context variables, such as ``request_id``, are in every
     line.
     """
     render = _render_json if style == "json" else _human_renderer(colors=stream.isatty())
-    return _LineLog(stream, LogLevel(level) if isinstance(level, str) else level, render)
+    minimum = LogLevel(level) if isinstance(level, str) else level
+    return _LineLog(stream, minimum, render, fields)
 
 
 class _LogBridge(logging.Handler):

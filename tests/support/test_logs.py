@@ -221,3 +221,10 @@ def test_level_can_change() -> None:
     log.error("third")
     lines = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
     assert lines == ["first", "second", "third"]
+
+
+def test_every_line_has_the_fields_of_the_logger() -> None:
+    stream = io.StringIO()
+    open_log(stream, worker=2).info("ready", port=1)
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["worker"], line["port"]) == ("ready", 2, 1)
