@@ -122,11 +122,17 @@ class BatchResults:
                 failed=len(self._errors),
                 usage=self._usage,
             )
+            kept = self._lines, self._output, self._errors, self._size
             self._lines, self._output, self._errors, self._size = [], [], [], 0
             self._stored_at = asyncio.get_running_loop().time()
-            is_stored = await self._store.add_chunk(
-                self._tenant, self._id, self._chunk_count, chunk
-            )
+            try:
+                is_stored = await self._store.add_chunk(
+                    self._tenant, self._id, self._chunk_count, chunk
+                )
+            except BaseException:  # also if the line that stores them is cancelled
+                self._lines[:0], self._output[:0], self._errors[:0] = kept[:3]
+                self._size += kept[3]
+                raise
             self._chunk_count += 1
             if not is_stored:
                 raise LeaseLost

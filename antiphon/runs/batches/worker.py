@@ -9,7 +9,7 @@ that were running when the server died are executed again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, Literal
 
 import msgspec
@@ -295,18 +295,19 @@ class BatchWorker:
             record.output_expires_after,
             renew=lambda change: self._change(tenant, batch.id, change),
         )
-        tasks = BackgroundTasks("batch")
+        tasks = _LineTasks()
         state = _StateCheck(lambda: self._state(tenant, batch, client))
         try:
             async for number, line in self._open_lines(tenant, batch, results):
                 while len(tasks) >= self._lines_at_a_time and await state.is_running():
-                    await _next_end(tasks)
+                    await tasks.next_end()
                 if not await state.is_running():
                     break
                 work = self._execute_line(tenant, batch.id, client, number, line, results)
-                tasks.start(work, is_awaited=True)
+                tasks.start(work)
             while len(tasks) and await state.is_running():
-                await _next_end(tasks)
+                await tasks.next_end()
+            tasks.check()
         finally:
             await tasks.close()
         if (ended := state.value) != "in_progress":
@@ -366,6 +367,40 @@ class BatchWorker:
         await results.add(number, result, succeeded=reply.succeeded, answer=reply.body)
 
 
+class _LineTasks:
+    """The tasks of the lines that run. The first failure of a task is raised by ``next_end``."""
+
+    def __init__(self) -> None:
+        self._tasks = BackgroundTasks("batch")
+        self._failure: BaseException | None = None
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start to execute a line."""
+        self._tasks.start(work, is_awaited=True).add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and self._failure is None:
+            self._failure = task.exception()
+
+    async def next_end(self) -> None:
+        """Wait until a line has ended, but not longer than ``_CHECK_S``."""
+        if tasks := self._tasks.tasks:
+            await asyncio.wait(tasks, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+        self.check()
+
+    def check(self) -> None:
+        """Raise the failure of a line that has ended."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """Cancel the lines that run."""
+        await self._tasks.close()
+
+
 class _StateCheck:
     """Reads the state of a batch at intervals. ``value``: the state that was read last."""
 
@@ -388,14 +423,6 @@ _END_STATES = {"in_progress": "completed", "cancelling": "cancelled", "expired":
 
 async def _as_coroutine(reply: Awaitable[LineReply]) -> LineReply:
     return await reply
-
-
-async def _next_end(tasks: BackgroundTasks) -> None:
-    """Wait until one of the tasks has ended, but not longer than ``_CHECK_S``. Raises the failure
-    of a task."""
-    done, _ = await asyncio.wait(tasks.tasks, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
 
 
 def _line_id(batch_id: str, number: int) -> str:
