@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
@@ -47,7 +48,7 @@ from antiphon.http.routes.decisions import DecisionsEndpoint
 from antiphon.http.routes.embeddings import EmbeddingsEndpoint
 from antiphon.http.routes.health import HealthRoutes, ReadProcesses
 from antiphon.http.routes.images import ImageRoutes
-from antiphon.http.routes.messages import MessageRoutes
+from antiphon.http.routes.messages import MessageRoutes, start_message
 from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.ollama import OllamaRoutes
 from antiphon.http.routes.reference import ReferenceRoutes
@@ -501,9 +502,7 @@ def _messages_routes(deps: EndpointDependencies) -> list[Route]:
     """The routes of Anthropic's Messages API."""
     messages = CompletionsEndpoint(
         parse_messages_request,
-        lambda context, request, index: deps.service.create(
-            context.tenant, request.request, client=context.client, generate=request.generate
-        ),
+        partial(start_message, deps.service),
         deps,
         Operation(
             id="createMessage",

@@ -137,6 +137,7 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
       read the part.
     - ``stated``: the options of the request, if items of the conversation have changed some of
       them. See ``at_start``.
+    - ``hints``: options that a backend ignores if it does not support them.
     - ``shape``: the shape of the request, for values that follow from ``tools`` and other options
       alone.
     """
@@ -157,6 +158,7 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     logprob_token_ids: bool = False
     describes_media: bool = False
     stated: Options | None = None
+    hints: tuple[str, ...] = ()
     shape: RequestShape | None = None
 
     @property
@@ -204,10 +206,10 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
         return self.shape.derive(function, objects, *arguments)
 
     def requests(self, option: str) -> bool:
-        """Return whether the request sets ``option`` to a value that has an effect. If so, a
-        backend that does not support the option must reject the request. ``option``: a key of
-        ``NEUTRAL_VALUES``."""
-        return getattr(self, option) not in NEUTRAL_VALUES[option]
+        """Return whether the request insists on ``option``: it sets the option to a value that has
+        an effect, and the option is not a hint. If so, a backend that does not support the option
+        must reject the request. ``option``: a key of ``NEUTRAL_VALUES``."""
+        return option not in self.hints and getattr(self, option) not in NEUTRAL_VALUES[option]
 
 
 #: Options that some engines and servers do not support → the values that have no effect.

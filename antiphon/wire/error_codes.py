@@ -427,6 +427,16 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "A text is too long.",
         "Send a shorter text.",
     ),
+    "thread_not_found": ErrorCode(
+        404,
+        "The message that a thread continues is not stored.",
+        "Send the whole conversation, with `thread.type` `create`.",
+    ),
+    "thread_unsupported_request": ErrorCode(
+        400,
+        "A thread cannot keep what the request asks for.",
+        "Send the whole conversation without `thread`.",
+    ),
     "token_expired": ErrorCode(
         401,
         "The access token has expired.",

@@ -173,6 +173,9 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     trace: dict[str, str] | None = None
     #: Names of the request's fields that are unknown. The parser sets it, not the client.
     ignored_fields: tuple[str, ...] = ()
+    #: Names of options that a backend ignores if it does not support them. They are set for clients
+    #: of other APIs, never by the client.
+    hints: tuple[str, ...] = ()
 
     @property
     def has_context(self) -> bool:

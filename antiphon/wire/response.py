@@ -34,6 +34,7 @@ __all__ = [
     "CompactedResponse",
     "ContextManagement",
     "ConversationRef",
+    "Effort",
     "IgnoredTool",
     "IncompleteDetails",
     "InputTokensDetails",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anthropic import APIStatusError, AsyncAnthropic, NotFoundError
+from anthropic import APIStatusError, AsyncAnthropic, NotFoundError, beta_async_tool
 from anthropic.types import Message
 from anthropic.types.beta import (
     BetaContentBlockParam,
@@ -24,6 +24,7 @@ __all__ = [
     "Message",
     "MessageCreateParamsBase",
     "NotFoundError",
+    "beta_async_tool",
 ]
 
 EVENT: TypeAdapter[Any] = TypeAdapter(BetaRawMessageStreamEvent)

@@ -118,7 +118,7 @@ async def rejection(server: Server, path: str = "messages", **body: Any) -> tupl
     reply = await server.client.post(f"/v1/{path}", json={"model": "tiny", **HI, **body})
     value = reply.json()
     assert set(value) == {"type", "error", "request_id"} and value["type"] == "error"
-    assert set(value["error"]) == {"type", "message"}
+    assert set(value["error"]) - {"details"} == {"type", "message"}
     assert value["request_id"] == reply.headers["request-id"] == reply.headers["x-request-id"]
     return reply.status_code, value["error"]["message"]
 
@@ -401,6 +401,11 @@ async def test_omitted_thinking_shows_progress(serve: Serve) -> None:
     assert deltas[-1]["signature"] and not any(each.get("thinking") for each in deltas)
 
 
+async def test_message_begins_with_the_tokens_of_the_prompt(serve: Serve) -> None:
+    start, *_, end, _ = await stream_events(serve(local(engine(["Hi"]))))
+    assert start["message"]["usage"]["input_tokens"] == end["usage"]["input_tokens"] > 0
+
+
 async def test_thinking_budget_and_effort_reach_the_model(serve: Serve) -> None:
     backend = ScriptedBackend()
     server = serve(backend)
@@ -458,6 +463,64 @@ async def test_official_client_runs_a_tool_loop(serve: Serve, clients: Any) -> N
     )
     assert (last.content[0].text, last.stop_reason) == ("Sunny in both.", "end_turn")
     assert rendered_prompts(server)[1].count("tool\nsun<|end|>") == 2
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("AM-THREADS")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tool_runner_of_the_official_client_sends_only_new_messages(
+    serve: Serve, clients: Any, stream: bool
+) -> None:
+    from tests.conformance.anthropic_sdk import beta_async_tool
+
+    @beta_async_tool
+    async def get_weather(city: str) -> str:
+        return f"sun in {city}"
+
+    server = serve(local(engine([f"Let me look.\n{ROME}", "It is sunny.", "In both."])))
+    client = clients(server)
+    runner = client.beta.messages.tool_runner(
+        model="tiny", tools=[get_weather], system="Be brief.", stream=stream, **HI
+    )
+    last = await runner.until_done()
+    assert last.content[0].text == "It is sunny."
+    first, second = rendered_prompts(server)
+    assert "Be brief." in second and "get_weather" in second and "sun in Rome" in second
+    assert second.startswith(first)
+    stored = (await server.client.get(f"/v1/responses/resp_{last.id[4:]}")).json()
+    assert stored["previous_response_id"] and stored["instructions"] == "Be brief."
+
+
+@pytest.mark.requirement("AM-THREADS")
+async def test_lost_thread_is_sent_again_as_a_new_one(serve: Serve, clients: Any) -> None:
+    server = serve(local(engine(["Hi", "Again"])))
+    thread = clients(server).beta.messages.thread(model="tiny", **HI)
+    first = await thread.send()
+    await server.client.delete(f"/v1/responses/resp_{first.id[4:]}")
+    await thread.send({"role": "user", "content": "And now?"})
+    assert len(thread.messages) == 4
+    assert "hi" in rendered_prompts(server)[1] and "And now?" in rendered_prompts(server)[1]
+    body = {**HI, "model": "tiny", "thread": {"type": "continue", "previous_message_id": "msg_0"}}
+    reply = await server.client.post("/v1/messages", json=body)
+    assert reply.status_code == 404
+    assert reply.json()["error"]["details"] == {"error_code": "thread_not_found"}
+
+
+@pytest.mark.requirement("AM-THREADS")
+async def test_request_that_a_thread_cannot_keep_goes_on_without_it(
+    serve: Serve, clients: Any
+) -> None:
+    server = serve(local(engine(["Hi"])))
+    hidden = {**WEATHER, "defer_loading": True}
+    body = {**HI, "model": "tiny", "thread": {"type": "create"}, "tools": [hidden]}
+    reply = await server.client.post("/v1/messages", json=body)
+    assert reply.status_code == 400
+    details = {"error_code": "thread_unsupported_request", "unsupported": ["tools"]}
+    assert reply.json()["error"]["details"] == details
+    runner = clients(server).beta.messages.tool_runner(model="tiny", tools=[hidden], **HI)
+    assert (await runner.until_done()).content[0].text == "Hi"
 
 
 @pytest.mark.requirement("AM-TOOLS")
@@ -605,7 +668,7 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"container": "c"}, "container"),
-        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
+        ({"thinking": {"type": "always"}}, "thinking.type"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": "x"}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "adaptive", "display": "x"}}, "thinking.display"),
@@ -613,7 +676,10 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
         ({"service_tier": "x"}, "service_tier"),
         ({"output_config": {"effort": "x"}}, "output_config.effort"),
-        ({"output_config": {"task_budget": {}}}, "output_config.task_budget"),
+        ({"thread": {"type": "fork"}}, "thread.type"),
+        ({"thread": {"type": "continue"}}, "thread.previous_message_id"),
+        ({"thread": {"type": "continue", "previous_message_id": 1}}, "previous_message_id"),
+        ({"thread": {"type": "continue", "previous_message_id": "m"}, "tools": []}, "tools"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         (
             {"output_config": {"format": {"type": "json_schema", "schema": {"type": "x"}}}},

@@ -13,6 +13,7 @@ from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response, Usage
 
+from .threads import message_id
 from .types import (
     AnswerBlock,
     MessageAnswer,
@@ -36,7 +37,6 @@ __all__ = [
     "citation",
     "message_answer",
     "message_end",
-    "message_id",
     "message_usage",
     "search_blocks",
 ]
@@ -55,7 +55,7 @@ def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
     that did not fail."""
     end = message_end(response, form)
     return MessageAnswer(
-        id=message_id(response),
+        id=message_id(response.id),
         model=response.model,
         content=tuple(
             block
@@ -67,11 +67,6 @@ def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
         stop_sequence=end.stop_sequence,
         usage=message_usage(response),
     )
-
-
-def message_id(response: Response) -> str:
-    """Return the id of the Messages API answer for a response."""
-    return "msg_" + response.id.partition("_")[2]
 
 
 def message_end(response: Response, form: AnswerForm) -> MessageEnd:

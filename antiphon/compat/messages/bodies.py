@@ -21,6 +21,7 @@ __all__ = [
     "MessageOutputConfig",
     "MessageOutputFormat",
     "MessageThinking",
+    "MessageThread",
     "MessageTool",
     "MessageToolChoice",
     "MessagesFields",
@@ -104,10 +105,11 @@ class MessageToolChoice(Struct, frozen=True, kw_only=True):
 
 
 class MessageThinking(Struct, frozen=True, kw_only=True):
-    """Options of thinking. ``budget_tokens`` is only for the type ``enabled``. ``display``: whether
-    thinking is returned with its text or only with its signature."""
+    """Options of thinking. ``budget_tokens`` is only for the type ``enabled``. It is a target:
+    upstreams without budgets get an effort, or nothing. ``display``: whether thinking is returned
+    with its text or only with its signature."""
 
-    type: Literal["enabled", "disabled", "adaptive"]
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
     display: Literal["summarized", "omitted", "updates"] | None = None
 
@@ -126,6 +128,15 @@ class MessageOutputConfig(Struct, frozen=True, kw_only=True):
 
 class MessageMetadata(Struct, frozen=True, kw_only=True):
     user_id: str | None = None
+
+
+class MessageThread(Struct, frozen=True, kw_only=True):
+    """Whether the server keeps the conversation. ``create``: keep it under the id of the answer.
+    ``continue``: go on after the message ``previous_message_id``; ``messages`` then contains only
+    the new messages, and ``system`` and ``tools`` must be left out."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: str | UnsetType = UNSET
 
 
 class MessageContextManagement(Struct, frozen=True, kw_only=True):
@@ -152,8 +163,8 @@ class CountTokensFields(Struct, frozen=True, kw_only=True):
 
 
 class MessagesFields(CountTokensFields, frozen=True, kw_only=True):
-    """A request of the Messages API. Answers of this API are not stored. If ``max_tokens`` is 0,
-    the model caches the prompt and generates nothing."""
+    """A request of the Messages API. Only answers in a ``thread`` are stored. If ``max_tokens`` is
+    0, the model caches the prompt and generates nothing."""
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     stream: bool | None = None
@@ -167,5 +178,7 @@ class MessagesFields(CountTokensFields, frozen=True, kw_only=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     metadata: MessageMetadata | None = None
+    thread: MessageThread | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     diagnostics: JsonObject | None = None
+    inference_geo: str | None = None

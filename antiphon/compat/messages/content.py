@@ -54,19 +54,22 @@ def read_messages(
     limits: BodyLimits,
     *,
     thinking_turns: int | None = None,
+    may_be_empty: bool = False,
 ) -> list[JsonObject]:
     """Translate ``messages`` to input items, in the JSON form of the Responses API.
 
     ``path``: the field's name in error messages. ``tools`` receives the tools that messages add.
     ``paths`` records from which field of ``messages`` each item was read. ``thinking_turns``:
-    number of most recent answers whose thinking the model sees. None means all answers. Raises
-    ``InvalidRequest``.
+    number of most recent answers whose thinking the model sees. None means all answers.
+    ``may_be_empty``: whether the array may be empty. Raises ``InvalidRequest``.
     """
     messages = [
         read_object(message, f"{path}[{index}]")
         for index, message in enumerate(read_array(raw, path, limits.items))
     ]
     if not messages:
+        if may_be_empty:
+            return []
         raise empty_value(path, messages)
     reader = _MessageReader(tools, paths, limits)
     roles = [message.get("role") for message in messages]

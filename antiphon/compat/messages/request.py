@@ -38,6 +38,7 @@ from antiphon.wire.response import Response
 from .answer import AnswerForm, message_answer
 from .content import read_messages, read_system
 from .stream import MessageStream
+from .threads import continued_request, read_thread, thread_unsupported
 from .tools import ToolCollector, read_tool_choice
 from .types import MessageAnswer
 
@@ -66,24 +67,26 @@ MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "thinking": "honoured",
     "output_config": "honoured",
     "output_format": "honoured",
+    "thread": "honoured",
     "metadata": "hint",
     "service_tier": "hint",
     "cache_control": "hint",
     "diagnostics": "hint",
     "speed": "hint",
+    "inference_geo": "hint",
     "billing_policy": "refused",
     "compaction": "refused",
     "container": "refused",
     "fallback_credit_token": "refused",
     "fallbacks": "refused",
-    "inference_geo": "refused",
     "mcp_servers": "refused",
-    "thread": "refused",
 }
 _REFUSED = tuple(name for name, treatment in MESSAGE_FIELDS.items() if treatment == "refused")
 #: Values of ``thinking.display``. Only ``summarized`` returns the text of thinking. ``updates``
 #: requests short notes between tool calls. Models on this server do not write such notes.
 _DISPLAYS = ("summarized", "omitted", "updates")
+#: Options that a backend without them ignores. Clients send them to all models by default.
+_HINTS = ("top_k", "thinking_budget")
 _TIERS: Mapping[str, str] = {"auto": "auto", "standard_only": "default"}
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
@@ -114,6 +117,15 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
         """Return a copy of the request with the given headers of a W3C trace context, such as
         ``traceparent``."""
         return replace(self, request=replace(self.request, trace=dict(headers)))
+
+    @property
+    def previous_response_id(self) -> str | None:
+        """The id of the response that the thread of this request continues."""
+        return self.request.previous_response_id
+
+    def continuing(self, previous: Response) -> Self:
+        """Return a copy of the request that continues the thread of the response ``previous``."""
+        return replace(self, request=continued_request(self.request, previous))
 
     def as_count(self) -> InputTokensRequest:
         """Return the request that counts the tokens of the same prompt."""
@@ -160,8 +172,9 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
         stop="stop_sequences",
         user="metadata.user_id",
         max_tool_calls="tools",
+        previous_response_id="thread.previous_message_id",
     )
-    fields: JsonObject = {"store": False, **_conversation(raw, paths, limits)}
+    fields: JsonObject = {**read_thread(raw), **_conversation(raw, paths, limits)}
     for name, read in _READERS.items():
         if name in raw:
             _merge(fields, read(raw[name], name, paths))
@@ -169,7 +182,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
     if not generate:
         del fields["max_output_tokens"]
     try:
-        request = read_create(fields, limits)
+        request = replace(read_create(fields, limits), hints=_HINTS)
     except InvalidRequest as error:
         paths.translate(error)
         raise
@@ -214,14 +227,23 @@ def _conversation(raw: JsonObject, paths: ErrorPaths, limits: BodyLimits) -> Jso
     request. They are translated together, because messages may add and remove tools."""
     tools = ToolCollector(paths, limits)
     tools.declare(raw.get("tools", []), "tools")
+    thinking_turns = _thinking_turns(raw.get("context_management"))
+    continues = read_thread(raw).get("previous_response_id") is not None
     items = read_messages(
         raw["messages"],
         "messages",
         tools,
         paths,
         limits,
-        thinking_turns=_thinking_turns(raw.get("context_management")),
+        thinking_turns=thinking_turns,
+        may_be_empty=continues,
     )
+    if "thread" in raw:
+        # What these fields hide in this request is part of the stored chain.
+        if thinking_turns is not None:
+            raise thread_unsupported("context_management")
+        if tools.has_hidden:
+            raise thread_unsupported("tools")
     fields = {"input": items, **tools.fields()}
     if system := read_system(raw.get("system", ""), "system", limits):
         fields["instructions"] = system
@@ -281,14 +303,14 @@ def _service_tier(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
 
 
 def _thinking(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
-    """Translate ``thinking``. The type ``adaptive`` lets the model decide how much it thinks. This
-    is the default for all models on this server, so the type changes nothing."""
+    """Translate ``thinking``. The types ``adaptive`` and ``between_tools`` let the model decide how
+    much it thinks. This is the default for all models on this server, so they change nothing."""
     fields = read_object(raw, path)
-    kind = read_tag(fields, path, ("enabled", "disabled", "adaptive"))
+    kind = read_tag(fields, path, ("enabled", "disabled", "adaptive", "between_tools"))
     read_choice(fields.get("display", _DISPLAYS[0]), f"{path}.display", _DISPLAYS)
     if kind == "disabled":
         return {"reasoning": {"effort": "none"}}
-    if kind == "adaptive":
+    if kind != "enabled":
         return {}
     if "budget_tokens" not in fields:
         raise missing_parameter(f"{path}.budget_tokens")
@@ -301,8 +323,6 @@ def _omits_thinking(raw: object) -> bool:
 
 def _output_config(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     fields = read_object(raw, path)
-    if "task_budget" in fields:
-        raise _unsupported(f"{path}.task_budget")
     translated: JsonObject = {}
     if (effort := fields.get("effort")) is not None:
         read_choice(effort, f"{path}.effort", _EFFORTS)

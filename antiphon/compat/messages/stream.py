@@ -16,8 +16,9 @@ from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 
-from .answer import AnswerForm, citation, message_end, message_id, message_usage, search_blocks
+from .answer import AnswerForm, citation, message_end, message_usage, search_blocks
 from .errors import message_error_of_code
+from .threads import message_id
 from .types import (
     AnswerBlock,
     BlockDelta,
@@ -60,7 +61,8 @@ PING = _frame(Ping())
 
 class MessageStream:
     """Encodes the events of one response as the events of one message. ``first``: the response as
-    it is at the start of the stream. It determines the id and the model of the message."""
+    it is at the start of the stream. It determines the id, the model and the input tokens of the
+    message."""
 
     def __init__(self, first: Response, form: AnswerForm) -> None:
         self._first = first
@@ -106,7 +108,10 @@ class MessageStream:
     # --- events ----------------------------------------------------------------------------------
 
     def _created(self, event: ev.Created) -> Iterator[MessageEvent]:
-        yield MessageStart(MessageAnswer(id=message_id(self._first), model=self._first.model))
+        first = self._first
+        yield MessageStart(
+            MessageAnswer(id=message_id(first.id), model=first.model, usage=message_usage(first))
+        )
 
     def _text_delta(self, event: ev.OutputTextDelta | ev.RefusalDelta) -> Iterator[MessageEvent]:
         if event.output_index not in self._blocks:

@@ -22,14 +22,19 @@ from antiphon.wire.parsing.errors import (
 )
 from antiphon.wire.parsing.fields import read_array, read_object, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
+from antiphon.wire.request import Include
 
-__all__ = ["TOOL_TYPES", "ToolCollector", "read_tool_choice"]
+__all__ = ["INCLUDE", "TOOL_TYPES", "ToolCollector", "read_tool_choice"]
 
 _WEB_SEARCH = ("web_search_20250305", "web_search_20260209", "web_search_20260318")
 #: The types of tools that a request may declare.
 TOOL_TYPES = ("custom", *_WEB_SEARCH)
-#: Values of ``include`` that add the data for the result blocks of a web search to responses.
-_SEARCH_INCLUDE = ("web_search_call.action.sources", "web_search_call.results")
+#: Values of ``include`` that add the data for the result blocks of server tools to responses.
+INCLUDE: tuple[Include, ...] = (
+    "web_search_call.action.sources",
+    "web_search_call.results",
+    "code_interpreter_call.outputs",
+)
 _MODES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 _CHOICES = (*_MODES, "tool")
 
@@ -108,11 +113,17 @@ class ToolCollector:
         if not tools:
             return {}
         fields: JsonObject = {"tools": tools}
-        if any(tool["type"] == "web_search" for tool in tools):
-            fields["include"] = list(_SEARCH_INCLUDE)
+        if any(tool["type"] != "function" for tool in tools):
+            fields["include"] = list(INCLUDE)
             if self._max_uses is not None:
                 fields["max_tool_calls"] = self._max_uses
         return fields
+
+    @property
+    def has_hidden(self) -> bool:
+        """Whether some declared tools are hidden from the model, so that a later message may add
+        them."""
+        return self._declared.keys() != self._offered
 
     def is_web_search(self, name: str) -> bool:
         """Return whether the tool that the request declares under this name is a web search."""

@@ -168,8 +168,11 @@ class InputTokens(Struct, frozen=True, kw_only=True):
 
 
 class MessageErrorDetails(Struct, frozen=True, kw_only=True):
+    """``details``: the error code, as ``error_code``."""
+
     type: str
     message: str
+    details: JsonObject | UnsetType = UNSET
 
 
 class MessageError(Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):

@@ -103,7 +103,8 @@ def _with_strings(status: int, error: JsonObject) -> Any:
 
 
 def _anthropic_error(request_id: str, status: int, error: JsonObject) -> Any:
-    return message_error(status, _with_param(error), error.get("code"), request_id)
+    message, code = _with_param(error), error.get("code")
+    return message_error(status, message, code, request_id, param=error.get("param"))
 
 
 def _ollama_error(status: int, error: JsonObject) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
+from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from antiphon.compat.error_paths import ErrorPaths
@@ -145,7 +146,9 @@ class CompletionsEndpoint(Generic[_RequestT]):
     async def _stream_runs(
         self, context: RequestContext, request: _RequestT, runs: Sequence[Run], stream: EventStream
     ) -> None:
-        choices = [request.choice_stream(runs[0].response, at) for at in range(len(runs))]
+        prompt = runs[0].input_tokens
+        first = replace(runs[0].response, usage=Usage(input_tokens=prompt, total_tokens=prompt))
+        choices = [request.choice_stream(first, at) for at in range(len(runs))]
         headers = ignored_tools_headers(runs[0].ignored_tools)
         await run_together(
             self._drive(

@@ -1,23 +1,47 @@
-"""The endpoint ``POST /v1/messages/count_tokens`` of Anthropic's Messages API.
+"""Anthropic's Messages API.
 
-The endpoint ``POST /v1/messages`` is in ``completions.py``.
+``start_message`` starts the run of a request to ``POST /v1/messages``. The endpoint itself is in
+``completions.py``. ``MessageRoutes`` counts tokens.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from starlette.requests import Request
 
 from antiphon.compat.messages.bodies import CountTokensFields
-from antiphon.compat.messages.request import parse_count_request
+from antiphon.compat.messages.request import MessagesRequest, parse_count_request
+from antiphon.compat.messages.threads import message_id, thread_not_found
 from antiphon.compat.messages.types import InputTokens, MessageError
-from antiphon.errors import RequestError
+from antiphon.errors import NotFound, RequestError
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.request_context import request_context
+from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 
-__all__ = ["MessageRoutes"]
+if TYPE_CHECKING:
+    from antiphon.runs.execution.run import Run
+    from antiphon.runs.service import Service
+
+__all__ = ["MessageRoutes", "start_message"]
+
+
+async def start_message(
+    service: Service, context: RequestContext, request: MessagesRequest, index: int
+) -> Run:
+    """Start the run of a request. A request that continues a thread gets the system prompt and the
+    tools of the thread. Raises ``RequestError``."""
+    if (previous_id := request.previous_response_id) is not None:
+        try:
+            previous = await service.retrieve(context.tenant, previous_id)
+        except NotFound:
+            raise thread_not_found(message_id(previous_id)) from None
+        request = request.continuing(previous)
+    return await service.create(
+        context.tenant, request.request, client=context.client, generate=request.generate
+    )
 
 
 class MessageRoutes:

@@ -190,6 +190,12 @@ class Run:
         """The number of events emitted so far."""
         return self._writer.number
 
+    @property
+    def input_tokens(self) -> int:
+        """The number of tokens of the prompt of the first model call. It is an estimate if only an
+        upstream counts tokens."""
+        return self._spec.reply.input_tokens
+
     async def drive(self, sink: EventSink | None = None) -> Response:
         """Produce the response and write its events to ``sink``. If ``sink`` is None, the events
         are dropped.

@@ -115,6 +115,7 @@ def _shared_options(request: CreateResponse) -> Options:
         logprob_token_ids=bool(request.return_tokens_as_token_ids),
         priority=request.priority,
         cache_salt=request.cache_salt,
+        hints=request.hints,
         extra={**explicit_fields(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},
     )
 

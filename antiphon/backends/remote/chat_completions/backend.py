@@ -7,7 +7,7 @@ answer are estimates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
 from antiphon.inference.conversation import Conversation, Options, ToolChoice
 from antiphon.upstream.client import Upstream
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
+from antiphon.wire.response import Effort, JsonObjectFormat, JsonSchemaFormat
 
 from .messages import build_chat_messages
 from .servers import STANDARD, ChatFlavour
@@ -52,6 +52,9 @@ _NONSTANDARD_OPTIONS = (
     "thinking_budget",
     "adapter",
 )
+#: Largest budget of reasoning tokens → the effort that stands for it.
+_EFFORTS: Sequence[tuple[int, Effort]] = ((0, "none"), (4_096, "low"), (16_384, "medium"))
+_HIGHEST_EFFORT: Effort = "high"
 
 
 class ChatCompletionsBackend(RemoteBackend):
@@ -266,6 +269,7 @@ def _reasoning_effort(options: Options, flavour: ChatFlavour) -> JsonObject:
     if options.text.verbosity is not UNSET and flavour.has_developer_role:
         body["verbosity"] = options.text.verbosity
     effort = None if options.reasoning is None else options.reasoning.effort
+    effort = effort or _effort_of_budget(options, flavour)
     if effort is None:
         return body
     match flavour.effort_style:
@@ -278,3 +282,14 @@ def _reasoning_effort(options: Options, flavour: ChatFlavour) -> JsonObject:
     if flavour.accepts_template_kwargs:
         body["chat_template_kwargs"] = {"enable_thinking": effort != "none"}
     return body
+
+
+def _effort_of_budget(options: Options, flavour: ChatFlavour) -> Effort | None:
+    """Return the reasoning effort that stands for the request's budget of reasoning tokens. Returns
+    None if the server supports budgets, or if it may refuse an effort for a model that does not
+    reason."""
+    budget = options.thinking_budget
+    ignores_effort = flavour.effort_style != "reasoning_effort" or flavour.accepts_template_kwargs
+    if budget is None or "thinking_budget" in flavour.option_fields or not ignores_effort:
+        return None
+    return next((effort for limit, effort in _EFFORTS if budget <= limit), _HIGHEST_EFFORT)

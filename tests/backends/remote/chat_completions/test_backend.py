@@ -249,6 +249,24 @@ async def test_options_a_server_would_ignore_are_rejected(options: Options, para
         assert not playing.bodies
 
 
+@pytest.mark.parametrize(
+    ("owner", "effort"),
+    [
+        ("someone", {}),
+        ("sglang", {"reasoning_effort": "medium"}),
+        ("z-ai", {"thinking": {"type": "enabled"}}),
+    ],
+)
+async def test_budget_that_is_a_hint_becomes_an_effort_or_nothing(
+    owner: str, effort: dict[str, Any]
+) -> None:
+    options = Options(top_k=3, thinking_budget=9_000, hints=("top_k", "thinking_budget"))
+    body = await request_body(options, owner=owner)
+    names = {"reasoning_effort", "thinking", "thinking_token_budget"}
+    assert {name: body[name] for name in names & body.keys()} == effort
+    assert ("top_k" in body) == (owner == "sglang")
+
+
 async def test_all_kinds_of_tools_become_functions() -> None:
     tools = (LOOK, PATCH, Namespace(name="desk", tools=(LOOK,)))
     body = await request_body(Options(tools=tools, parallel_tool_calls=False))

@@ -1,0 +1,101 @@
+"""Threads of the Messages API: conversations that the server keeps, so that a request contains only
+its new messages.
+
+A thread is a chain of stored responses. The id of a message determines the id of its response, so
+``previous_message_id`` becomes ``previous_response_id``. As with this field, several requests may
+continue the same message, which Anthropic's server does not allow.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from antiphon.errors import InvalidRequest, NotFound
+from antiphon.wire.json_types import JsonObject
+from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter
+from antiphon.wire.parsing.fields import read_object, read_tag
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import Response
+from antiphon.wire.tools import Function
+
+from .tools import INCLUDE
+
+__all__ = [
+    "continued_request",
+    "message_id",
+    "read_thread",
+    "thread_not_found",
+    "thread_unsupported",
+]
+
+#: Fields that a thread keeps from its first request.
+_KEPT = ("system", "tools")
+
+
+def message_id(response_id: str) -> str:
+    """Return the id of the message that a response becomes."""
+    return "msg_" + response_id.partition("_")[2]
+
+
+def read_thread(body: JsonObject) -> JsonObject:
+    """Translate the field ``thread`` of a request body to fields of the Responses request. A body
+    without this field is not stored. Raises ``InvalidRequest``."""
+    if "thread" not in body:
+        return {"store": False}
+    thread = read_object(body["thread"], "thread")
+    kind = read_tag(thread, "thread", ("create", "continue"))
+    if kind == "create":
+        return {"store": True}
+    for field in _KEPT:
+        if field in body:
+            raise InvalidRequest(
+                f"Invalid '{field}': a request that continues a thread uses the '{field}' with"
+                " which the thread was created.",
+                param=field,
+                code="invalid_value",
+            )
+    return {"store": True, "previous_response_id": _response_id(thread)}
+
+
+def _response_id(thread: JsonObject) -> str:
+    path = "thread.previous_message_id"
+    if "previous_message_id" not in thread:
+        raise missing_parameter(path)
+    id = thread["previous_message_id"]
+    if not isinstance(id, str):
+        raise invalid_type(path, "a string", json_type_name(id))
+    return "resp_" + id.removeprefix("msg_")
+
+
+def continued_request(request: CreateResponse, previous: Response) -> CreateResponse:
+    """Return a request that continues a thread, with what the thread keeps: the system prompt and
+    the tools of its last response."""
+    instructions = previous.instructions
+    is_client_run = all(isinstance(tool, Function) for tool in previous.tools)
+    return replace(
+        request,
+        instructions=instructions if isinstance(instructions, str) else None,
+        tools=previous.tools,
+        max_tool_calls=previous.max_tool_calls,
+        include=request.include if is_client_run else INCLUDE,
+    )
+
+
+def thread_unsupported(param: str) -> InvalidRequest:
+    """Return the error for a request that a thread cannot keep because of the field ``param``."""
+    return InvalidRequest(
+        f"Unsupported parameter: '{param}' is not supported in threads. Send the whole"
+        " conversation without 'thread'.",
+        param=param,
+        code="thread_unsupported_request",
+    )
+
+
+def thread_not_found(previous_message_id: str) -> NotFound:
+    """Return the error for a message that no request can continue."""
+    return NotFound(
+        f"Thread with message '{previous_message_id}' not found. Send the whole conversation to"
+        " create a new thread.",
+        param="thread.previous_message_id",
+        code="thread_not_found",
+    )
