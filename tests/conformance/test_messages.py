@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import AsyncIterator
 from typing import Any, get_args, get_type_hints
@@ -16,18 +17,24 @@ from antiphon.compat.messages.bodies import MessageBlock, MessageTool
 from antiphon.compat.messages.request import MESSAGE_FIELDS
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Finish, Open, Text
+from antiphon.tools.mcp.provider import McpProvider
+from antiphon.tools.mcp.sessions import SessionPool
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
 from antiphon.wire.items import FunctionCall, InputImage, InputText, Message, Reasoning
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 from tests.conformance.conftest import Serve
+from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import Server, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
+from tests.tools.mcp.process import Toys
 
 Json = dict[str, Any]
 HI: Json = {"max_tokens": 400, "messages": [{"role": "user", "content": "hi"}]}
 SCHEMA: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER: Json = {"name": "get_weather", "description": "The weather.", "input_schema": SCHEMA}
+TOOLSET: Json = {"type": "mcp_toolset", "mcp_server_name": "desk"}
+MCP: Json = {"mcp_servers": [{"type": "url", "name": "desk", "url": "http://desk.example/mcp"}]}
 ROME = tool_call("get_weather", {"city": "Rome"})
 OSLO = tool_call("get_weather", {"city": "Oslo"})
 PIXEL = (
@@ -596,6 +603,127 @@ async def test_system_message_can_end_with_the_turn(serve: Serve) -> None:
     assert ["Only now." in prompt for prompt in rendered_prompts(server)] == [True, False]
 
 
+@pytest.mark.requirement("AM-TOOLS")
+async def test_client_tools_with_fixed_schemas_are_functions(serve: Serve) -> None:
+    scripted = engine([tool_call("bash", {"command": "ls"})])
+    scripted.card = replace(scripted.card, context_size=32_768)
+    server = serve(local(scripted))
+    tools: list[Json] = [
+        {"type": "bash_20250124", "name": "bash"},
+        {
+            "type": "text_editor_20250728",
+            "name": "str_replace_based_edit_tool",
+            "max_characters": 9,
+        },
+        {"type": "memory_20250818", "name": "memory"},
+        {"type": "computer_20251124", "name": "computer", "display_width_px": 640},
+    ]
+    answer = await create(server, tools=tools)
+    assert answer["content"][0]["input"] == {"command": "ls"}
+    (prompt,) = rendered_prompts(server)
+    assert all(text in prompt for text in ("at most 9 characters", "rename", "640 pixels", "zoom"))
+
+
+@pytest.mark.requirement("AM-SERVER-TOOLS")
+async def test_code_runs_in_a_container_of_this_server(serve: Serve, clients: Any) -> None:
+    registry = containers()
+    replies = [tool_call("python", {"code": "print(6 * 7)"}), "It is 42.", "Yes."]
+    server = serve(local(engine(replies)), **code_interpreter_options(registry))
+    client = clients(server)
+    tool: Json = {"type": "code_execution_20250825", "name": "code_execution"}
+    async with client.messages.stream(model="tiny", **HI, tools=[tool]) as stream:
+        answer = await stream.get_final_message()
+    call, result, text = answer.content
+    assert (call.name, text.text) == ("code_execution", "It is 42.")
+    assert "6 * 7" in call.input["code"] and result.content.return_code == 0
+    assert result.tool_use_id == call.id and answer.container.id.startswith("cntr_")
+    turns = [
+        *HI["messages"],
+        {"role": "assistant", "content": blocks(answer)},
+        {"role": "user", "content": "Sure?"},
+    ]
+    body = {"tools": [tool], "container": answer.container.id}
+    assert (await create(server, messages=turns, **body))["content"][0]["text"] == "Yes."
+    assert "6 * 7" in rendered_prompts(server)[-1].partition("Sure?")[0]
+
+
+@pytest.mark.requirement("AM-SERVER-TOOLS")
+async def test_tool_search_finds_deferred_tools(serve: Serve, clients: Any) -> None:
+    replies = [tool_call("tool_search", {"query": "weather"}), ROME, "Sunny."]
+    server = serve(local(engine(replies)))
+    client = clients(server)
+    search: Json = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
+    tools = [search, {**WEATHER, "defer_loading": True}]
+    async with client.messages.stream(model="tiny", **HI, tools=tools) as stream:
+        answer = await stream.get_final_message()
+    call, found, use = answer.content
+    assert (call.name, call.input) == ("tool_search_tool_bm25", {"query": "weather"})
+    assert [each.tool_name for each in found.content.tool_references] == ["get_weather"]
+    assert (use.name, answer.stop_reason) == ("get_weather", "tool_use")
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "sun"}
+    turns = [
+        *HI["messages"],
+        {"role": "assistant", "content": blocks(answer)},
+        {"role": "user", "content": [result]},
+    ]
+    await create(server, messages=turns, tools=tools)
+    first, second, third = rendered_prompts(server)
+    assert '"get_weather"' not in first and third.startswith(second)
+
+
+@pytest.mark.requirement("AM-SERVER-TOOLS")
+async def test_tools_of_an_mcp_server_are_called_here(
+    serve: Serve, clients: Any, toys: Toys
+) -> None:
+    networks = (ipaddress.ip_network("127.0.0.1"),)
+    mcp = McpProvider({}, SessionPool(), networks=networks)
+    servers: list[Any] = [{"type": "url", "name": "desk", "url": toys.url}]
+    replies = [tool_call("desk__add", {"a": 1, "b": 2}), "It is 3.", "Yes."]
+    server = serve(local(engine(replies)), providers={"mcp": mcp})
+    client = clients(server)
+    toolset = {**TOOLSET, "default_config": {"enabled": False}, "configs": {"add": {}}}
+    async with client.beta.messages.stream(
+        model="tiny", **HI, tools=[toolset], mcp_servers=servers
+    ) as stream:
+        answer = await stream.get_final_message()
+    call, result, text = answer.content
+    assert (call.type, call.name, call.server_name) == ("mcp_tool_use", "add", "desk")
+    assert (call.input, result.tool_use_id) == ({"a": 1, "b": 2}, call.id)
+    assert not result.is_error and text.text == "It is 3."
+    turns = [
+        *HI["messages"],
+        {"role": "assistant", "content": blocks(answer)},
+        {"role": "user", "content": "Sure?"},
+    ]
+    body = {"model": "tiny", "max_tokens": 99, "messages": turns}
+    await client.beta.messages.create(**body, tools=[toolset], mcp_servers=servers)
+    await client.beta.messages.create(**body)
+    assert all('"b": 2' in prompt or '"b":2' in prompt for prompt in rendered_prompts(server)[2:])
+    await mcp.close()
+
+
+@pytest.mark.requirement("AM-SERVER-TOOLS")
+async def test_results_of_tools_that_only_others_run_are_shown(serve: Serve) -> None:
+    server = serve(local(engine(["Hi"])))
+    url = {"url": "https://north.example"}
+    page = {"type": "document", "source": {"type": "text", "data": "The longest fjord"}}
+    call = {"type": "server_tool_use", "id": "s1", "name": "web_fetch", "input": url}
+    result = {
+        "type": "web_fetch_tool_result",
+        "tool_use_id": "s1",
+        "content": {"type": "web_fetch_result", "content": page, **url},
+    }
+    cut = {"type": "server_tool_use", "id": "s2", "name": "web_fetch", "input": url}
+    turns = [
+        *HI["messages"],
+        {"role": "assistant", "content": [call, result, cut]},
+        *HI["messages"],
+    ]
+    await create(server, messages=turns)
+    (prompt,) = rendered_prompts(server)
+    assert prompt.count('web_fetch"') == 1 and "The longest fjord" in prompt
+
+
 @pytest.mark.requirement("AM-SEARCH")
 async def test_web_search_runs_here(serve: Serve, clients: Any) -> None:
     index = PageIndex(":memory:")
@@ -666,8 +794,11 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"system": [{"type": "image"}]}, "system[0].type"),
-        ({"mcp_servers": [{}]}, "mcp_servers"),
-        ({"container": "c"}, "container"),
+        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers[0].name"),
+        ({"mcp_servers": [{"type": "url", "name": "a"}]}, "mcp_servers[0].url"),
+        ({"tools": [{"type": "mcp_toolset", "mcp_server_name": "a"}]}, "mcp_server_name"),
+        ({"tools": [{**TOOLSET, "configs": {"x": {"enabled": False}}}], **MCP}, "configs.x"),
+        ({"container": {"skills": ["x"]}}, "container.skills"),
         ({"thinking": {"type": "always"}}, "thinking.type"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": "x"}}, "thinking.budget_tokens"),
@@ -694,7 +825,7 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
         ({"tools": [{**WEATHER, "input_schema": 1}]}, "tools[0].input_schema"),
         ({"tools": [{**WEATHER, "allowed_callers": ["x"]}]}, "tools[0].allowed_callers[0]"),
         ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, "tools[0].type"),
     ],
 )
 async def test_fields_are_refused_by_name(serve: Serve, body: Json, path: str) -> None:
@@ -718,7 +849,7 @@ async def test_fields_are_refused_by_name(serve: Serve, body: Json, path: str) -
         ("user", {"type": "tool_result", "tool_use_id": "a", "content": 1}, ".content"),
         ("assistant", {"type": "tool_use", "id": "a", "name": "b"}, ".input"),
         ("assistant", {"type": "tool_use", "id": "a", "name": "b", "input": 1}, ".input"),
-        ("assistant", {"type": "server_tool_use", "name": "web_fetch"}, ".name"),
+        ("assistant", {"type": "server_tool_use", "id": "a", "input": {}}, ".name"),
         ("assistant", {"type": "web_search_tool_result", "tool_use_id": "x"}, ".tool_use_id"),
         ("system", {"type": "tool_addition", "tool": {"type": "tool_reference"}}, ".tool.name"),
         ("system", {"type": "image"}, ".type"),

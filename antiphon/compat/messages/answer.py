@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire import items as it
-from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response, Usage
 
+from .server_blocks import call_input, is_search, server_blocks
 from .threads import message_id
 from .types import (
     AnswerBlock,
     MessageAnswer,
+    MessageContainer,
     MessageEnd,
     MessageUsage,
     ServerToolUsage,
-    ServerToolUseBlock,
     StopReason,
     TextBlock,
     ThinkingBlock,
     ThinkingTokens,
     ToolUseBlock,
-    WebSearchError,
-    WebSearchResult,
-    WebSearchResultBlock,
     WebSearchResultLocation,
 )
 
@@ -38,8 +34,10 @@ __all__ = [
     "message_answer",
     "message_end",
     "message_usage",
-    "search_blocks",
 ]
+
+#: By default, a container exists this many seconds after its last use.
+_CONTAINER_S = 1_200
 
 
 class AnswerForm(Struct, frozen=True, kw_only=True):
@@ -57,23 +55,36 @@ def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
     return MessageAnswer(
         id=message_id(response.id),
         model=response.model,
-        content=tuple(
-            block
-            for item in response.output
-            if (read := _BLOCKS.get(type(item))) is not None
-            for block in read(item, form)
-        ),
+        content=tuple(block for item in response.output for block in _blocks(item, form)),
         stop_reason=end.stop_reason,
         stop_sequence=end.stop_sequence,
         usage=message_usage(response),
+        container=end.container,
     )
 
 
+def _container(response: Response) -> MessageContainer | UnsetType:
+    """Return the container in which the code of the response ran last."""
+    ids = [
+        item.container_id for item in response.output if isinstance(item, it.CodeInterpreterCall)
+    ]
+    if not ids:
+        return UNSET
+    ended = response.completed_at or response.created_at
+    return MessageContainer(id=ids[-1], expires_at=_time(ended + _CONTAINER_S))
+
+
 def message_end(response: Response, form: AnswerForm) -> MessageEnd:
-    """Return the stop reason of a response, and the stop sequence that ended it, if any."""
+    """Return the stop reason of a response, the stop sequence that ended it, if any, and the
+    container that it has used, if any."""
+    container = _container(response)
     if response.matched_stop is not UNSET:
-        return MessageEnd(stop_reason="stop_sequence", stop_sequence=response.matched_stop)
-    return MessageEnd(stop_reason=_stop_reason(response, form))
+        return MessageEnd("stop_sequence", response.matched_stop, container)
+    return MessageEnd(_stop_reason(response, form), container=container)
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def _stop_reason(response: Response, form: AnswerForm) -> StopReason:
@@ -111,7 +122,7 @@ def message_usage(response: Response) -> MessageUsage:
     used = response.usage or Usage()
     cached = used.input_tokens_details.cached_tokens
     written = used.input_tokens_details.cache_write_tokens
-    searches = sum(len(search_blocks(item)) // 2 for item in response.output)
+    searches = sum(map(is_search, response.output))
     return MessageUsage(
         input_tokens=used.input_tokens - cached - written,
         output_tokens=used.output_tokens,
@@ -125,6 +136,11 @@ def message_usage(response: Response) -> MessageUsage:
 
 
 # --- blocks --------------------------------------------------------------------------------------
+
+
+def _blocks(item: it.Item, form: AnswerForm) -> Iterable[AnswerBlock]:
+    read = _BLOCKS.get(type(item))
+    return server_blocks(item) if read is None else read(item, form)
 
 
 def _thinking(item: it.Reasoning, form: AnswerForm) -> Iterable[AnswerBlock]:
@@ -152,51 +168,11 @@ def citation(annotation: it.Annotation) -> WebSearchResultLocation | None:
 
 
 def _tool_use(item: it.FunctionCall, form: AnswerForm) -> Iterable[AnswerBlock]:
-    yield ToolUseBlock(id=item.call_id, name=item.name, input=_input(item.arguments))
-
-
-def _input(arguments: str) -> JsonObject:
-    """Return the arguments of a call as an object. The text may not be a JSON object, because the
-    model wrote invalid JSON or because the text was truncated. In this case, return
-    ``{"INVALID_JSON": text}``, as Anthropic's documentation recommends."""
-    if not arguments:
-        return {}
-    try:
-        value = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        value = None
-    return value if isinstance(value, dict) else {"INVALID_JSON": arguments}
-
-
-def search_blocks(
-    item: it.Item,
-) -> tuple[ServerToolUseBlock, WebSearchResultBlock] | tuple[()]:
-    """Return two blocks for a web search: the search and its results. Returns an empty tuple for
-    other items, including web search calls that open a page or find text in a page."""
-    action = getattr(item, "action", UNSET)
-    if not isinstance(item, it.WebSearchCall) or action is UNSET or action["type"] != "search":
-        return ()
-    id = "srvtoolu_" + item.id.partition("_")[2]
-    found = () if item.results is UNSET else item.results
-    results = tuple(
-        WebSearchResult(
-            url=str(result.get("url", "")),
-            title=str(result.get("title", "")),
-            encrypted_content=base64.b64encode(str(result.get("text", "")).encode()).decode(),
-        )
-        for result in found
-    )
-    return (
-        ServerToolUseBlock(id=id, name="web_search", input={"query": action.get("query", "")}),
-        WebSearchResultBlock(
-            tool_use_id=id, content=WebSearchError() if item.status == "failed" else results
-        ),
-    )
+    yield ToolUseBlock(id=item.call_id, name=item.name, input=call_input(item.arguments))
 
 
 _BLOCKS: Mapping[type[it.Item], Callable[[Any, AnswerForm], Iterable[AnswerBlock]]] = {
     it.Reasoning: _thinking,
     it.Message: _texts,
     it.FunctionCall: _tool_use,
-    it.WebSearchCall: lambda item, form: search_blocks(item),
 }

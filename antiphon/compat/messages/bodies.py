@@ -17,6 +17,7 @@ __all__ = [
     "MessageBlock",
     "MessageContextManagement",
     "MessageInput",
+    "MessageMcpServer",
     "MessageMetadata",
     "MessageOutputConfig",
     "MessageOutputFormat",
@@ -42,6 +43,15 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
         "thinking",
         "redacted_thinking",
         "server_tool_use",
+        "mcp_tool_use",
+        "mcp_tool_listing",
+        "advisor_tool_result",
+        "bash_code_execution_tool_result",
+        "code_execution_tool_result",
+        "mcp_tool_result",
+        "text_editor_code_execution_tool_result",
+        "tool_search_tool_result",
+        "web_fetch_tool_result",
         "web_search_tool_result",
         "tool_addition",
         "tool_removal",
@@ -71,17 +81,42 @@ class MessageInput(Struct, frozen=True, kw_only=True):
     clear_at: Literal["never", "next_user_message"] | None = None
 
 
+ToolType = Literal[
+    "custom",
+    "bash_20241022",
+    "bash_20250124",
+    "text_editor_20241022",
+    "text_editor_20250124",
+    "text_editor_20250429",
+    "text_editor_20250728",
+    "memory_20250818",
+    "computer_20241022",
+    "computer_20250124",
+    "computer_20251124",
+    "web_search_20250305",
+    "web_search_20260209",
+    "web_search_20260318",
+    "code_execution_20250522",
+    "code_execution_20250825",
+    "code_execution_20260120",
+    "code_execution_20260521",
+    "tool_search_tool_bm25",
+    "tool_search_tool_bm25_20251119",
+    "tool_search_tool_regex",
+    "tool_search_tool_regex_20251119",
+    "mcp_toolset",
+]
+
+
 class MessageTool(Struct, frozen=True, kw_only=True):
-    """A tool of the Messages API. ``input_schema``: a JSON schema, required for tools other than
-    web search. ``defer_loading``: the model does not see the tool until a message contains a
-    ``tool_addition`` block for it, or a tool result refers to it.
+    """A tool of the Messages API. ``input_schema``: a JSON schema, only for the type ``custom``.
+    Tools of the type ``mcp_toolset`` have a ``mcp_server_name``, all others a ``name``.
+    ``defer_loading``: the model does not see the tool until a tool search finds it, a message
+    contains a ``tool_addition`` block for it, or a tool result refers to it.
     """
 
-    name: str
-    type: (
-        Literal["custom", "web_search_20250305", "web_search_20260209", "web_search_20260318"]
-        | None
-    ) = None
+    name: str | UnsetType = UNSET
+    type: ToolType | None = None
     description: str | UnsetType = UNSET
     input_schema: JsonObject | UnsetType = UNSET
     input_examples: tuple[JsonObject, ...] | UnsetType = UNSET
@@ -93,7 +128,23 @@ class MessageTool(Struct, frozen=True, kw_only=True):
     blocked_domains: tuple[str, ...] | None = None
     max_uses: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     user_location: JsonObject | None = None
+    mcp_server_name: str | UnsetType = UNSET
+    default_config: JsonObject | None = None
+    configs: JsonObject | None = None
+    max_characters: int | None = None
+    display_width_px: int | UnsetType = UNSET
+    display_height_px: int | UnsetType = UNSET
     cache_control: JsonObject | None = None
+
+
+class MessageMcpServer(Struct, frozen=True, kw_only=True):
+    """An MCP server whose tools the model may call through a tool of the type ``mcp_toolset``."""
+
+    type: Literal["url"]
+    name: str
+    url: str
+    authorization_token: str | None = None
+    tool_configuration: JsonObject | None = None
 
 
 class MessageToolChoice(Struct, frozen=True, kw_only=True):
@@ -154,6 +205,8 @@ class CountTokensFields(Struct, frozen=True, kw_only=True):
     system: str | tuple[MessageBlock, ...] | None = None
     tools: tuple[MessageTool, ...] | None = None
     tool_choice: MessageToolChoice | None = None
+    mcp_servers: tuple[MessageMcpServer, ...] | None = None
+    container: str | JsonObject | None = None
     thinking: MessageThinking | None = None
     output_config: MessageOutputConfig | None = None
     output_format: MessageOutputFormat | None = None

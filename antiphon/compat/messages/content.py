@@ -25,15 +25,27 @@ from antiphon.wire.parsing.errors import (
 from antiphon.wire.parsing.fields import read_array, read_choice, read_object, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 
+from .server_blocks import text_of_result
 from .tools import ToolCollector
 
-__all__ = ["BLOCKS", "read_messages", "read_system", "text_of_result"]
+__all__ = ["BLOCKS", "read_messages", "read_system"]
 
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 #: Start of Claude Code's first system block. This block is left out: it is meant for Anthropic's
 #: servers, and its value changes, so the prefix cache would never match the prompt.
 _BILLING_HEADER = "x-anthropic-billing-header:"
 _FAILED = "The tool call failed."
+#: Types of the blocks with results of server tools.
+_SERVER_RESULTS = (
+    "advisor_tool_result",
+    "bash_code_execution_tool_result",
+    "code_execution_tool_result",
+    "mcp_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "web_fetch_tool_result",
+    "web_search_tool_result",
+)
 
 
 def read_system(raw: object, path: str, limits: BodyLimits) -> str:
@@ -99,8 +111,8 @@ class _MessageReader:
         self._role = ""
         #: The open message item, to which further parts are added.
         self._open: JsonObject | None = None
-        #: Id of a web search block → the input of the search.
-        self._searches: dict[str, JsonObject] = {}
+        #: Id of a block with a call of a server tool → the block.
+        self._server_calls: dict[str, JsonObject] = {}
 
     def read(self, fields: JsonObject, path: str, *, has_reply: bool) -> None:
         """Translate one message. ``has_reply``: whether a later message has the role ``user``. In
@@ -271,30 +283,106 @@ class _MessageReader:
         self._add(item, path, call_id="id", arguments="input")
 
     def _server_tool_use(self, fields: JsonObject, path: str) -> None:
-        if fields.get("name") != "web_search":
-            raise invalid_value(f"{path}.name", str(fields.get("name")), ("web_search",))
-        self._searches[_string(fields, "id", path)] = _required_object(fields, "input", path)
+        """Note the call of a server tool. Together with its result, a later block, it becomes one
+        item. A call without a result was interrupted and is left out."""
+        _required_object(fields, "input", path)
+        _required_string(fields, "name", path)
+        self._server_calls[_required_string(fields, "id", path)] = fields
 
-    def _web_search_result(self, fields: JsonObject, path: str) -> None:
-        """Translate a block with the results of a web search. The search itself is another block,
-        which comes earlier in the messages. Both blocks become one item."""
-        search = self._searches.get(_string(fields, "tool_use_id", path))
-        if search is None:
+    def _server_tool_result(self, fields: JsonObject, path: str) -> None:
+        """Translate the result of a server tool. If this server does not run the tool, the item is
+        a call of a function with the tool's name."""
+        id = _required_string(fields, "tool_use_id", path)
+        call = self._server_calls.pop(id, None)
+        if call is None:
             raise InvalidRequest(
-                f"Invalid '{path}.tool_use_id': no server_tool_use block has this id.",
+                f"Invalid '{path}.tool_use_id': no earlier block calls a tool with this id.",
                 param=f"{path}.tool_use_id",
                 code="invalid_value",
             )
-        raw = fields.get("content", [])
-        results = [
-            _search_result(each, f"{path}.content[{index}]")
-            for index, each in enumerate(raw if isinstance(raw, list) else [])
+        content = fields.get("content", [])
+        match fields["type"]:
+            case "web_search_tool_result":
+                items = [_web_search_call(call, content, path)]
+            case "mcp_tool_result":
+                items = [_mcp_call(call, fields, path)]
+            case "code_execution_tool_result":
+                items = [_code_call(call, content, self._tools.container)]
+            case "tool_search_tool_result":
+                items = self._tool_search(call, content, path)
+            case _:
+                items = _function_call(id, call, content)
+        for item in items:
+            self._add(item, path)
+
+    def _tool_search(self, call: JsonObject, content: object, path: str) -> list[JsonObject]:
+        """Return the items of a tool search. References to tools that the request does not declare
+        any more are left out."""
+        found = content.get("tool_references", []) if isinstance(content, dict) else []
+        names = [
+            _required_string(read_object(each, at), "tool_name", at)
+            for index, each in enumerate(read_array(found, f"{path}.content.tool_references", 100))
+            if (at := f"{path}.content.tool_references[{index}]")
         ]
-        sources = [{"type": "url", "url": result["url"]} for result in results]
-        action = {**search, "type": "search", "sources": sources}
-        item: JsonObject = {"type": "web_search_call", "action": action}
-        item |= {"results": results} if isinstance(raw, list) else {"status": "failed"}
-        self._add(item, path)
+        id = {"call_id": call["id"]}
+        return [
+            {"type": "tool_search_call", "arguments": call["input"], **id},
+            {"type": "tool_search_output", "tools": self._tools.references(names), **id},
+        ]
+
+    def _mcp_listing(self, fields: JsonObject, path: str) -> None:
+        """Leave out the listing of an MCP server: the server lists its tools again."""
+
+
+def _web_search_call(call: JsonObject, raw: object, path: str) -> JsonObject:
+    results = [
+        _search_result(each, f"{path}.content[{index}]")
+        for index, each in enumerate(raw if isinstance(raw, list) else [])
+    ]
+    sources = [{"type": "url", "url": result["url"]} for result in results]
+    action = {**call["input"], "type": "search", "sources": sources}
+    item: JsonObject = {"type": "web_search_call", "action": action}
+    return item | ({"results": results} if isinstance(raw, list) else {"status": "failed"})
+
+
+def _mcp_call(call: JsonObject, fields: JsonObject, path: str) -> JsonObject:
+    raw = fields.get("content", "")
+    texts = (
+        [raw]
+        if isinstance(raw, str)
+        else [
+            _text(each, f"{path}.content[{index}]")
+            for index, each in enumerate(read_array(raw, f"{path}.content", 1_000))
+        ]
+    )
+    return {
+        "type": "mcp_call",
+        "server_label": str(call.get("server_name", "")),
+        "name": call["name"],
+        "arguments": msgspec.json.encode(call["input"]).decode(),
+        "error" if fields.get("is_error") is True else "output": "\n".join(texts),
+    }
+
+
+def _code_call(call: JsonObject, content: object, container: str | None) -> JsonObject:
+    result = content if isinstance(content, dict) else {}
+    logs = "".join(str(result.get(name, "")) for name in ("stdout", "stderr", "error_code"))
+    return {
+        "type": "code_interpreter_call",
+        "container_id": container or "",
+        "code": str(call["input"].get("code", "")),
+        "outputs": [{"type": "logs", "logs": logs}],
+    }
+
+
+def _function_call(id: str, call: JsonObject, content: object) -> list[JsonObject]:
+    """Return a call of a function and its output, for a server tool that only other servers run."""
+    output = content if isinstance(content, str) else msgspec.json.encode(content).decode()
+    arguments = msgspec.json.encode(call["input"]).decode()
+    return [
+        {"type": "function_call", "call_id": id, "name": call["name"], "arguments": arguments},
+        {"type": "function_call_output", "call_id": id, "output": output},
+    ]
 
 
 #: Role → the types of blocks in messages of this role, with the methods that translate them.
@@ -305,6 +393,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], No
         "document": _MessageReader._media,
         "search_result": _MessageReader._media,
         "tool_result": _MessageReader._tool_result,
+        **dict.fromkeys(_SERVER_RESULTS, _MessageReader._server_tool_result),
     },
     "assistant": {
         "text": _MessageReader._output_text,
@@ -312,7 +401,9 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], No
         "redacted_thinking": _MessageReader._redacted_thinking,
         "tool_use": _MessageReader._tool_use,
         "server_tool_use": _MessageReader._server_tool_use,
-        "web_search_tool_result": _MessageReader._web_search_result,
+        "mcp_tool_use": _MessageReader._server_tool_use,
+        "mcp_tool_listing": _MessageReader._mcp_listing,
+        **dict.fromkeys(_SERVER_RESULTS, _MessageReader._server_tool_result),
     },
     "system": {
         "text": _MessageReader._input_text,
@@ -468,12 +559,3 @@ def _search_result(raw: object, path: str) -> JsonObject:
         _string(fields, name, path) for name in ("url", "title", "encrypted_content")
     )
     return {"url": url, "title": title, "text": text_of_result(content)}
-
-
-def text_of_result(content: str) -> str:
-    """Return the text of a search result from its ``encrypted_content``. Returns "" if this value
-    is not a text in base64. Such a value usually comes from another server."""
-    try:
-        return base64.b64decode(content, validate=True).decode()
-    except ValueError:
-        return ""

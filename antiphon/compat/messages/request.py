@@ -67,6 +67,8 @@ MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "thinking": "honoured",
     "output_config": "honoured",
     "output_format": "honoured",
+    "container": "honoured",
+    "mcp_servers": "honoured",
     "thread": "honoured",
     "metadata": "hint",
     "service_tier": "hint",
@@ -76,10 +78,8 @@ MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "inference_geo": "hint",
     "billing_policy": "refused",
     "compaction": "refused",
-    "container": "refused",
     "fallback_credit_token": "refused",
     "fallbacks": "refused",
-    "mcp_servers": "refused",
 }
 _REFUSED = tuple(name for name, treatment in MESSAGE_FIELDS.items() if treatment == "refused")
 #: Values of ``thinking.display``. Only ``summarized`` returns the text of thinking. ``updates``
@@ -226,6 +226,8 @@ def _conversation(raw: JsonObject, paths: ErrorPaths, limits: BodyLimits) -> Jso
     """Translate ``system``, ``messages``, ``tools`` and ``tool_choice`` to fields of the Responses
     request. They are translated together, because messages may add and remove tools."""
     tools = ToolCollector(paths, limits)
+    tools.container = _container(raw.get("container"))
+    tools.declare_servers(raw.get("mcp_servers", []), "mcp_servers")
     tools.declare(raw.get("tools", []), "tools")
     thinking_turns = _thinking_turns(raw.get("context_management"))
     continues = read_thread(raw).get("previous_response_id") is not None
@@ -244,12 +246,28 @@ def _conversation(raw: JsonObject, paths: ErrorPaths, limits: BodyLimits) -> Jso
             raise thread_unsupported("context_management")
         if tools.has_hidden:
             raise thread_unsupported("tools")
+        if raw.get("mcp_servers"):  # their tokens are not stored
+            raise thread_unsupported("mcp_servers")
     fields = {"input": items, **tools.fields()}
     if system := read_system(raw.get("system", ""), "system", limits):
         fields["instructions"] = system
     if "tool_choice" in raw:
         fields |= read_tool_choice(raw["tool_choice"], "tool_choice", tools)
     return fields
+
+
+def _container(raw: object) -> str | None:
+    """Return the id of the container in which code is executed. None means a new one, or the one
+    of the conversation. Raises ``InvalidRequest``."""
+    if raw is None or isinstance(raw, str):
+        return raw
+    fields = read_object(raw, "container")
+    if fields.get("skills"):
+        raise _unsupported("container.skills")
+    id = fields.get("id")
+    if id is not None and not isinstance(id, str):
+        raise invalid_type("container.id", "a string", json_type_name(id))
+    return id
 
 
 def _thinking_turns(raw: object) -> int | None:

@@ -2,7 +2,7 @@
 
 The content blocks of a message are numbered. A block with text or thinking opens with its first
 delta, so an item without deltas, such as an empty text, has no block. The block of a tool call
-opens when the call begins. The blocks of a web search open when the search has ended.
+opens when the call begins. The blocks of a server tool open when the tool has ended.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 
-from .answer import AnswerForm, citation, message_end, message_usage, search_blocks
+from .answer import AnswerForm, citation, message_end, message_usage
 from .errors import message_error_of_code
+from .server_blocks import server_blocks
 from .threads import message_id
 from .types import (
     AnswerBlock,
@@ -27,6 +29,7 @@ from .types import (
     BlockStop,
     CitationsDelta,
     InputJsonDelta,
+    McpUseBlock,
     MessageAnswer,
     MessageDelta,
     MessageEvent,
@@ -40,7 +43,6 @@ from .types import (
     ThinkingBlock,
     ThinkingDelta,
     ToolUseBlock,
-    WebSearchResultBlock,
 )
 
 __all__ = ["PING", "MessageStream"]
@@ -157,22 +159,24 @@ class MessageStream:
 
     def _item_done(self, event: ev.OutputItemDone) -> Iterator[MessageEvent]:
         at, item = event.output_index, event.item
-        if blocks := search_blocks(item):
-            yield from self._search(at, *blocks)
+        if blocks := server_blocks(item):
+            for block in blocks:
+                yield from self._server_block(at, block)
         elif isinstance(item, it.Reasoning) and item.encrypted_content:
             if at not in self._blocks:
                 yield self._start(at, ThinkingBlock(thinking="", signature=""))
             yield self._delta(at, SignatureDelta(item.encrypted_content))
         yield from self._stop(at)
 
-    def _search(
-        self, output_index: int, call: ServerToolUseBlock, result: WebSearchResultBlock
-    ) -> Iterator[MessageEvent]:
-        empty = ServerToolUseBlock(id=call.id, name=call.name, input={})
-        yield self._start(output_index, empty)
-        yield self._delta(output_index, InputJsonDelta(_encode(call.input).decode()))
+    def _server_block(self, output_index: int, block: AnswerBlock) -> Iterator[MessageEvent]:
+        """Yield the events of a block of a server tool, which is complete. The input of a call is
+        sent as a delta."""
+        if isinstance(block, ServerToolUseBlock | McpUseBlock):
+            yield self._start(output_index, replace(block, input={}))
+            yield self._delta(output_index, InputJsonDelta(_encode(block.input).decode()))
+        else:
+            yield self._start(output_index, block)
         yield from self._stop(output_index)
-        yield self._start(output_index, result)
 
     def _ended(self, event: ev.Completed | ev.Incomplete) -> Iterator[MessageEvent]:
         response = event.response

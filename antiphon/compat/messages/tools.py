@@ -1,14 +1,13 @@
 """Translate tools of the Messages API, and changes of tools in the middle of a conversation.
 
-Function tools are supported, and one of the tools that Anthropic's servers run: ``web_search``.
-Anthropic's client tools without a schema, such as ``bash`` and ``text_editor``, are not supported,
-because only Anthropic's models are trained to use them.
+The client runs functions, and Anthropic's tools with a fixed schema (``client_tools.py``). This
+server runs the other tools: each becomes the tool of the Responses API that does the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from antiphon.compat.error_paths import ErrorPaths
@@ -24,11 +23,33 @@ from antiphon.wire.parsing.fields import read_array, read_object, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.request import Include
 
+from .client_tools import CLIENT_TOOLS, client_tool
+
 __all__ = ["INCLUDE", "TOOL_TYPES", "ToolCollector", "read_tool_choice"]
 
 _WEB_SEARCH = ("web_search_20250305", "web_search_20260209", "web_search_20260318")
+_CODE_EXECUTION = (
+    "code_execution_20250522",
+    "code_execution_20250825",
+    "code_execution_20260120",
+    "code_execution_20260521",
+)
+_TOOL_SEARCH = (
+    "tool_search_tool_bm25",
+    "tool_search_tool_bm25_20251119",
+    "tool_search_tool_regex",
+    "tool_search_tool_regex_20251119",
+)
+_MCP_TOOLSET = "mcp_toolset"
 #: The types of tools that a request may declare.
-TOOL_TYPES = ("custom", *_WEB_SEARCH)
+TOOL_TYPES = (
+    "custom",
+    *CLIENT_TOOLS,
+    *_WEB_SEARCH,
+    *_CODE_EXECUTION,
+    *_TOOL_SEARCH,
+    _MCP_TOOLSET,
+)
 #: Values of ``include`` that add the data for the result blocks of server tools to responses.
 INCLUDE: tuple[Include, ...] = (
     "web_search_call.action.sources",
@@ -41,7 +62,8 @@ _CHOICES = (*_MODES, "tool")
 
 class ToolCollector:
     """Collects the tools that the model may use. They are the tools in ``tools`` without
-    ``defer_loading``, and the tools that messages add.
+    ``defer_loading``, and the tools that messages add. With a tool search, the model finds the
+    deferred tools itself.
 
     The tools are rendered at the start of the prompt, so a tool that a message adds or removes is
     added or removed for the whole conversation.
@@ -53,33 +75,97 @@ class ToolCollector:
         #: Name of a tool → the tool in the form of the Responses API, and its path in the request.
         self._declared: dict[str, tuple[JsonObject, str]] = {}
         self._offered: set[str] = set()
+        self._deferred: set[str] = set()
+        #: Name of an MCP server → its declaration, and the path of the declaration.
+        self._servers: dict[str, tuple[JsonObject, str]] = {}
         #: Maximum number of web searches (``max_uses``). None means no maximum.
         self._max_uses: int | None = None
+        #: The container of the code execution.
+        self.container: str | None = None
 
     def declare(self, raw: object, path: str) -> None:
         """Declare all tools in the field ``tools`` of the request. Raises ``InvalidRequest``."""
         for index, tool in enumerate(read_array(raw, path, self._limits.tools)):
             self.define(tool, f"{path}[{index}]")
 
+    def declare_servers(self, raw: object, path: str) -> None:
+        """Declare the MCP servers in the field ``mcp_servers``. Call this before ``declare``,
+        because tools refer to the servers. Raises ``InvalidRequest``."""
+        for index, server in enumerate(read_array(raw, path, self._limits.tools)):
+            at = f"{path}[{index}]"
+            fields = read_object(server, at)
+            read_tag(fields, at, ("url",))
+            name = _required_text(fields, "name", at)
+            _required_text(fields, "url", at)
+            self._servers[name] = (fields, at)
+            old = fields.get("tool_configuration")
+            if old is not None:  # the form before there were toolsets
+                old = read_object(old, f"{at}.tool_configuration")
+                if old.get("enabled") is not False:
+                    tool = _mcp_server(fields)
+                    tool |= _given(old, allowed_tools="allowed_tools")
+                    self._declare(f"mcp {name}", tool, at)
+
     def define(self, raw: object, path: str) -> None:
         """Declare one tool. If the tool does not set ``defer_loading``, the model may use it
         immediately. Raises ``InvalidRequest``."""
         fields = read_object(raw, path)
         kind = read_tag({"type": "custom", **fields}, path, TOOL_TYPES)
-        if "name" not in fields:
-            raise missing_parameter(f"{path}.name")
-        name = fields["name"]
-        if not isinstance(name, str):
-            raise invalid_type(f"{path}.name", "a string", json_type_name(name))
-        if name in self._declared:
-            raise invalid_value(f"{path}.name", name)
+        if kind == _MCP_TOOLSET:
+            return self._define_toolset(fields, path)
+        name = _required_text(fields, "name", path)
         _check_callers(fields.get("allowed_callers", []), f"{path}.allowed_callers")
-        tool = _function(fields, path) if kind == "custom" else _web_search(fields, path)
-        self._declared[name] = (tool, path)
+        is_deferred = fields.get("defer_loading") is True
+        self._declare(name, self._tool(kind, fields, path), path, is_deferred=is_deferred)
+
+    def _tool(self, kind: str, fields: JsonObject, path: str) -> JsonObject:
+        if kind in CLIENT_TOOLS:
+            return client_tool(kind, fields)
+        if kind in _CODE_EXECUTION:
+            return {"type": "code_interpreter", "container": self.container or {"type": "auto"}}
+        if kind in _TOOL_SEARCH:
+            return {"type": "tool_search"}
         if kind in _WEB_SEARCH:
             self._max_uses = fields.get("max_uses")
-        if fields.get("defer_loading") is not True:
-            self._offered.add(name)
+            return _web_search(fields, path)
+        return _function(fields, path)
+
+    def _define_toolset(self, fields: JsonObject, path: str) -> None:
+        """Declare the tools of an MCP server. Raises ``InvalidRequest``."""
+        name = _required_text(fields, "mcp_server_name", path)
+        if name not in self._servers:
+            raise InvalidRequest(
+                f"Invalid '{path}.mcp_server_name': there is no '{name[:128]}' in 'mcp_servers'.",
+                param=f"{path}.mcp_server_name",
+                code="invalid_value",
+            )
+        server, server_path = self._servers[name]
+        default = read_object(fields.get("default_config") or {}, f"{path}.default_config")
+        configs = read_object(fields.get("configs") or {}, f"{path}.configs")
+        tool = _mcp_server(server) | _given(default, defer_loading="defer_loading")
+        enabled = {
+            tool_name
+            for tool_name, config in configs.items()
+            if read_object(config, f"{path}.configs.{tool_name}").get("enabled", True) is True
+        }
+        if default.get("enabled") is False:
+            tool["allowed_tools"] = sorted(enabled)
+        elif disabled := sorted(configs.keys() - enabled):
+            raise InvalidRequest(
+                "A single tool of an MCP server can be enabled, but not disabled: set"
+                " 'default_config.enabled' to false and enable the others.",
+                param=f"{path}.configs.{disabled[0]}.enabled",
+                code="unsupported_parameter",
+            )
+        self._declare(f"mcp {name}", tool, server_path)
+
+    def _declare(
+        self, name: str, tool: JsonObject, path: str, *, is_deferred: bool = False
+    ) -> None:
+        if name in self._declared:
+            raise invalid_value(f"{path}.name", name)
+        self._declared[name] = (tool, path)
+        (self._deferred if is_deferred else self._offered).add(name)
 
     def add(self, name: object, path: str) -> None:
         """Let the model use a declared tool. Raises ``InvalidRequest`` for an unknown name."""
@@ -103,13 +189,18 @@ class ToolCollector:
     def fields(self) -> JsonObject:
         """Return the fields of the Responses request for the tools that the model may use."""
         tools: list[JsonObject] = []
+        found_by_search = self._deferred if self._has_search else frozenset()
         for name, (tool, path) in self._declared.items():
-            if name in self._offered:
-                at = f"tools[{len(tools)}]"
-                self._paths.add(at, path)
-                self._paths.add(f"{at}.parameters", f"{path}.input_schema")
-                self._paths.add(f"{at}.filters", path)
-                tools.append(tool)
+            if name not in self._offered:
+                if name not in found_by_search:
+                    continue
+                tool = {**tool, "defer_loading": True}
+            at = f"tools[{len(tools)}]"
+            self._paths.add(at, path)
+            self._paths.add(f"{at}.parameters", f"{path}.input_schema")
+            self._paths.add(f"{at}.filters", path)
+            self._paths.add(f"{at}.server_url", f"{path}.url")
+            tools.append(tool)
         if not tools:
             return {}
         fields: JsonObject = {"tools": tools}
@@ -123,17 +214,50 @@ class ToolCollector:
     def has_hidden(self) -> bool:
         """Whether some declared tools are hidden from the model, so that a later message may add
         them."""
-        return self._declared.keys() != self._offered
+        return not self._has_search and self._declared.keys() != self._offered
 
-    def is_web_search(self, name: str) -> bool:
-        """Return whether the tool that the request declares under this name is a web search."""
-        return name in self._declared and self._declared[name][0]["type"] == "web_search"
+    @property
+    def _has_search(self) -> bool:
+        return any(tool["type"] == "tool_search" for tool, _ in self._declared.values())
+
+    def choice(self, name: str) -> JsonObject:
+        """Return the ``tool_choice`` of the Responses API that names a tool."""
+        tool, _ = self._declared.get(name, ({"type": "function"}, ""))
+        kind = tool["type"]
+        return {"type": kind, "name": name} if kind == "function" else {"type": kind}
+
+    def references(self, names: Iterable[str]) -> list[JsonObject]:
+        """Return the declarations of those tools in ``names`` that the request declares."""
+        return [self._declared[name][0] for name in names if name in self._declared]
 
 
 def _check_callers(raw: object, path: str) -> None:
     for index, caller in enumerate(raw if isinstance(raw, list) else [raw]):
         if caller != "direct":
             raise invalid_value(f"{path}[{index}]", str(caller), ("direct",))
+
+
+def _required_text(fields: JsonObject, name: str, path: str) -> str:
+    if name not in fields:
+        raise missing_parameter(f"{path}.{name}")
+    if not isinstance(value := fields[name], str):
+        raise invalid_type(f"{path}.{name}", "a string", json_type_name(value))
+    return value
+
+
+def _given(fields: JsonObject, **renamed: str) -> JsonObject:
+    """Return the fields that are set, under their new names."""
+    return {new: fields[name] for name, new in renamed.items() if fields.get(name) is not None}
+
+
+def _mcp_server(fields: JsonObject) -> JsonObject:
+    """Return the MCP tool for a declared server. Anthropic's API asks for no approvals."""
+    tool = {"type": "mcp", "server_label": fields["name"], "server_url": fields["url"]}
+    return {
+        **tool,
+        **_given(fields, authorization_token="authorization"),
+        "require_approval": "never",
+    }
 
 
 def _function(fields: JsonObject, path: str) -> JsonObject:
@@ -178,8 +302,7 @@ def read_tool_choice(raw: object, path: str, tools: ToolCollector) -> JsonObject
             raise missing_parameter(f"{path}.name")
         if not isinstance(name, str):
             raise invalid_type(f"{path}.name", "a string", json_type_name(name))
-        named = {"type": "function", "name": name}
-        choice = {"type": "web_search"} if tools.is_web_search(name) else named
+        choice = tools.choice(name)
     single = fields.get("disable_parallel_tool_use", False)
     if not isinstance(single, bool):
         where = f"{path}.disable_parallel_tool_use"

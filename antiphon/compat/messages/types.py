@@ -16,9 +16,14 @@ __all__ = [
     "BlockStart",
     "BlockStop",
     "CitationsDelta",
+    "CodeExecutionBlock",
+    "CodeExecutionResult",
     "InputJsonDelta",
     "InputTokens",
+    "McpResultBlock",
+    "McpUseBlock",
     "MessageAnswer",
+    "MessageContainer",
     "MessageDelta",
     "MessageEnd",
     "MessageError",
@@ -39,6 +44,9 @@ __all__ = [
     "ThinkingBlock",
     "ThinkingDelta",
     "ThinkingTokens",
+    "ToolReference",
+    "ToolReferences",
+    "ToolSearchBlock",
     "ToolUseBlock",
     "WebSearchError",
     "WebSearchResult",
@@ -122,7 +130,66 @@ class WebSearchResultBlock(
     content: tuple[WebSearchResult, ...] | WebSearchError
 
 
-AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock | ServerToolUseBlock | WebSearchResultBlock
+class CodeExecutionResult(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="code_execution_result"
+):
+    """``stdout``: everything that the code has printed, and its error, if any. ``content`` is
+    always empty: text of the answer refers to files."""
+
+    stdout: str
+    stderr: str = ""
+    return_code: int
+    content: tuple[()] = ()
+
+
+class CodeExecutionBlock(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="code_execution_tool_result"
+):
+    tool_use_id: str
+    content: CodeExecutionResult
+
+
+class McpUseBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_tool_use"):
+    id: str
+    name: str
+    server_name: str
+    input: JsonObject
+
+
+class McpResultBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_tool_result"):
+    tool_use_id: str
+    is_error: bool
+    content: tuple[TextBlock, ...]
+
+
+class ToolReference(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_reference"):
+    tool_name: str
+
+
+class ToolReferences(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_search_tool_search_result"
+):
+    tool_references: tuple[ToolReference, ...]
+
+
+class ToolSearchBlock(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_search_tool_result"
+):
+    tool_use_id: str
+    content: ToolReferences
+
+
+AnswerBlock = (
+    TextBlock
+    | ThinkingBlock
+    | ToolUseBlock
+    | ServerToolUseBlock
+    | WebSearchResultBlock
+    | CodeExecutionBlock
+    | McpUseBlock
+    | McpResultBlock
+    | ToolSearchBlock
+)
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -149,6 +216,13 @@ class MessageUsage(Struct, frozen=True, kw_only=True):
     server_tool_use: ServerToolUsage | UnsetType = UNSET
 
 
+class MessageContainer(Struct, frozen=True, kw_only=True):
+    """The container of the code execution. ``expires_at``: time in the format of RFC 3339."""
+
+    id: str
+    expires_at: str
+
+
 class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
     """An answer of the Messages API. ``stop_reason`` is null only at the start of a stream."""
 
@@ -159,6 +233,7 @@ class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="me
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
     usage: MessageUsage = MessageUsage()
+    container: MessageContainer | UnsetType = UNSET
 
 
 class InputTokens(Struct, frozen=True, kw_only=True):
@@ -233,6 +308,7 @@ class BlockStop(Struct, frozen=True, tag_field="type", tag="content_block_stop")
 class MessageEnd(Struct, frozen=True):
     stop_reason: StopReason
     stop_sequence: str | None = None
+    container: MessageContainer | UnsetType = UNSET
 
 
 class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):

@@ -1,0 +1,152 @@
+"""Content blocks of the tools that the server runs: calls and their results.
+
+Most calls are one item of the Responses API, which becomes two blocks. In the next request, the
+client sends the blocks back, and ``content.py`` turns them into the item again.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
+from antiphon.wire.tools import Custom, Function, Namespace
+
+from .types import (
+    AnswerBlock,
+    CodeExecutionBlock,
+    CodeExecutionResult,
+    McpResultBlock,
+    McpUseBlock,
+    ServerToolUseBlock,
+    TextBlock,
+    ToolReference,
+    ToolReferences,
+    ToolSearchBlock,
+    WebSearchError,
+    WebSearchResult,
+    WebSearchResultBlock,
+)
+
+__all__ = ["call_input", "is_search", "server_blocks", "text_of_result"]
+
+_TOOL_SEARCH = "tool_search_tool_bm25"
+
+
+def server_blocks(item: it.Item) -> tuple[AnswerBlock, ...]:
+    """Return the blocks for a call that this server has run, or for its result. Returns an empty
+    tuple for other items."""
+    read = _BLOCKS.get(type(item))
+    return () if read is None else read(item)
+
+
+def call_input(arguments: str) -> JsonObject:
+    """Return the arguments of a call as an object. The text may not be a JSON object, because the
+    model wrote invalid JSON or because the text was truncated. In this case, return
+    ``{"INVALID_JSON": text}``, as Anthropic's documentation recommends."""
+    if not arguments:
+        return {}
+    try:
+        value = msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        value = None
+    return value if isinstance(value, dict) else {"INVALID_JSON": arguments}
+
+
+def _id(prefix: str, id: str) -> str:
+    return prefix + id.partition("_")[2]
+
+
+def is_search(item: it.Item) -> bool:
+    """Return whether the item is a web search. A web search call may also open a page or find text
+    in a page."""
+    action = getattr(item, "action", UNSET)
+    return isinstance(item, it.WebSearchCall) and action is not UNSET and action["type"] == "search"
+
+
+def _web_search(item: it.WebSearchCall) -> tuple[AnswerBlock, ...]:
+    if not is_search(item) or item.action is UNSET:
+        return ()
+    id = _id("srvtoolu_", item.id)
+    found = () if item.results is UNSET else item.results
+    results = tuple(
+        WebSearchResult(
+            url=str(result.get("url", "")),
+            title=str(result.get("title", "")),
+            encrypted_content=base64.b64encode(str(result.get("text", "")).encode()).decode(),
+        )
+        for result in found
+    )
+    content = WebSearchError() if item.status == "failed" else results
+    return (
+        ServerToolUseBlock(id=id, name="web_search", input={"query": item.action.get("query", "")}),
+        WebSearchResultBlock(tool_use_id=id, content=content),
+    )
+
+
+def text_of_result(content: str) -> str:
+    """Return the text of a search result from its ``encrypted_content``. Returns "" if this value
+    is not a text in base64. Such a value usually comes from another server."""
+    try:
+        return base64.b64decode(content, validate=True).decode()
+    except ValueError:
+        return ""
+
+
+def _code_execution(item: it.CodeInterpreterCall) -> tuple[AnswerBlock, ...]:
+    id = _id("srvtoolu_", item.id)
+    logs = "".join(str(output.get("logs", "")) for output in item.outputs or ())
+    result = CodeExecutionResult(stdout=logs, return_code=int(item.status != "completed"))
+    return (
+        ServerToolUseBlock(id=id, name="code_execution", input={"code": item.code or ""}),
+        CodeExecutionBlock(tool_use_id=id, content=result),
+    )
+
+
+def _mcp(item: it.McpCall) -> tuple[AnswerBlock, ...]:
+    id = _id("mcptoolu_", item.id)
+    failed = item.error is not None
+    text = item.output or (_error_text(item.error) if failed else "")
+    return (
+        McpUseBlock(
+            id=id,
+            name=item.name,
+            server_name=item.server_label,
+            input=call_input(item.arguments),
+        ),
+        McpResultBlock(tool_use_id=id, is_error=failed, content=(TextBlock(text=text),)),
+    )
+
+
+def _error_text(error: Any) -> str:
+    return error if isinstance(error, str) else msgspec.json.encode(error).decode()
+
+
+def _tool_search(item: it.ToolSearchCall) -> tuple[AnswerBlock, ...]:
+    arguments = item.arguments if isinstance(item.arguments, dict) else {}
+    id = _id("srvtoolu_", item.call_id or item.id)
+    return (ServerToolUseBlock(id=id, name=_TOOL_SEARCH, input=arguments),)
+
+
+def _found_tools(item: it.ToolSearchOutput) -> tuple[AnswerBlock, ...]:
+    groups = [tool.tools if isinstance(tool, Namespace) else (tool,) for tool in item.tools]
+    found = itertools.chain.from_iterable(groups)
+    names = [tool.name for tool in found if isinstance(tool, Function | Custom)]
+    references = tuple(ToolReference(tool_name=name) for name in names)
+    id = _id("srvtoolu_", item.call_id or item.id)
+    return (ToolSearchBlock(tool_use_id=id, content=ToolReferences(tool_references=references)),)
+
+
+_BLOCKS: Mapping[type[it.Item], Callable[[Any], tuple[AnswerBlock, ...]]] = {
+    it.WebSearchCall: _web_search,
+    it.CodeInterpreterCall: _code_execution,
+    it.McpCall: _mcp,
+    it.ToolSearchCall: _tool_search,
+    it.ToolSearchOutput: _found_tools,
+}
