@@ -53,12 +53,6 @@ def delete(name: str) -> str:
 
 
 @toys.tool()
-def key(context: Context) -> str:  # type: ignore[type-arg]
-    """The idempotency key of the call."""
-    return str((context.request_context.meta or {}).get("io.antiphon/idempotency-key"))
-
-
-@toys.tool()
 def fail() -> str:
     """Fail."""
     raise ToolError("the toy is broken")
@@ -130,6 +124,7 @@ def long() -> str:
 @toys.tool()
 def whoami(ctx: Context[Any]) -> str:
     """The credentials of the request."""
+    log_call(f"key {(ctx.request_context.meta or {}).get('io.antiphon/idempotency-key')}")
     headers = ctx.headers or {}
     return f"{headers.get('authorization')} {headers.get('x-toy')}"
 
