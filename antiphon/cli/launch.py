@@ -1,9 +1,12 @@
 """``antiphon launch``: start a coding agent against a running server.
 
-The agent gets a temporary configuration, which is deleted when the agent ends. The user's own
-configuration of the agent is neither read nor written. By default, such agents also send requests
-to other servers (usage statistics, checks for updates). Antiphon turns these requests off with
-documented settings of the agent.
+The agent gets a temporary profile, i.e. a folder with its configuration. When the agent ends, the
+profile is deleted, and background processes of the agent end. Its sessions, and the list of folders
+that the user trusts, are kept in Antiphon's state folder, so that a later launch can resume a
+session. The user's own configuration of the agent is not used, unless the user asks for it.
+
+By default, such agents also send requests to other servers (usage statistics, checks for updates).
+Antiphon turns these requests off with documented settings of the agent.
 """
 
 from __future__ import annotations
@@ -12,34 +15,53 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from antiphon.config.folders import state_folder
 from antiphon.config.load import child_environment
 from antiphon.config.options import literal
 from antiphon.errors import SetupError
 
 from .client import RequestFailed, Server, remember_server
+from .leftovers import end_leftovers
 
 __all__ = ["CLIENTS", "launch"]
 
 #: The context window in tokens that a client gets if the server does not know the model's.
 _CONTEXT = 32_768
 _MAX_OUTPUT = 8_000
+#: Environment variable that all processes of a launched agent inherit. Its value is the profile.
+_MARK = "ANTIPHON_LAUNCH_PROFILE"
 
 
 class _Target(Struct, frozen=True, kw_only=True):
     """The server and the model that a coding agent uses. ``key``: the API key. It is never empty,
-    because some agents require a key."""
+    because some agents require a key. ``reads_images``: whether the model sees images.
+    ``own_profile``: whether the agent uses the user's own configuration, in which only the server
+    and the model are replaced."""
 
     server: Server
     model: str
     context_size: int
     key: str
+    reads_images: bool = False
+    own_profile: bool = False
+
+    @property
+    def max_output(self) -> int:
+        return min(_MAX_OUTPUT, self.context_size // 2)
+
+    @property
+    def inputs(self) -> list[str]:
+        return ["text", "image"] if self.reads_images else ["text"]
 
 
 class _Profile(Struct, frozen=True, kw_only=True):
@@ -56,37 +78,86 @@ class _Client(Struct, frozen=True, kw_only=True):
     - ``package``: its npm package.
     - ``write``: a function that writes a configuration of the agent into an empty folder, and
       returns the arguments and environment variables with which the agent is started.
+    - ``min_context``: the number of tokens that the model's context should have at least. The
+      agent's instructions and tools take about a third of it.
+    - ``kept``: files and folders of the profile that are kept for later launches. The names of
+      folders end with a slash.
     - ``endpoint``: path of the endpoint that the agent needs.
     """
 
     package: str
     write: Callable[[Path, _Target], _Profile]
+    min_context: int
+    kept: tuple[str, ...]
     endpoint: str = "/v1/responses"
 
 
 def launch(
-    server: Server, client: str, arguments: Sequence[str], *, model: str | None = None
+    server: Server,
+    client: str,
+    arguments: Sequence[str],
+    *,
+    model: str | None = None,
+    own_profile: bool = False,
 ) -> int:
     """Run a coding agent until it ends, and return its exit code. ``client``: the agent's command,
     such as ``codex``. ``arguments``: the user's arguments for the agent. ``model``: name of the
-    model; None means the server's first model. Raises ``SetupError``."""
+    model; None means the server's first model. ``own_profile``: whether the agent uses the user's
+    own configuration. Raises ``SetupError``."""
     known = CLIENTS[client]
     program = shutil.which(client)
     if program is None:
         raise SetupError(f"{client} is not installed: npm install -g {known.package}")
     try:
-        target = _target(server, model)
+        target = _target(server, model, own_profile=own_profile)
         if known.endpoint not in server.get("/openapi.json")["paths"]:
             raise SetupError(f"{client} needs {known.endpoint}, which {server.url} does not offer")
     except RequestFailed as error:
         raise SetupError(str(error)) from None
     remember_server(server)
-    with tempfile.TemporaryDirectory(prefix=f"antiphon-{client}-") as folder:
-        profile = known.write(Path(folder), target)
-        return _run([program, *profile.arguments, *arguments], profile.environment)
+    if target.context_size < known.min_context:
+        sys.stderr.write(
+            f"The context of {target.model} has {target.context_size} tokens;"
+            f" {client} needs about {known.min_context}.\n"
+        )
+    kept = state_folder() / "launch" / client
+    with tempfile.TemporaryDirectory(
+        prefix=f"antiphon-{client}-", ignore_cleanup_errors=True
+    ) as name:
+        folder = Path(name)
+        _restore(known.kept, kept, folder)
+        profile = known.write(folder, target)
+        environment = {**profile.environment, _MARK: name}
+        try:
+            return _run([program, *profile.arguments, *arguments], environment)
+        finally:
+            end_leftovers(f"{_MARK}={name}")
+            _keep(known.kept, folder, kept)
 
 
-def _target(server: Server, model: str | None) -> _Target:
+def _restore(names: Sequence[str], kept: Path, folder: Path) -> None:
+    """Put what an earlier launch has kept into a profile. Folders are linked, so that what the
+    agent writes there is kept even if this process is killed."""
+    for name in names:
+        source, place = kept / name, folder / name
+        with suppress(OSError):  # a read-only home only loses the sessions
+            if name.endswith("/"):
+                source.mkdir(parents=True, exist_ok=True, mode=0o700)
+                place.symlink_to(source, target_is_directory=True)
+            elif source.exists():
+                shutil.copyfile(source, place)
+
+
+def _keep(names: Sequence[str], folder: Path, kept: Path) -> None:
+    """Keep the files of a profile for later launches."""
+    for name in names:
+        if not name.endswith("/"):
+            with suppress(OSError):
+                kept.mkdir(parents=True, exist_ok=True, mode=0o700)
+                shutil.copyfile(folder / name, kept / name)
+
+
+def _target(server: Server, model: str | None, *, own_profile: bool) -> _Target:
     listed = server.get("/v1/models")
     catalog = {each["slug"]: each for each in listed["models"]}
     if not catalog:
@@ -99,18 +170,30 @@ def _target(server: Server, model: str | None) -> _Target:
         model=name,
         context_size=catalog[name].get("context_window") or _CONTEXT,
         key=server.key or "none",
+        reads_images="image" in catalog[name].get("input_modalities", ()),
+        own_profile=own_profile,
     )
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the coding agent in this terminal until it ends, and return its exit status. On Ctrl-C,
-    this process does nothing, because the coding agent handles it."""
+    this process does nothing, because the coding agent handles it. A request to end is passed on to
+    the agent, so that this process can still delete the profile."""
+    agent: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, frame: object) -> None:
+        if agent is not None and number != signal.SIGINT:
+            agent.send_signal(number)
+
     # A handler, unlike SIG_IGN, is not inherited by the client.
-    before = signal.signal(signal.SIGINT, lambda *_: None)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, pass_on) for number in numbers]
     try:
-        return subprocess.call(command, env=child_environment(environment))
+        agent = subprocess.Popen(command, env=child_environment(environment))
+        return agent.wait()
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 # --- profiles ------------------------------------------------------------------------------------
@@ -118,30 +201,43 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def _codex(folder: Path, target: _Target) -> _Profile:
     url = target.server.url
-    lines: Mapping[str, Mapping[str, Any]] = {
-        "": {
-            "model": target.model,
-            "model_provider": "antiphon",
-            "check_for_update_on_startup": False,
-        },
+    settings: dict[str, Any] = {
+        "model": target.model,
+        "model_provider": "antiphon",
+        "check_for_update_on_startup": False,
         "analytics": {"enabled": False},
-        "model_providers.antiphon": {
-            "name": "Antiphon",
-            "base_url": url,
-            "env_key": "ANTIPHON_API_KEY",
-            "wire_api": "responses",
-            "model_catalog_url": f"{url}/models",
-        },
     }
-    text = "\n".join(
-        "\n".join(
-            ([f"[{table}]"] if table else [])
-            + [f"{name} = {literal(value)}" for name, value in values.items()]
+    provider = {
+        # Codex lets the server compact the conversation only if the provider has this name.
+        "name": "OpenAI",
+        "base_url": url,
+        "env_key": "ANTIPHON_API_KEY",
+        "wire_api": "responses",
+        "supports_websockets": True,
+        "model_catalog_url": f"{url}/models",
+    }
+    environment = {"ANTIPHON_API_KEY": target.key}
+    if target.own_profile:
+        settings["model_providers.antiphon"] = provider
+        options = (("-c", f"{name}={literal(value)}") for name, value in settings.items())
+        return _Profile(
+            arguments=tuple(each for option in options for each in option), environment=environment
         )
-        for table, values in lines.items()
-    )
-    (folder / "config.toml").write_text(text + "\n", encoding="utf-8")
-    return _Profile(environment={"CODEX_HOME": str(folder), "ANTIPHON_API_KEY": target.key})
+    path = folder / "config.toml"
+    if (trusted := _trusted_projects(path)) is not None:
+        settings["projects"] = trusted
+    settings["model_providers"] = {"antiphon": provider}
+    lines = (f"{name} = {literal(value)}\n" for name, value in settings.items())
+    path.write_text("".join(lines), encoding="utf-8")
+    return _Profile(environment={**environment, "CODEX_HOME": str(folder)})
+
+
+def _trusted_projects(path: Path) -> object:
+    """Return the folders that the user trusts, from the configuration of an earlier launch."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")).get("projects")
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return None
 
 
 #: Environment variables that set a model of Claude Code.
@@ -164,8 +260,10 @@ _CLAUDE_SERVERS = (
 
 
 def _claude(folder: Path, target: _Target) -> _Profile:
-    # Skips the questions of a first start, except the question whether to trust the folder.
-    _write_json(folder / ".claude.json", {"hasCompletedOnboarding": True})
+    # Skips the questions of a first start, except the question whether to trust the folder. Claude
+    # Code asks it once for each folder, and writes the answer into this file.
+    state = folder / ".claude.json"
+    _write_json(state, {**_read_json(state), "hasCompletedOnboarding": True})
     # Auto mode would check actions on Anthropic's server. The registration of deep links would
     # write to the home folder.
     settings = ("disableAutoMode", "disableDeepLinkRegistration")
@@ -174,11 +272,11 @@ def _claude(folder: Path, target: _Target) -> _Profile:
         environment={
             **dict.fromkeys(_CLAUDE_SERVERS, ""),
             **dict.fromkeys(_CLAUDE_MODELS, target.model),
-            "CLAUDE_CONFIG_DIR": str(folder),
+            **({} if target.own_profile else {"CLAUDE_CONFIG_DIR": str(folder)}),
             "ANTHROPIC_BASE_URL": target.server.root_url,
             "ANTHROPIC_AUTH_TOKEN": target.key,
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(target.context_size),
-            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(min(_MAX_OUTPUT, target.context_size // 2)),
+            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(target.max_output),
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
@@ -190,7 +288,12 @@ def _claude(folder: Path, target: _Target) -> _Profile:
 
 def _opencode(folder: Path, target: _Target) -> _Profile:
     model = f"antiphon/{target.model}"
-    limit = {"context": target.context_size, "output": min(_MAX_OUTPUT, target.context_size // 2)}
+    entry = {
+        "name": target.model,
+        "limit": {"context": target.context_size, "output": target.max_output},
+        "attachment": target.reads_images,
+        "modalities": {"input": target.inputs, "output": ["text"]},
+    }
     _write_json(
         folder / "opencode.json",
         {
@@ -204,15 +307,16 @@ def _opencode(folder: Path, target: _Target) -> _Profile:
                     "npm": "@ai-sdk/openai",
                     "name": "Antiphon",
                     "options": {"baseURL": target.server.url, "apiKey": target.key},
-                    "models": {target.model: {"name": target.model, "limit": limit}},
+                    "models": {target.model: entry},
                 }
             },
         },
     )
-    folders = ("CONFIG", "DATA", "CACHE", "STATE")
+    folders = () if target.own_profile else ("CONFIG", "DATA", "CACHE", "STATE")
     return _Profile(
         environment={
             **{f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in folders},
+            # Read after the user's configuration, whose settings it replaces.
             "OPENCODE_CONFIG": str(folder / "opencode.json"),
             "OPENCODE_DISABLE_AUTOUPDATE": "true",
             "OPENCODE_DISABLE_MODELS_FETCH": "true",
@@ -225,7 +329,8 @@ def _pi(folder: Path, target: _Target) -> _Profile:
     entry = {
         "id": target.model,
         "contextWindow": target.context_size,
-        "maxTokens": min(_MAX_OUTPUT, target.context_size // 2),
+        "maxTokens": target.max_output,
+        "input": target.inputs,
     }
     provider = {
         "baseUrl": target.server.url,
@@ -233,7 +338,18 @@ def _pi(folder: Path, target: _Target) -> _Profile:
         "apiKey": target.key,
         "models": [entry],
     }
-    _write_json(folder / "models.json", {"providers": {"antiphon": provider}})
+    own = Path.home() / ".pi" / "agent"
+    models = _read_json(own / "models.json") if target.own_profile else {}
+    providers = {**models.get("providers", {}), "antiphon": provider}
+    _write_json(folder / "models.json", {**models, "providers": providers})
+    if target.own_profile and own.is_dir():
+        # This agent has no other place for a provider, so its folder is a copy made of links.
+        for path in own.iterdir():
+            place = folder / path.name
+            if place.is_symlink():
+                place.unlink()
+            if path.name != "models.json":
+                place.symlink_to(path)
     return _Profile(
         arguments=("--provider", "antiphon", "--model", target.model),
         environment={
@@ -249,9 +365,36 @@ def _write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file. Returns an empty dict if there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 CLIENTS: Mapping[str, _Client] = {
-    "codex": _Client(package="@openai/codex", write=_codex),
-    "claude": _Client(package="@anthropic-ai/claude-code", write=_claude, endpoint="/v1/messages"),
-    "opencode": _Client(package="opencode-ai", write=_opencode),
-    "pi": _Client(package="@earendil-works/pi-coding-agent", write=_pi),
+    "codex": _Client(
+        package="@openai/codex",
+        write=_codex,
+        min_context=24_000,
+        kept=("sessions/", "archived_sessions/", "config.toml", "history.jsonl"),
+    ),
+    "claude": _Client(
+        package="@anthropic-ai/claude-code",
+        write=_claude,
+        min_context=32_000,
+        kept=("projects/", "file-history/", "plans/", ".claude.json", "history.jsonl"),
+        endpoint="/v1/messages",
+    ),
+    "opencode": _Client(
+        package="opencode-ai", write=_opencode, min_context=24_000, kept=("data/", "state/")
+    ),
+    "pi": _Client(
+        package="@earendil-works/pi-coding-agent",
+        write=_pi,
+        min_context=8_000,
+        kept=("sessions/",),
+    ),
 }

@@ -47,7 +47,14 @@ class _Exchange(BaseHTTPRequestHandler):
         answers: Json = {
             "/v1/models": {
                 "data": [{"id": "tiny"}],
-                "models": [{"slug": "tiny", "context_window": 4096}, {"slug": "big"}],
+                "models": [
+                    {
+                        "slug": "tiny",
+                        "context_window": 4096,
+                        "input_modalities": ["text", "image"],
+                    },
+                    {"slug": "big"},
+                ],
             },
             "/openapi.json": {"paths": {path: {} for path in self.server.paths}},  # type: ignore[attr-defined]
         }
@@ -112,10 +119,11 @@ def test_codex_finds_server_model_and_no_telemetry(
     config = tomllib.loads(report["files"]["config.toml"])
     assert (config["model"], config["model_provider"]) == ("tiny", "antiphon")
     assert config["model_providers"]["antiphon"] == {
-        "name": "Antiphon",
+        "name": "OpenAI",
         "base_url": f"{url}/v1",
         "env_key": "ANTIPHON_API_KEY",
         "wire_api": "responses",
+        "supports_websockets": True,
         "model_catalog_url": f"{url}/v1/models",
     }
     assert (config["analytics"]["enabled"], config["check_for_update_on_startup"]) == (False,) * 2
@@ -128,6 +136,7 @@ def test_opencode_has_folders_of_its_own(url: str, install: Callable[[str], Path
     provider = config["provider"]["antiphon"]
     assert provider["options"] == {"baseURL": f"{url}/v1", "apiKey": "sk-1"}
     assert provider["models"]["big"]["limit"] == {"context": 32768, "output": 8000}
+    assert provider["models"]["big"]["modalities"] == {"input": ["text"], "output": ["text"]}
     assert (config["autoupdate"], config["share"]) == (False, "disabled")
     for kind in ("CONFIG", "DATA", "CACHE", "STATE"):
         assert report["env"][f"XDG_{kind}_HOME"].startswith(report["at"])
@@ -139,7 +148,8 @@ def test_pi_gets_its_provider_before_the_users_arguments(
     report = run(url, "pi", install("pi"))
     assert report["argv"] == ["--provider", "antiphon", "--model", "tiny", "do", "it"]
     (model,) = json.loads(report["files"]["models.json"])["providers"]["antiphon"]["models"]
-    assert model == {"id": "tiny", "contextWindow": 4096, "maxTokens": 2048}
+    expected = {"id": "tiny", "contextWindow": 4096, "maxTokens": 2048, "input": ["text", "image"]}
+    assert model == expected
     assert report["env"]["PI_TELEMETRY"] == "0"
 
 
@@ -163,6 +173,75 @@ def test_claude_needs_the_messages_api(
         launch(Server(url), "claude", [])
 
 
+#: Writes a session and whom the user trusts, and leaves a daemon behind.
+FORGETFUL = """#!{python}
+import os, pathlib, subprocess, sys
+folder = pathlib.Path(os.environ["CODEX_HOME"])
+sessions = folder / "sessions"
+print(*[path.name for path in sessions.iterdir()], *(["trusted"] if "projects" in
+    (folder / "config.toml").read_text() else []), flush=True)
+(sessions / "one.jsonl").write_text("")
+with (folder / "config.toml").open("a") as config:
+    config.write('[projects."/work"]\\ntrust_level = "trusted"\\n')
+daemon = "import signal, time; signal.signal(signal.SIGHUP, signal.SIG_IGN); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", daemon], start_new_session=True)
+print(child.pid, flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="daemons are found in /proc")
+def test_sessions_stay_and_daemons_end(
+    url: str, install: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install("codex")
+    program = tmp_path / "bin" / "codex"
+    program.write_text(FORGETFUL.format(python=sys.executable))
+    said: list[str] = []
+    for _ in range(2):
+        assert launch(Server(url), "codex", []) == 0
+        said += capfd.readouterr().out.splitlines()
+    before, first, after, second = said
+    assert (before, after) == ("", "one.jsonl trusted")
+    assert not any(map(is_alive, (first, second)))
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        return bool(Path("/proc", pid, "environ").read_bytes())
+    except OSError:  # it has ended, perhaps without a parent that has noticed it
+        return False
+
+
+def test_small_context_is_told(
+    url: str, install: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(url, "claude", install("claude"))
+    assert "tiny has 4096 tokens; claude needs about 32000" in capsys.readouterr().err
+
+
+def test_own_profile_of_the_user_is_used(
+    url: str, install: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = install("codex")
+    (tmp_path / "bin" / "codex").write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        f"json.dump([sys.argv[1:], dict(os.environ)], open({str(report)!r}, 'w'))\n"
+    )
+    monkeypatch.delenv("CODEX_HOME", raising=False)
+    assert launch(Server(url, "sk-1"), "codex", ["exec"], own_profile=True) == 0
+    arguments, environment = json.loads(report.read_text())
+    assert "CODEX_HOME" not in environment and environment["ANTIPHON_API_KEY"] == "sk-1"
+    options, last = arguments[:-1], arguments[-1]
+    assert options[::2] == ["-c"] * (len(options) // 2) and last == "exec"
+    config = tomllib.loads("\n".join(options[1::2]))
+    assert config["model_providers"]["antiphon"]["base_url"] == f"{url}/v1"
+    own = tmp_path / "home" / ".pi" / "agent"
+    own.mkdir(parents=True)
+    (own / "settings.json").write_text('{"theme": "light"}')
+    told = run(url, "pi", install("pi"), own_profile=True)
+    assert json.loads(told["files"]["settings.json"]) == {"theme": "light"}
+
+
 def test_ctrl_c_is_for_the_client(url: str, install: Callable[[str], Path], tmp_path: Path) -> None:
     report = install("codex")
     program = tmp_path / "bin" / "codex"
@@ -175,6 +254,18 @@ def test_ctrl_c_is_for_the_client(url: str, install: Callable[[str], Path], tmp_
     before = signal.getsignal(signal.SIGINT)
     assert launch(Server(url), "codex", []) == 0
     assert report.exists() and signal.getsignal(signal.SIGINT) is before
+
+
+def test_request_to_end_is_for_the_client_too(
+    url: str, install: Callable[[str], Path], tmp_path: Path
+) -> None:
+    install("codex")
+    (tmp_path / "bin" / "codex").write_text(
+        f"#!{sys.executable}\nimport os, signal, time\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(30)\n"
+    )
+    assert launch(Server(url), "codex", []) == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_home_is_left_alone(url: str, install: Callable[[str], Path], tmp_path: Path) -> None:

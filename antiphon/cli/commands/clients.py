@@ -14,6 +14,12 @@ __all__ = ["CHAT", "LAUNCH"]
 def _launch_arguments(parser: argparse.ArgumentParser) -> None:
     from ..launch import CLIENTS
 
+    parser.add_argument(
+        "--own-profile",
+        action="store_true",
+        help="use your own configuration of the agent, with its MCP servers and sessions;"
+        " only the server and the model are Antiphon's",
+    )
     parser.add_argument("client", choices=list(CLIENTS), help="the coding agent")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="…", help="arguments for the coding agent"
@@ -32,7 +38,13 @@ def _launch(loaded: LoadedSettings, arguments: argparse.Namespace) -> int:
     from ..launch import launch
 
     model = loaded.settings.chat.model
-    return launch(find_server(loaded), arguments.client, arguments.arguments, model=model)
+    return launch(
+        find_server(loaded),
+        arguments.client,
+        arguments.arguments,
+        model=model,
+        own_profile=arguments.own_profile,
+    )
 
 
 CHAT = Command(help="Chat with a running server.", run=_chat, groups=("Chat",), flags=("port",))
