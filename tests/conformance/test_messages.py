@@ -33,6 +33,8 @@ Json = dict[str, Any]
 HI: Json = {"max_tokens": 400, "messages": [{"role": "user", "content": "hi"}]}
 SCHEMA: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER: Json = {"name": "get_weather", "description": "The weather.", "input_schema": SCHEMA}
+CLEAR: Json = {"type": "clear_tool_uses_20250919"}
+ONE_USE: Json = {"type": "tool_uses", "value": 1}
 TOOLSET: Json = {"type": "mcp_toolset", "mcp_server_name": "desk"}
 MCP: Json = {"mcp_servers": [{"type": "url", "name": "desk", "url": "http://desk.example/mcp"}]}
 ROME = tool_call("get_weather", {"city": "Rome"})
@@ -472,6 +474,39 @@ async def test_official_client_runs_a_tool_loop(serve: Serve, clients: Any) -> N
     assert rendered_prompts(server)[1].count("tool\nsun<|end|>") == 2
 
 
+@pytest.mark.requirement("AM-PROMPT")
+@pytest.mark.parametrize(
+    ("edit", "cleared"),
+    [
+        ({}, []),
+        ({"trigger": {"type": "tool_uses", "value": 4}}, [0]),
+        ({"trigger": {"type": "input_tokens", "value": 1}, "exclude_tools": ["tool0"]}, []),
+        ({"trigger": {"type": "input_tokens", "value": 1}, "keep": ONE_USE}, [0, 1, 2]),
+        (
+            {
+                "trigger": {"type": "input_tokens", "value": 1},
+                "clear_at_least": {"type": "input_tokens", "value": 9_000},
+            },
+            [],
+        ),
+    ],
+)
+async def test_old_tool_results_can_be_cleared(serve: Serve, edit: Json, cleared: Json) -> None:
+    turns: list[Json] = list(HI["messages"])
+    for index in range(4):
+        use = {"type": "tool_use", "id": f"c{index}", "name": f"tool{index}", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": f"c{index}", "content": f"result{index}"}
+        turns += [
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [result]},
+        ]
+    server = serve(local(engine(["Hi"])))
+    edits = [{"type": "clear_tool_uses_20250919", **edit}]
+    await create(server, messages=turns, context_management={"edits": edits})
+    (prompt,) = rendered_prompts(server)
+    assert [index for index in range(4) if f"result{index}" not in prompt] == cleared
+
+
 # --- threads -------------------------------------------------------------------------------------
 
 
@@ -817,6 +852,14 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
             "output_config.format.schema",
         ),
         ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management"),
+        (
+            {"context_management": {"edits": [{**CLEAR, "keep": {"type": "x", "value": 1}}]}},
+            "context_management.edits[0].keep.type",
+        ),
+        (
+            {"context_management": {"edits": [{**CLEAR, "trigger": {**ONE_USE, "value": "x"}}]}},
+            "context_management.edits[0].trigger.value",
+        ),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),

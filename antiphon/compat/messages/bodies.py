@@ -191,8 +191,8 @@ class MessageThread(Struct, frozen=True, kw_only=True):
 
 
 class MessageContextManagement(Struct, frozen=True, kw_only=True):
-    """Changes to the context before the model sees it. ``edits`` may contain only edits of the type
-    ``clear_thinking_20251015``."""
+    """Changes to the context before the model sees it. ``edits`` may contain edits of the types
+    ``clear_thinking_20251015`` and ``clear_tool_uses_20250919``."""
 
     edits: tuple[JsonObject, ...] = ()
 

@@ -19,13 +19,11 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_type,
-    invalid_value,
     json_type_name,
     missing_parameter,
 )
 from antiphon.wire.parsing.fields import (
     drop_nulls,
-    read_array,
     read_choice,
     read_object,
     read_tag,
@@ -37,6 +35,7 @@ from antiphon.wire.response import Response
 
 from .answer import AnswerForm, message_answer
 from .content import read_messages, read_system
+from .context_edits import read_edits
 from .stream import MessageStream
 from .threads import continued_request, read_thread, thread_unsupported
 from .tools import ToolCollector, read_tool_choice
@@ -229,7 +228,7 @@ def _conversation(raw: JsonObject, paths: ErrorPaths, limits: BodyLimits) -> Jso
     tools.container = _container(raw.get("container"))
     tools.declare_servers(raw.get("mcp_servers", []), "mcp_servers")
     tools.declare(raw.get("tools", []), "tools")
-    thinking_turns = _thinking_turns(raw.get("context_management"))
+    edits = read_edits(raw.get("context_management"), "context_management")
     continues = read_thread(raw).get("previous_response_id") is not None
     items = read_messages(
         raw["messages"],
@@ -237,18 +236,18 @@ def _conversation(raw: JsonObject, paths: ErrorPaths, limits: BodyLimits) -> Jso
         tools,
         paths,
         limits,
-        thinking_turns=thinking_turns,
+        thinking_turns=edits.thinking_turns,
         may_be_empty=continues,
     )
     if "thread" in raw:
         # What these fields hide in this request is part of the stored chain.
-        if thinking_turns is not None:
+        if edits.hides_something:
             raise thread_unsupported("context_management")
         if tools.has_hidden:
             raise thread_unsupported("tools")
         if raw.get("mcp_servers"):  # their tokens are not stored
             raise thread_unsupported("mcp_servers")
-    fields = {"input": items, **tools.fields()}
+    fields = {"input": edits.without_old_results(items), **tools.fields()}
     if system := read_system(raw.get("system", ""), "system", limits):
         fields["instructions"] = system
     if "tool_choice" in raw:
@@ -268,34 +267,6 @@ def _container(raw: object) -> str | None:
     if id is not None and not isinstance(id, str):
         raise invalid_type("container.id", "a string", json_type_name(id))
     return id
-
-
-def _thinking_turns(raw: object) -> int | None:
-    """Return how many of the most recent answers keep their thinking in the conversation, as the
-    field ``context_management`` requests. None means all answers. Raises ``InvalidRequest``."""
-    if raw is None:
-        return None
-    path = "context_management.edits"
-    edits = read_array(read_object(raw, "context_management").get("edits", []), path, 16)
-    turns: int | None = None
-    for index, edit in enumerate(edits):
-        fields = read_object(edit, f"{path}[{index}]")
-        read_tag(fields, f"{path}[{index}]", ("clear_thinking_20251015",))
-        turns = _kept_turns(fields.get("keep", {"type": "thinking_turns", "value": 1}), path, index)
-    return turns
-
-
-def _kept_turns(keep: object, path: str, index: int) -> int | None:
-    path = f"{path}[{index}].keep"
-    if keep == "all":
-        return None
-    fields = read_object(keep, path)
-    if read_tag(fields, path, ("all", "thinking_turns")) == "all":
-        return None
-    value = fields.get("value")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise invalid_value(f"{path}.value", str(value))
-    return value
 
 
 # --- fields --------------------------------------------------------------------------------------
