@@ -37,6 +37,7 @@ from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard
 from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import BackgroundTasks, running
 
+from .client import LlamaClient
 from .disk_states import DiskStates, model_identity
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
 from .kept_states import KeptStates, StateGroup, StateOwner, default_cache_mb
@@ -60,6 +61,8 @@ MAX_LOGPROBS = 20
 _WRITE_S = 10.0
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp replaces this value by a random seed
 
+#: Fields of a request that also apply to a request for the head of its prompt.
+_HEAD_FIELDS = ("stream", "cache_prompt", "id_slot", "return_progress", "lora")
 #: Fields of llama.cpp's last event that are read.
 _RESPONSE_FIELDS = ("content", "tokens", "stop", "stop_type", "tokens_predicted")
 #: Field of ``Sampling`` → field of llama.cpp's request. A field with the value None is left out.
@@ -148,6 +151,7 @@ async def load(
         detokenizer=detokenizer,
         separates_caches=draft_model is None or not setup.fields["cache_ram_mib"],
         samplers=engine_options.samplers,
+        batch=batch,
         # llama.cpp reports no log-probabilities for proposed tokens that it accepted.
         max_logprobs=MAX_LOGPROBS if speculation is None else None,
     )
@@ -238,7 +242,8 @@ class LlamaEngine:
     ``files``, ``states``, ``disk``: where states are kept; ``states`` is None if none are kept,
     and ``disk`` if none are kept on disk.
     ``detokenizer``: for a model that accepts images. ``samplers``: options of llama.cpp's own
-    samplers, for requests whose answer need not have a particular format.
+    samplers, for requests whose answer need not have a particular format. ``batch``: the most
+    tokens of a prompt that are computed in one pass of the model.
     """
 
     def __init__(
@@ -255,10 +260,12 @@ class LlamaEngine:
         detokenizer: PromptDetokenizer | None = None,
         separates_caches: bool = True,
         samplers: Mapping[str, float] = {},
+        batch: int = 256,
         max_logprobs: int | None = MAX_LOGPROBS,
     ) -> None:
         self._process = process
         self._samplers = samplers
+        self._batch = batch
         self._adapters = tuple(adapters)
         self._detokenizer = detokenizer
         self._image_tokens = ImageTokenCache()
@@ -309,7 +316,7 @@ class LlamaEngine:
             running.cancel()
             # The conversation's next turn often follows at once, before the task has ended.
             if stream in self._running:
-                self._slots.expect_release(slot, (*marks, *stream.sampled))
+                self._slots.expect_release(slot, _computed(marks, prompt, stream))
 
     async def _start_process(self) -> None:
         """Start llama.cpp if its process has ended. Raises ``BackendError`` if it cannot start."""
@@ -331,10 +338,27 @@ class LlamaEngine:
         """Run a generation. If this task is cancelled, the connection is closed, and llama.cpp
         stops after at most one more token."""
         client = self._process.client
+
+        def feed(event: bytes) -> bool:
+            if stream.sampled:
+                return stream.feed(event)
+            if stream.started and self._slots.wanted(slot) is not None:
+                return True
+            done = stream.feed(event)
+            if stream.sampled:
+                self._slots.end_prefill(slot)
+            return done
+
         try:
-            request = partial(self._request, prompt, sampling, slot)
-            body = await asyncio.to_thread(request) if prompt.images else request()
-            await client.generate(body, stream.feed)
+            build = partial(self._request, prompt, sampling, slot)
+            request = await asyncio.to_thread(build) if prompt.images else build()
+            if prompt.images:
+                self._slots.end_prefill(slot)
+            while True:
+                await self._share_head(stream, client, request, slot)
+                await client.generate(msgspec.json.encode(request), feed)
+                if stream.sampled or self._slots.wanted(slot) is None:
+                    break
             stream.end()
         except OSError as error:
             await self._process.end(client)
@@ -344,13 +368,32 @@ class LlamaEngine:
         except Exception as error:
             stream.end(error)
 
+    async def _share_head(
+        self, stream: LlamaStream, client: LlamaClient, request: dict[str, Any], slot: Slot
+    ) -> None:
+        """Compute and keep the heads of the prompt for which other prompts wait. Then the request
+        continues from them."""
+        while (wanted := self._slots.wanted(slot)) is not None:
+            if stream.processed < wanted:
+                if stream.started:  # the batch that is being computed may already go further
+                    wanted = max(wanted, stream.processed + self._batch)
+                    wanted = min(wanted, len(request["prompt"]))
+                head = {key: request[key] for key in _HEAD_FIELDS}
+                head |= {"prompt": request["prompt"][:wanted], "max_tokens": 1}
+                await client.generate(msgspec.json.encode(head), stream.feed_head)
+            if stream.processed < wanted:  # llama.cpp has refused it; the request itself says why
+                self._slots.end_prefill(slot)
+                return
+            request["cache_prompt"] = True
+            await self._slots.share(slot, stream.processed)
+
     def _on_done(
         self, stream: LlamaStream, prompt: Prompt, slot: Slot, running: asyncio.Task[None]
     ) -> None:
         """Release the slot of a generation that has ended."""
         stream.end()
         del self._running[stream]
-        ids = (*_prompt_marks(prompt), *stream.sampled)
+        ids = _computed(_prompt_marks(prompt), prompt, stream)
         self._slots.release(slot, ids, is_started=stream.started)
         if slot.owner.is_durable and stream.started and self._disk and not self._closed:
             self._writing.start(self._persist(slot))
@@ -361,7 +404,7 @@ class LlamaEngine:
         if (state := await self._slots.keep(slot)) is not None:
             await self._states.persist(state)
 
-    def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> bytes:
+    def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
         request = _request(prompt, sampling, slot)
         # These samplers punish repetition, but text in a format must repeat itself.
         constraint = sampling.constraint
@@ -370,7 +413,7 @@ class LlamaEngine:
         if prompt.images and self._detokenizer is not None:
             request["prompt"] = self._detokenizer.request_prompt(prompt)
         request["lora"] = lora_scales(self._adapters, sampling.adapter)
-        return msgspec.json.encode(request)
+        return request
 
     async def image_tokens(self, image: EncodedImage) -> int:
         """Return how many tokens of the context the image takes. llama.cpp measures each image
@@ -448,6 +491,13 @@ def _prompt_marks(prompt: Prompt) -> tuple[int, ...]:
         marks += (*prompt.ids[start : image.position], -1 - int.from_bytes(digest[:7], "big"))
         start = image.position
     return (*marks, *prompt.ids[start:])
+
+
+def _computed(marks: tuple[int, ...], prompt: Prompt, stream: LlamaStream) -> tuple[int, ...]:
+    """Return the ids that a generation has computed. ``marks``: the ids of its prompt."""
+    if not stream.sampled and not prompt.images:
+        return marks[: stream.processed]
+    return (*marks, *stream.sampled)
 
 
 def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:

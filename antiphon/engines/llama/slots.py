@@ -19,6 +19,7 @@ from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.tasks import running
 
 from .kept_states import NO_GROUP, NO_OWNER, KeptState, KeptStates, StateGroup, StateOwner
+from .prefills import Prefill
 from .state_files import StateFile
 
 __all__ = ["Slot", "Slots", "StateCopier"]
@@ -31,6 +32,9 @@ MIN_SHARED, CONTINUATION_RATIO = 64, 0.9
 #: Copying a token of a state costs this fraction of computing it (measured on a CPU: 1/140 of the
 #: processor time). So a state is copied if its copy costs less than what would be lost.
 COPY_COST = 128
+
+#: The most times that a prompt waits for another one that is being computed.
+MAX_WAITS = 8
 
 _T = TypeVar("_T")
 
@@ -88,6 +92,10 @@ class Slots:
 
     A prompt can arrive while the generation that it continues is still ending. If the engine has
     announced this with ``expect_release``, the prompt waits for that slot.
+
+    Prompts with the same head can arrive together. Then the first one computes the head, and the
+    others wait for its state. For this, the engine asks for ``wanted`` until the prompt is computed
+    (``end_prefill``), interrupts the generation if it is not None, and calls ``share``.
     """
 
     def __init__(
@@ -102,6 +110,8 @@ class Slots:
         #: Slot → the adapter that it last used; None if it is unknown.
         self._adapters: list[str | None] = [""] * count
         self._ending: dict[int, _Ending] = {}
+        #: Slot → the prompt that is being computed in it.
+        self._prefills: dict[int, Prefill] = {}
         #: Held while a slot is chosen and prepared: its state is copied meanwhile.
         self._preparing = asyncio.Lock()
 
@@ -118,16 +128,49 @@ class Slots:
         tenants take turns. The prompts of one tenant are served in order.
         """
         await self._free.acquire(owner.tenant)
+        waited: list[Prefill] = []
         try:
-            while (ending := self._find_ending(prompt, group)) is not None:
-                await ending.released.wait()
-            async with self._preparing:
-                number = await self._prepare(prompt, group)
-                del self._idle[number]
+            while True:
+                async with self._preparing:
+                    waiting = None
+                    if (ending := self._find_ending(prompt, group)) is not None:
+                        waiting = ending.released
+                    elif (prefill := self._find_prefill(prompt, group, waited)) is not None:
+                        waited.append(prefill)
+                        waiting = prefill.want(common_prefix_length(prefill.ids, prompt))
+                    else:
+                        number = await self._prepare(prompt, group)
+                        del self._idle[number]
+                        self._prefills[number] = Prefill(prompt, group)
+                        break
+                await waiting.wait()
         except BaseException:
             self._free.release(owner.tenant)
             raise
         return Slot(number, self._contents[number].group == group, group, owner)
+
+    def wanted(self, slot: Slot) -> int | None:
+        """Return how many first ids of the slot's prompt another prompt waits for; None if none
+        waits."""
+        prefill = self._prefills.get(slot.number)
+        return None if prefill is None else prefill.wanted
+
+    async def share(self, slot: Slot, computed: int) -> None:
+        """Keep the state of a slot whose generation is interrupted, for the prompts that wait for
+        it. ``computed``: how many ids of its prompt are computed."""
+        prefill = self._prefills[slot.number]
+        contents = _Contents(slot.group, prefill.ids[:computed], slot.owner)
+        async with self._preparing:
+            await self._keep_contents(slot.number, contents)
+        if self._states.covers(contents.ids, slot.group):
+            prefill.settle(computed)
+        else:
+            self.end_prefill(slot)
+
+    def end_prefill(self, slot: Slot) -> None:
+        """Let no prompt wait for the slot's prompt, because it is computed or cannot be shared."""
+        if (prefill := self._prefills.pop(slot.number, None)) is not None:
+            prefill.settle()
 
     def expect_release(self, slot: Slot, ids: Sequence[int]) -> None:
         """Announce that the slot's generation is ending and that ``release`` follows soon. ``ids``:
@@ -145,6 +188,7 @@ class Slots:
             self._contents[slot.number] = _Contents(slot.group, ids, slot.owner)
         elif not slot.is_reusable:
             self._contents[slot.number] = _Contents(None)
+        self.end_prefill(slot)
         self._adapters[slot.number] = _adapter_name(slot.group) if is_started else None
         self._idle[slot.number] = None
         if (ending := self._ending.pop(slot.number, None)) is not None:
@@ -185,6 +229,24 @@ class Slots:
             shared = _shared(ending.contents, prompt, group)
             if shared > longest:
                 best, longest = ending, shared
+        return best
+
+    def _find_prefill(
+        self, prompt: Sequence[int], group: StateGroup, waited: Sequence[Prefill]
+    ) -> Prefill | None:
+        """Return the prompt that is being computed and whose state is worth waiting for: it shares
+        a longer prefix than any state. ``waited``: those for which this prompt has waited."""
+        prefills = [
+            each for each in self._prefills.values() if each.group == group and each not in waited
+        ]
+        if not prefills or self._copier is None or len(waited) == MAX_WAITS:
+            return None
+        known = (self._best_idle(prompt, group)[1], self._states.find(prompt, group)[1])
+        best, longest = None, max(known) + MIN_SHARED - 1
+        for prefill in prefills:
+            shared = common_prefix_length(prefill.ids, prompt)
+            if shared > longest and self._states.fits(prefill.ids[:shared]):
+                best, longest = prefill, shared
         return best
 
     def _best_idle(self, prompt: Sequence[int], group: StateGroup) -> tuple[int | None, int]:
@@ -256,7 +318,12 @@ class Slots:
     async def _keep(self, number: int, sparing: KeptState | None = None) -> KeptState | None:
         """Keep the state of an idle slot, unless it is short, is kept already, or does not fit.
         Returns the state if it is kept now. ``sparing``: a state that must not be evicted."""
-        group, ids, owner = self._contents[number]
+        return await self._keep_contents(number, self._contents[number], sparing)
+
+    async def _keep_contents(
+        self, number: int, contents: _Contents, sparing: KeptState | None = None
+    ) -> KeptState | None:
+        group, ids, owner = contents
         states, copier = self._states, self._copier
         if group is None or copier is None or len(ids) < MIN_SHARED or not states.fits(ids):
             return None

@@ -37,6 +37,7 @@ class _Sampled(Struct):
 
 class _Progress(Struct):
     cache: int
+    processed: int = 0
 
 
 class _Failure(Struct):
@@ -78,6 +79,8 @@ class LlamaStream:
         self.sampled: list[int] = []
         #: Whether llama.cpp has started to process the prompt.
         self.started = False
+        #: How many tokens of the prompt llama.cpp has computed, as far as it has reported.
+        self.processed = 0
         self._finished = False
         self._aborted = False
         self._ready: list[Chunk] = []
@@ -133,6 +136,15 @@ class LlamaStream:
             self._wakeup.set()
         return self._finished
 
+    def feed_head(self, event: bytes) -> bool:
+        """Handle one event of a request that computes only the head of the prompt. The result True
+        means that the rest of the request is not needed."""
+        progress = _decode(event).prompt_progress
+        if progress is not None and (chunk := self._progress(progress)) is not None:
+            self._ready.append(chunk)
+            self._wakeup.set()
+        return self._aborted
+
     def _chunk(self, event: _Event) -> Chunk | None:
         if event.error is not None:
             raise BackendError(event.error.message)
@@ -161,6 +173,7 @@ class LlamaStream:
         return Chunk(ids, logprobs) if ids else None
 
     def _progress(self, progress: _Progress) -> Chunk | None:
+        self.processed = max(self.processed, progress.processed)
         if self.started:
             return None
         self.started = True

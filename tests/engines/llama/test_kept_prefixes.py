@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.engines.base import DiskCache, LoadOptions, Sampling
+from antiphon.engines.llama.client import LlamaClient
 from antiphon.engines.llama.disk_states import DiskStates
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.kept_states import (
@@ -29,7 +30,7 @@ from antiphon.engines.llama.slots import MIN_SHARED, Slot, Slots
 from antiphon.engines.llama.state_files import StateFile, StateFiles
 from antiphon.inference.tokens import Prompt, common_prefix_length
 from antiphon.models.catalog import load as load_catalog
-from antiphon.testing.engine_check import TIMEOUT_S, collect
+from antiphon.testing.engine_check import TIMEOUT_S, Outcome, collect
 from tests.tiny_models.tiny_tools import GGUF
 from tests.tiny_models.unpacked import tiny_gpt_oss
 
@@ -162,6 +163,51 @@ async def test_a_copy_ends_before_a_cancelled_prompt_gives_up_its_slot(llama: Ll
     assert len({slot.number for slot in slots}) == 4
 
 
+HEAD = tuple(range(500))
+
+
+async def test_prompts_with_one_head_wait_for_the_first_of_them(llama: Llama) -> None:
+    llama = Llama(llama.files, count=5)
+    first = await llama.slots.acquire((*HEAD, 1))
+    others = [asyncio.create_task(llama.slots.acquire((*HEAD, n))) for n in (2, 3)]
+    await asyncio.sleep(0)
+    short = await llama.slots.acquire((*HEAD[: MIN_SHARED - 1], 4))
+    stranger = await llama.slots.acquire(HEAD, StateGroup("other"))
+    llama.end(stranger, HEAD, (1,))
+    assert llama.slots.wanted(first) == len(HEAD) and llama.slots.wanted(short) is None
+    others[0].cancel()
+    llama.computed[first.number] = HEAD
+    await llama.slots.share(first, len(HEAD))
+    second = await others[1]
+    assert llama.slots.wanted(first) is None
+    assert llama.begin(second, (*HEAD, 3)) == len(HEAD)
+    later = await llama.slots.acquire((*HEAD, 5))  # the head is kept, so it need not wait
+    assert llama.begin(later, (*HEAD, 5)) == len(HEAD)
+
+
+@pytest.mark.parametrize("event", ["computed", "cancelled", "not kept"])
+async def test_prompts_stop_waiting_when_nothing_will_be_shared(llama: Llama, event: str) -> None:
+    first = await llama.slots.acquire((*HEAD, 1))
+    others = [asyncio.create_task(llama.slots.acquire((*HEAD, n))) for n in (2, 3)]
+    while llama.slots.wanted(first) is None:
+        await asyncio.sleep(0)
+    if event == "computed":
+        llama.slots.end_prefill(first)
+    elif event == "cancelled":
+        llama.slots.release(first, (), is_started=False)
+    else:
+
+        async def save(slot: int) -> None:
+            return None
+
+        llama.save = save  # type: ignore[method-assign]
+        await llama.slots.share(first, len(HEAD))
+    done, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+    second = done.pop().result()
+    llama.end(second, (*HEAD, 2), (1,))  # the other one may have waited for it
+    await asyncio.wait(others)
+
+
 async def test_an_adapter_has_its_own_states(llama: Llama) -> None:
     ids, poet = tuple(range(300)), StateGroup(None, "poet")
     slot = await llama.slots.acquire(ids)
@@ -250,6 +296,52 @@ async def test_engine_counts_what_llama_cpp_counts() -> None:
             ):
                 outcome = await run_workload(workload, generate)
                 assert outcome.share >= 0.99 and outcome.lag <= MIN_SHARED
+    finally:
+        await engine.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("arrival", ["at once", "while the first is computed"])
+async def test_head_of_requests_at_the_same_time_is_computed_once(
+    arrival: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = LoadOptions(threads=1, context_size=2048, parallel=4, prompt_cache_mb=64)
+    engine = await load(GGUF, options, batch=32)
+    ids = random.Random(3).choices(range(300, 700), k=1000)
+    prompts = [(*ids[:851], *ids[900 + 10 * n : 920 + 10 * n]) for n in range(6)]
+    sampling = Sampling(max_tokens=4, temperature=0, ignore_eos=True)
+    others: list[asyncio.Task[Outcome]] = []
+
+    async def run(prompt: tuple[int, ...], scope: str | None = None) -> Outcome:
+        return await collect(engine, Prompt(prompt), replace(sampling, cache_scope=scope))
+
+    async def generate(client: LlamaClient, body: bytes, on_event: Callable[[bytes], bool]) -> None:
+        """The others arrive after the first event of the first generation."""
+        monkeypatch.undo()
+        events: list[bytes] = []
+
+        def read(event: bytes) -> bool:
+            events.append(event)
+            return True
+
+        await client.generate(body, read)
+        assert not on_event(events[0])
+        others.extend(asyncio.create_task(run(prompt)) for prompt in prompts[1:])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert on_event(events[0]), "the generation is interrupted"
+
+    try:
+        if arrival == "at once":
+            outcomes = await asyncio.gather(*map(run, prompts))
+        else:
+            monkeypatch.setattr(LlamaClient, "generate", generate)
+            outcomes = [await run(prompts[0]), *await asyncio.gather(*others)]
+        assert [outcome.cached_tokens for outcome in outcomes] == [0, *[851] * 5]
+        for number, (prompt, outcome) in enumerate(zip(prompts, outcomes, strict=True)):
+            alone = await run(prompt, f"scope {number}")
+            assert (alone.cached_tokens, alone.ids) == (0, outcome.ids)
     finally:
         await engine.close()
 

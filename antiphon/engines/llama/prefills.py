@@ -1,0 +1,35 @@
+"""Prompts that are being computed, and the other prompts that wait for their first ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from .kept_states import StateGroup
+
+__all__ = ["Prefill"]
+
+
+class Prefill:
+    """A prompt that is being computed in a slot. Other prompts can wait for the state of its first
+    ids, so that these are computed only once. ``group``: the group of the state."""
+
+    def __init__(self, ids: Sequence[int], group: StateGroup) -> None:
+        self.ids, self.group = ids, group
+        #: Number of first ids → set when their state is kept, or when it will not be kept.
+        self._wanted: dict[int, asyncio.Event] = {}
+
+    def want(self, count: int) -> asyncio.Event:
+        """Ask for the state of the first ``count`` ids. Returns what is set when it is kept, or
+        when it will not be kept."""
+        return self._wanted.setdefault(count, asyncio.Event())
+
+    @property
+    def wanted(self) -> int | None:
+        """The fewest first ids that a prompt waits for; None if no prompt waits."""
+        return min(self._wanted, default=None)
+
+    def settle(self, count: int | None = None) -> None:
+        """Wake the prompts that wait for at most ``count`` ids; all prompts if it is None."""
+        for wanted in [each for each in self._wanted if count is None or each <= count]:
+            self._wanted.pop(wanted).set()
