@@ -795,6 +795,17 @@ async def test_web_search_runs_here(serve: Serve, clients: Any) -> None:
 
 
 @pytest.mark.requirement("AM-FORMAT")
+async def test_properties_of_the_format_may_be_optional(serve: Serve) -> None:
+    city = {"type": "object", "properties": {"name": {"type": "string"}, "land": {}}}
+    schema = {**city, "required": ["name"], "additionalProperties": False}
+    config = {"format": {"type": "json_schema", "schema": schema}}
+    scripted = engine(['{"name": "Rome"}'])
+    answer = await create(serve(local(scripted)), output_config=config)
+    assert json.loads(answer["content"][0]["text"]) == {"name": "Rome"}
+    assert scripted.requests[0][1].constraint is not None
+
+
+@pytest.mark.requirement("AM-FORMAT")
 async def test_official_client_parses_structured_output(serve: Serve, clients: Any) -> None:
     class City(BaseModel):
         name: str

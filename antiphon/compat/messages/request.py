@@ -328,7 +328,8 @@ def _format(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     if "schema" not in fields:
         raise missing_parameter(f"{path}.schema")
     paths.add("text.format", path)
-    form = {"type": "json_schema", "name": "output", "schema": fields["schema"], "strict": True}
+    # Not strict: Anthropic's schemas may have optional properties. The schema is enforced anyway.
+    form = {"type": "json_schema", "name": "output", "schema": fields["schema"]}
     return {"text": {"format": form}}
 
 
