@@ -56,6 +56,8 @@ FOREIGN_FLAGS: Mapping[str, str] = {
     "--enable-lora": _ADAPTERS,
     "--lora": _ADAPTERS,
     "--mmproj": "use --projector",
+    "--chat-template-content-format": "it is not needed here: every template gets what it can read",
+    "--enable-log-outputs": _NOTHING,
     # size and hardware
     "--max-model-len": _CONTEXT,
     "--context-length": _CONTEXT,

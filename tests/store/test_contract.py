@@ -46,8 +46,8 @@ async def test_store_passes_the_check(kind: str, name: str, request: pytest.Fixt
 
 def test_all_checks_are_those_of_every_module() -> None:
     modules = [
-        __import__(f"antiphon.testing.{path.stem}", fromlist=["CHECKS"])
-        for path in sorted(Path(store_check.__file__).parent.glob("*_check.py"))
+        __import__(f"antiphon.testing.store_checks.{path.stem}", fromlist=["CHECKS"])
+        for path in sorted(Path(store_check.__file__).parent.glob("store_checks/[a-z]*.py"))
     ]
     mappings = [module.CHECKS for module in modules if _checks_stores(module)]
     assert len(ALL_CHECKS) == sum(map(len, mappings)), "two checks have one name, or one is missing"
