@@ -42,6 +42,7 @@ FOREIGN_FLAGS: Mapping[str, str] = {
     "--alias": _NAME,
     "-a": _NAME,
     "--download-dir": "use --cache-dir",
+    "--backend": "use --engine",
     "--inference-backend": "use --engine",
     "--tokenizer": _OPTIONS,
     "--tokenizer-path": _OPTIONS,

@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     ("module", "code"),
-    [("msgspec", -signal.SIGINT), ("rich.console", -signal.SIGINT), ("uvicorn", 130)],
+    [("msgspec", -signal.SIGINT), ("rich.console", -signal.SIGINT), ("starlette.routing", 130)],
 )
 def test_interrupt_during_imports_prints_nothing(module: str, code: int, tmp_path: Path) -> None:
     """The process sends itself the signal when it is about to import the module."""
