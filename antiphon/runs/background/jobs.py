@@ -24,6 +24,7 @@ from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.runs.execution.token_log import total_counts
 from antiphon.runs.preparer import PreparedRequest, Preparer
+from antiphon.runs.replies.finished import FinishedReply
 from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
 from antiphon.runs.replies.restarted import RestartedReply
 from antiphon.runs.run_factory import RunFactory
@@ -285,6 +286,8 @@ class BackgroundJobs:
             point = restored.resume_point()
             if not started or tokens or interrupted_in_tools(point):
                 reply = reply.resume(point)
+            elif restored.is_answered:
+                reply = FinishedReply(reply, point)
             elif request.interrupted_output == "fail":
                 raise CannotContinue("this model does not report its token ids")
             else:

@@ -17,7 +17,7 @@ from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import ItemKind
 from antiphon.stream.run_timer import LoggedTimes, OptionalClock
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.wire.items import ItemBase
+from antiphon.wire.items import ItemBase, Message
 from antiphon.wire.timeline import RunTimes
 
 from .event_codec import decode_events
@@ -67,6 +67,19 @@ class RestoredRun(Struct, frozen=True):
             number=self.next_event,
             clock=clock,
             times=self.times,
+        )
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the model had written its answer to the end: no item is open, and the item that
+        was completed last is a message that is not a comment before further work. Calls of tools
+        are completed after all that the model wrote with them."""
+        last = next(reversed(self.log.done_items.values()), None)
+        return (
+            not self.log.open_items
+            and isinstance(last, Message)
+            and last.status == "completed"
+            and last.phase != "commentary"
         )
 
     def resume_point(self) -> ResumePoint:

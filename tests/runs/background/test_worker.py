@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Union
 
@@ -40,7 +40,7 @@ from antiphon.wire.items import (
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Response
 from antiphon.wire.tools import Mcp
-from tests.conformance.scripts import message_deltas
+from tests.conformance.scripts import message_deltas, reasoning_deltas
 from tests.conformance.server import engine, local
 from tests.conformance.test_hosted import Dice
 from tests.conformance.test_tool_search import tool_call
@@ -280,6 +280,48 @@ async def test_run_without_token_ids_starts_its_model_call_again(store: Store) -
     assert ended == fold([decode_event(event) for event in events])
 
 
+@pytest.mark.parametrize("fields", [{}, {"interrupted_output": "fail"}])
+async def test_run_that_was_interrupted_after_its_answer_ends_without_another(
+    store: Store, fields: dict[str, Any]
+) -> None:
+    answer = [*reasoning_deltas("Hm."), *message_deltas(TEXT)]
+    async with serving(_StopsAfterWords([answer], batches=len(answer)), store) as first:
+        queued = await enqueue(first, **fields)
+        await until(first, queued.id, lambda response: _is_complete(response.output, Message))
+    async with serving(ScriptedBackend([answer]), store) as second:
+        events = await followed(second, queued.id)
+        check([decode_event(event) for event in events])
+        ended = await second.retrieve("t", queued.id)
+    assert [type(item) for item in ended.output] == [Reasoning, Message]
+    assert ended.status == "completed" and ended.usage is not None
+    assert ended.usage.output_tokens > 0
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        reasoning_deltas("Hm."),
+        [Open(Message(role="assistant", content=(), phase="commentary")), Text("So."), Close()],
+    ],
+    ids=["reasoning", "commentary"],
+)
+async def test_run_that_was_interrupted_before_its_answer_is_answered(
+    store: Store, begun: list[Delta]
+) -> None:
+    answer = [*begun, *message_deltas(TEXT)]
+    async with serving(_StopsAfterWords([answer], batches=len(begun)), store) as first:
+        queued = await enqueue(first)
+        await until(first, queued.id, lambda response: _is_complete(response.output, object))
+    async with serving(ScriptedBackend([answer]), store) as second:
+        await followed(second, queued.id)
+        ended = await second.retrieve("t", queued.id)
+    assert ended.status == "completed" and _text_of(ended).endswith(TEXT)
+
+
+def _is_complete(output: Sequence[Any], kind: type) -> bool:
+    return any(isinstance(item, kind) and item.status == "completed" for item in output)
+
+
 async def test_run_that_is_always_interrupted_fails_at_last(store: Store) -> None:
     async with serving(_StopsAfterWords([TEXT]), store) as first:
         queued = await enqueue(first)
@@ -372,23 +414,31 @@ async def test_accepting_server_does_not_repeat_a_tool_call(store: Store) -> Non
 
 
 class _StopsAfterWords(ScriptedBackend):
-    """Begins an answer and never ends it."""
+    """Begins an answer and never ends it. ``batches``: number of batches that it pushes."""
+
+    def __init__(self, scripts: Any, *, batches: int = 2) -> None:
+        super().__init__(scripts)
+        self._batches = batches
 
     async def prepare(self, conversation: Conversation, options: Options) -> Any:
-        return _UnendedReply(await super().prepare(conversation, options))
+        return _UnendedReply(await super().prepare(conversation, options), self._batches)
 
 
 class _UnendedReply(ReplyWrapper):
+    def __init__(self, reply: Reply, batches: int) -> None:
+        super().__init__(reply)
+        self._batches = batches
+
     def resume(self, point: ResumePoint) -> Reply:
-        return _UnendedReply(self._reply.resume(point))
+        return _UnendedReply(self._reply.resume(point), self._batches)
 
     async def pump(self, sink: DeltaSink) -> None:
         await push_all(self.deltas(), sink)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         async with aclosing(batches_of(self._reply)) as batches:
-            yield await anext(batches)
-            yield await anext(batches)
+            for _ in range(self._batches):
+                yield await anext(batches)
             await asyncio.Event().wait()
 
 
