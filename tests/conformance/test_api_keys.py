@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -16,7 +18,7 @@ from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.limits.clients import ClientLimits
 from antiphon.resources.admin.api_keys import ApiKeys
-from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, run_calls
+from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, CallRunner
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.support.logs import open_log
@@ -332,6 +334,7 @@ async def test_tool_of_a_revoked_key_does_not_run(serve: Serve) -> None:
     )
     await server.keys.check("team", "k")
     await process.send("DELETE", "/antiphon/keys/k")
+    call: Any = SimpleNamespace(call_id="c")
     with pytest.raises(AccessRevoked):
-        async for delta in run_calls([object()], environment):  # type: ignore[list-item]
+        async for delta in CallRunner(environment, time.monotonic).run([call]):
             raise AssertionError(delta)

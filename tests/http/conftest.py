@@ -64,7 +64,7 @@ class FakeRun:
         ignored_tools: tuple[str, ...] = (),
     ) -> None:
         self.id = id
-        self.event_count = 0
+        self.event_count = self.input_tokens = 0
         self.left = asyncio.Event()
         self.ignored_tools = ignored_tools
         self._words = words

@@ -34,7 +34,7 @@ REFUSED = [name for name, treatment in FIELDS.items() if treatment == "refused"]
 
 
 def test_every_field_has_a_treatment() -> None:
-    assert {*FIELDS, "ignored_fields"} == set(CreateResponse.__struct_fields__)
+    assert {*FIELDS, "hints", "ignored_fields"} == set(CreateResponse.__struct_fields__)
     assert set(FIELDS.values()) <= set(get_args(FieldTreatment))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
 from antiphon.backends.remote.factory import create_chat_backend
+from antiphon.errors import RunError
 from antiphon.runs.service import Service
 from antiphon.wire.response import Response
 from tests.runs.scripted_service import create, make_service
@@ -82,14 +83,15 @@ async def test_upstream_counts_when_the_new_items_may_not_fit() -> None:
     [
         {"instructions": "Be long."},
         {"tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}]},
-        {"text": {"format": {"type": "json_object"}}},
+        {"text": {"format": {"type": "json_object"}}},  # which the answer is not
     ],
 )
 async def test_usage_counts_only_for_the_same_prompt(changed: dict[str, Any]) -> None:
     async with _service() as (playing, service):
         last = await _turns(playing, service, 5)
         fields = {"input": _TURN, "previous_response_id": last.id, **changed}
-        await (await create(service, **fields)).drive()
+        with suppress(RunError):
+            await (await create(service, **fields)).drive()
         assert _counts(playing) >= 1
 
 
