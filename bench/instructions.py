@@ -34,9 +34,9 @@ _FILE = Path(__file__).with_name("instructions.json")
 #: Largest relative difference to the kept count that needs no explanation, and the differences that
 #: are within the noise, in millions.
 _TOLERANCE, _NOISE = 0.08, 0.02
-#: Cases that depend on how many deltas arrive at once and on what runs between two requests. Their
-#: counts differ by up to 6 % from run to run on a quiet machine, and by more on a busy one. Those of
-#: all other cases differ by up to 4 %.
+#: Cases that depend on how many deltas arrive at once, and on what runs between two requests. Their
+#: counts differ by up to 6 % from run to run on a quiet machine, and by more on a busy one. Those
+#: of all other cases differ by up to 4 %.
 _UNSTEADY = frozenset(
     {
         "GET by id",
