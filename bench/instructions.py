@@ -34,19 +34,21 @@ _FILE = Path(__file__).with_name("instructions.json")
 #: Largest relative difference to the kept count that needs no explanation, and the differences that
 #: are within the noise, in millions.
 _TOLERANCE, _NOISE = 0.08, 0.02
-#: Cases that depend on how many deltas arrive at once, and on what runs between two requests. Their
-#: counts differ by up to 6 % from run to run on a quiet machine, and by more on a busy one. Those
-#: of all other cases differ by up to 4 %.
+#: Cases that depend on how many deltas or pieces of a body arrive at once, and on what runs between
+#: two requests. Their counts differ by up to 6 % from run to run on a quiet machine, and by up to
+#: 19 % on a busy one. Those of all other cases differ by up to 4 %.
 _UNSTEADY = frozenset(
     {
         "GET by id",
+        "plain, 25 tools",
+        "plain, 64 tools",
         "streamed, 8 deltas",
         "turn of a chain of 20",
         "turns 20 to 32 of an agent",
         "turns 20 to 32 of an agent, responses",
     }
 )
-_UNSTEADY_TOLERANCE = 0.15
+_UNSTEADY_TOLERANCE = 0.25
 #: Cases whose counts depend on the load of the machine: they are printed, but not compared.
 _TIMED = frozenset({"streamed slowly, 20 deltas", "plain, with a key and quotas", "idle second"})
 _CHAT, _RESPONSES = "chat", "responses"
