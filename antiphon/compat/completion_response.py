@@ -22,6 +22,7 @@ __all__ = [
     "CompletionLogprobs",
     "CompletionStream",
     "make_completion",
+    "text_parts",
 ]
 
 CompletionFinishReason = Literal["stop", "length", "content_filter"]
@@ -85,13 +86,7 @@ def _head(response: Response) -> JsonObject:
 
 
 def _choice(echoed_text: str, index: int, response: Response) -> CompletionChoice:
-    parts = [
-        part
-        for item in response.output
-        if isinstance(item, it.Message)
-        for part in item.content
-        if isinstance(part, it.OutputText)
-    ]
+    parts = text_parts(response)
     logprobs = tuple(logprob for part in parts for logprob in part.logprobs)
     return CompletionChoice(
         text=echoed_text + "".join(part.text for part in parts),
@@ -99,6 +94,17 @@ def _choice(echoed_text: str, index: int, response: Response) -> CompletionChoic
         logprobs=_logprobs(logprobs, _Offsets(echoed_text)) if logprobs else None,
         finish_reason=_reason(response),
     )
+
+
+def text_parts(response: Response) -> list[it.OutputText]:
+    """Return the texts of the response's messages, in order."""
+    return [
+        part
+        for item in response.output
+        if isinstance(item, it.Message)
+        for part in item.content
+        if isinstance(part, it.OutputText)
+    ]
 
 
 def _reason(response: Response) -> CompletionFinishReason:

@@ -39,6 +39,7 @@ from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response, Usage
 
+from .completion_response import text_parts
 from .error_paths import ErrorPaths
 
 __all__ = [
@@ -396,14 +397,7 @@ def _probabilities(count: int, first: Response, second: Response) -> list[float]
 def _letters(response: Response, count: int) -> list[float]:
     """Return the probabilities of the first letters at the first token of a response. Several
     tokens may be the same letter, such as ``A`` and `` A``."""
-    logprobs = [
-        logprob
-        for item in response.output
-        if isinstance(item, it.Message)
-        for part in item.content
-        if isinstance(part, it.OutputText)
-        for logprob in part.logprobs
-    ]
+    logprobs = [logprob for part in text_parts(response) for logprob in part.logprobs]
     letters = dict.fromkeys(_LABELS[:count], 0.0)
     if logprobs:
         tokens = {logprobs[0].token: logprobs[0].logprob}
