@@ -12,7 +12,7 @@ from antiphon.limits.clients import ClientLimits
 from antiphon.oidc import SignIn
 from antiphon.oidc.claims import Grant, IssuerRules
 from antiphon.oidc.login import LoginClient, Logins
-from antiphon.oidc.provider import IssuerAddress, Provider, check_installed
+from antiphon.oidc.provider import IssuerAddress, Provider
 from antiphon.oidc.tokens import AccessTokens, Issuer
 from antiphon.security.encryption import Encryptor
 from antiphon.store.clock import Clock
@@ -33,7 +33,6 @@ async def open_sign_in(
     called before its first user comes. Raises ``SetupError`` if the packages are missing."""
     if not settings.oidc:
         return None
-    check_installed()
     client = HttpClient(_HEADERS, connect_s=_CONNECT_S, silence_s=_SILENCE_S)
     stack.push_async_callback(client.close)
     fetch = _Fetcher(client)

@@ -23,7 +23,7 @@ from antiphon.support.installation import needs_extra
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
 
-__all__ = ["Fetch", "IssuerAddress", "Provider", "ProviderDocument", "check_installed"]
+__all__ = ["Fetch", "IssuerAddress", "Provider", "ProviderDocument"]
 
 _log = structlog.get_logger(__name__)
 
@@ -67,10 +67,11 @@ class _RawKeys(Struct, frozen=True):
 
 
 class Provider:
-    """The cached document and keys of one issuer. ``timer`` returns monotonic seconds."""
+    """The cached document and keys of one issuer. ``timer`` returns monotonic seconds. Raises
+    ``SetupError`` if the packages for sign-in are not installed."""
 
     def __init__(self, address: IssuerAddress, fetch: Fetch, *, timer: Callable[[], float]) -> None:
-        check_installed()
+        _check_installed()
         self._address = address
         self._fetch = fetch
         self._timer = timer
@@ -133,7 +134,7 @@ class Provider:
         return document
 
 
-def check_installed() -> None:
+def _check_installed() -> None:
     """Raise ``SetupError`` if the packages for sign-in are not installed."""
     try:
         import joserfc  # noqa: F401
