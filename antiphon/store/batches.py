@@ -1,4 +1,4 @@
-"""The batches of all tenants, in values of the store.
+"""Stores batches as values of the store.
 
 Each batch is one value. A value with an index lists the batches of a tenant, and another one lists
 the batches of all tenants that have not ended. The results of a batch are kept in values with

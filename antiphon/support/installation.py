@@ -86,7 +86,7 @@ class Installation(Struct, frozen=True, kw_only=True):
         return f"{self._pip()} {shlex.join(packages)}"
 
     def gpu_command(self, build: str, version: str) -> str:
-        """Return the shell command that replaces the binding of llama.cpp by a build for GPUs.
+        """Return the shell command that installs a build of llama.cpp's Python binding for GPUs.
 
         ``build``: the name of the build, such as ``cu128``. ``version``: the version of the binding
         that is installed; another version might not fit.

@@ -103,7 +103,8 @@ class BackgroundOptions(Struct, frozen=True, kw_only=True):
 
 
 class AccessPrograms(Struct, frozen=True, kw_only=True):
-    """OpenAI's access programs. They have no effect here, because they concern OpenAI's models."""
+    """The access programs of the client at OpenAI. They concern only OpenAI's own models, so this
+    server ignores them."""
 
     cyber: Literal["standard", "daybreak_blue", "daybreak_red"] | None = None
 

@@ -210,8 +210,9 @@ _PROTOCOL: Mapping[str, Any] = {
 
 
 def _shapes(tools: Iterable[Any], text: str, tool_format: Any) -> Mapping[str, ToolShape]:
-    """Return the tools of a test. Where it states none, any name is a tool's; where only the name
-    of a tool marks a call, these are the names that look like one."""
+    """Return the tools of a test. If the test names no tools, every name counts as a tool. In
+    formats where only the name of a tool marks a call, every name that looks like a tool's name
+    counts as one."""
     shapes: dict[str, ToolShape] = {}
     for tool in tools:
         function = getattr(tool, "function", None) or tool

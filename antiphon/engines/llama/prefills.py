@@ -20,13 +20,13 @@ class Prefill:
         self._wanted: dict[int, asyncio.Event] = {}
 
     def want(self, count: int) -> asyncio.Event:
-        """Ask for the state of the first ``count`` ids. Returns what is set when it is kept, or
-        when it will not be kept."""
+        """Ask for the state of the first ``count`` ids. Returns an event that is set when the state
+        has been kept, or when it is certain that it will not be kept."""
         return self._wanted.setdefault(count, asyncio.Event())
 
     @property
     def wanted(self) -> int | None:
-        """The fewest first ids that a prompt waits for; None if no prompt waits."""
+        """The smallest ``count`` that a prompt waits for. None if no prompt waits."""
         return min(self._wanted, default=None)
 
     def settle(self, count: int | None = None) -> None:
