@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.formats.types import ToolFormat
 from antiphon.dialects.parser.lexer import terminals_of
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
@@ -103,6 +104,8 @@ def parse_reply(name: str, reply: str, at: list[int], *, special: bool) -> list[
 )
 @example(special=False, calls=[{}], reasoning_done="", text="[", at=[])
 @example(special=True, calls=[{}], reasoning_done="", text="{", at=[3])
+@example(special=True, calls=[], reasoning_done="", text='<|"|>', at=[])
+@example(special=True, calls=[{}], reasoning_done='<|"|>', text='b<|"|>', at=[])
 def test_rendered_replies_are_parsed(
     name: str,
     special: bool,
@@ -117,6 +120,8 @@ def test_rendered_replies_are_parsed(
         (reasoning_done if thinking_of(name).open else ""),
         ("" if name in BARE else text),
     )
+    if special:  # outside of calls, tokens of the format are dropped
+        reasoning_done, text = (without_tokens(form, each) for each in (reasoning_done, text))
     text = text.rstrip("> ") if form.doubtful else text  # which its next call begins with
     called = write_calls(form, [("store", call) for call in calls]) if calls else ""
     parsed = parse_reply(name, reply(form, reasoning_done, text, called), at, special=special)
@@ -127,6 +132,21 @@ def test_rendered_replies_are_parsed(
     created = parsed[len(kinds) :]
     assert [item.get("call") for item in created] == ["store"] * len(calls)
     assert [json.loads(item["arguments"]) for item in created] == calls
+
+
+def without_tokens(form: ToolFormat, text: str) -> str:
+    for token in specials(form):
+        text = text.replace(token, "")
+    return text.strip()
+
+
+@pytest.mark.parametrize("name", sorted(name for name, row in TOOLS.items() if row.quote))
+def test_a_string_mark_outside_of_calls_is_dropped_if_it_is_a_token(name: str) -> None:
+    mark = TOOLS[name].quote
+    reply = f"say {mark}hi{mark}{mark}"
+    assert parse_reply(name, reply, [], special=True) == [{"message": "say hi"}]
+    assert parse_reply(name, mark, [], special=True) == []
+    assert parse_reply(name, reply, [], special=False) == [{"message": reply}]
 
 
 #: Where a format has room for what means nothing without a call, words there are for nobody.
