@@ -17,17 +17,19 @@ from antiphon.testing.postgres import Postgres, postgres
 from tests.stores import KINDS, open_empty_store
 from tests.tools.mcp.process import Toys, run_server
 
-#: How long an example takes, or is made, is no matter of these tests: on a busy machine the time
-#: limits of Hypothesis fail what is right.
-_UNTIMED = settings(
+#: Hypothesis's own profile for continuous integration: each run tests the same examples, and there
+#: are no time limits, because on a busy machine they fail what is right.
+settings.load_profile("ci")
+#: `make fuzz`: other examples in each run. Properties with a number of their own:
+#: ``hypothesis_settings.examples``.
+settings.register_profile(
+    "fuzz",
     settings.get_profile("default"),
+    derandomize=False,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
+    max_examples=2_000,
 )
-settings.register_profile("default", _UNTIMED)
-settings.load_profile("default")
-#: `make fuzz`. Properties with a number of their own: ``hypothesis_settings.examples``.
-settings.register_profile("fuzz", _UNTIMED, max_examples=2_000)
 
 #: A file system in memory, on Linux.
 MEMORY = Path("/dev/shm")

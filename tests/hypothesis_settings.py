@@ -1,4 +1,5 @@
-"""Number of examples for property tests: few in a normal run, many under ``make fuzz``."""
+"""Number of examples for property tests: few in a normal run, the same ones in each run, and many
+random ones under ``make fuzz``."""
 
 from __future__ import annotations
 
