@@ -18,9 +18,9 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "inference": {"wire"},
     "ipc": {"errors", "support"},
     "tracing": {"errors", "support", "wire"},
-    "config": {"errors", "support"},
+    "config": {"errors", "support", "wire"},
     "security": {"errors"},
-    "oidc": {"errors", "support", "limits", "security"},
+    "oidc": {"errors", "support", "limits", "security", "wire"},
     "grammars": {"ipc", "support"},
     # the path of a request, from the wire to the model
     "wire": {"errors", "support"},

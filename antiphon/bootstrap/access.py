@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import get_args
 
-from antiphon.config.keys import ApiKey
 from antiphon.config.settings import Settings
-from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 from antiphon.http.middleware import auth as guard
-from antiphon.limits.clients import ClientLimits
+from antiphon.limits.clients import limits_of
 from antiphon.oidc import SignIn
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.runs.service import RunDependencies
 from antiphon.security.ssrf import is_loopback
 from antiphon.support.installation import antiphon_command
-from antiphon.wire.tools import HostedTool
 
 __all__ = ["auth_config", "check_exposure", "page_is_served", "stored_api_keys"]
 
@@ -57,7 +53,7 @@ def auth_config(settings: Settings, sign_in: SignIn | None = None) -> guard.Auth
             name=key.name or key.tenant,
             tenant=key.tenant,
             sha256=key.sha256,
-            limits=_client_limits(key, "keys"),
+            limits=limits_of(key),
         )
         for key in settings.keys
     )
@@ -72,23 +68,9 @@ def auth_config(settings: Settings, sign_in: SignIn | None = None) -> guard.Auth
             "prompt_editor": settings.prompt_editors,
         },
         stored_keys=settings.stored_keys,
-        tenants={
-            name: _client_limits(each, f"tenants.{name}") for name, each in settings.tenants.items()
-        },
+        tenants={name: limits_of(each) for name, each in settings.tenants.items()},
         issuers=() if sign_in is None else sign_in.tokens.issuers,
     )
-
-
-def _client_limits(source: ApiKey | Tenant, path: str) -> ClientLimits:
-    """Return the limits of a key or a tenant from the settings. ``path``: the place of the key or
-    tenant in the settings, for the error message. Raises ``SetupError`` if ``tools`` contains an
-    unknown tool."""
-    limits = ClientLimits.copy_from(source)
-    for name in limits.tools or ():
-        if name not in get_args(HostedTool):
-            known = ", ".join(get_args(HostedTool))
-            raise SetupError(f"{path}: tools: {name!r} is not one of {known}")
-    return limits
 
 
 def page_is_served(settings: Settings) -> bool:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, closing
 
 from antiphon.config.oidc import OidcGrant, OidcIssuer
 from antiphon.config.settings import Settings
-from antiphon.limits.clients import ClientLimits
+from antiphon.limits.clients import limits_of
 from antiphon.oidc import SignIn
 from antiphon.oidc.claims import Grant, IssuerRules
 from antiphon.oidc.login import LoginClient, Logins
@@ -77,7 +77,7 @@ def _grant(settings: OidcGrant) -> Grant:
         tenant=settings.tenant,
         tenant_claim=settings.tenant_claim,
         role=None if settings.role == "user" else settings.role,
-        limits=ClientLimits.copy_from(settings),
+        limits=limits_of(settings),
     )
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import SetupError
+from antiphon.wire.admin.client_limits import ClientLimits
 
 from .options import declare
 
 __all__ = ["OidcGrant", "OidcIssuer", "resolve_secret"]
 
-_Rate = Annotated[int, Meta(ge=1)] | None
 _Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"
 ]
 
 
-class OidcGrant(Struct, frozen=True, kw_only=True):
-    """What some users of an issuer may do: ``[[oidc.NAME.grants]]``.
+class OidcGrant(ClientLimits, frozen=True, kw_only=True):
+    """What some users of an issuer may do, and the limits of each user: ``[[oidc.NAME.grants]]``.
 
     The first grant that matches the claims of a user counts. Users whom no grant matches may not
     use the server.
@@ -56,50 +56,6 @@ class OidcGrant(Struct, frozen=True, kw_only=True):
             "give it to API keys. `user`: no role."
         ),
     ] = "user"
-    requests_per_minute: Annotated[
-        _Rate,
-        declare(
-            "Maximum number of requests per minute of each user. Unset: the global "
-            "`requests_per_minute`."
-        ),
-    ] = None
-    tokens_per_minute: Annotated[
-        _Rate,
-        declare(
-            "Maximum number of input and output tokens in 60 seconds of each user. Unset: no limit."
-        ),
-    ] = None
-    tokens_per_day: Annotated[
-        _Rate,
-        declare(
-            "Maximum number of input and output tokens per day (UTC) of each user. Unset: no limit."
-        ),
-    ] = None
-    concurrent_requests: Annotated[
-        _Rate,
-        declare(
-            "Maximum number of requests to models that run or wait at the same time, of each "
-            "user. Unset: no limit."
-        ),
-    ] = None
-    background_runs: Annotated[
-        _Rate,
-        declare(
-            "Maximum number of background responses of each user that are queued or in progress. "
-            "Unset: no limit."
-        ),
-    ] = None
-    models: Annotated[
-        tuple[str, ...] | None,
-        declare("Names or aliases of the models that these users may use. Unset: all."),
-    ] = None
-    tools: Annotated[
-        tuple[str, ...] | None,
-        declare(
-            "Types of hosted tools, such as `web_search`, that these users may use. Functions "
-            "and custom tools are always allowed. Unset: all."
-        ),
-    ] = None
 
 
 class OidcIssuer(Struct, frozen=True, kw_only=True):

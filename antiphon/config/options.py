@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from inspect import get_annotations
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -91,7 +92,8 @@ def declare(
     main: bool = False,
     **bounds: Any,
 ) -> Meta:
-    """Declare an option. Use the result as metadata in the annotation of the field.
+    """Declare an option. Use the result as metadata in the annotation of the field. A ``Meta`` with
+    only a description declares an option without a flag.
 
     - ``help``: the help text.
     - ``group``: the heading under which help and documentation list the option.
@@ -116,10 +118,15 @@ def declare(
     return Meta(description=help, extra=extra, **bounds)
 
 
+#: The properties of an option that is declared outside of this package, by its description alone.
+_UNDECLARED = declare("").extra or {}
+
+
 @cache
 def options(cls: type[Struct]) -> Mapping[str, Option]:
-    """Return all options of the struct ``cls`` by name, in the order of declaration. The options of
-    a table, i.e. of a field whose type is a struct, have names such as ``web_search.url``."""
+    """Return all options of the struct ``cls`` by name, in the order of declaration, and those of a
+    base class last. The options of a table, i.e. of a field whose type is a struct, have names such
+    as ``web_search.url``."""
     return {option.name: option for option in _struct_options(cls)}
 
 
@@ -128,7 +135,8 @@ def _struct_options(cls: type[Struct], table: str = "") -> Iterator[Option]:
     tables = setting_tables(cls)
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
-    for field in info.fields:
+    own = get_annotations(cls)
+    for field in sorted(info.fields, key=lambda field: field.name not in own):
         if field.name in tables:
             yield from _struct_options(tables[field.name], field.name)
         else:
@@ -167,8 +175,8 @@ def from_options(cls: type[S], values: Mapping[str, object]) -> S:
 
 
 def _option(field: inspect.Field, hint: Any, table: str) -> Option:
-    meta = next(mark for mark in hint.__metadata__ if isinstance(mark, Meta) and mark.extra)
-    extra = meta.extra or {}
+    meta = next(mark for mark in hint.__metadata__ if isinstance(mark, Meta) and mark.description)
+    extra = meta.extra or _UNDECLARED
     flag = extra["flag"]
     name = f"{table}.{field.name}" if table else field.name
     shown = table if extra["main"] else name
@@ -406,6 +414,13 @@ def _bounds(noun: str) -> Callable[[Any], str]:
     return describe
 
 
+def _item_kind(info: inspect.Type) -> str:
+    """Return the kind of the entries of a list."""
+    if isinstance(info, inspect.LiteralType):
+        return " or ".join(json.dumps(value) for value in info.values)
+    return "texts"
+
+
 _KIND_NAMES: Mapping[type[inspect.Type], Callable[[Any], str]] = {
     inspect.BoolType: lambda info: _SWITCH,
     inspect.CustomType: lambda info: "a path",
@@ -413,5 +428,5 @@ _KIND_NAMES: Mapping[type[inspect.Type], Callable[[Any], str]] = {
     inspect.FloatType: _bounds("a number"),
     inspect.IntType: _bounds("a whole number"),
     inspect.StrType: lambda info: "a text",
-    inspect.VarTupleType: lambda info: "a list of texts",
+    inspect.VarTupleType: lambda info: f"a list of {_item_kind(info.item_type)}",
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
+
+from antiphon.wire.admin.client_limits import ClientLimits
 
 from .options import declare
 
@@ -14,7 +16,7 @@ _Limit = Annotated[int, Meta(ge=0)] | None
 _Rate = Annotated[int, Meta(ge=1)] | None
 
 
-class Tenant(Struct, frozen=True, kw_only=True):
+class Tenant(ClientLimits, frozen=True, kw_only=True):
     """Quotas and limits of a tenant: ``[tenants.NAME]``.
 
     An option that begins with ``max_`` is a quota. It replaces the setting of the same name for
@@ -51,34 +53,10 @@ class Tenant(Struct, frozen=True, kw_only=True):
     requests_per_minute: Annotated[
         _Rate, declare("Maximum number of requests per minute. Unset: no limit.")
     ] = None
-    tokens_per_minute: Annotated[
-        _Rate, declare("Maximum number of input and output tokens in 60 seconds. Unset: no limit.")
-    ] = None
-    tokens_per_day: Annotated[
-        _Rate, declare("Maximum number of input and output tokens per day (UTC). Unset: no limit.")
-    ] = None
-    concurrent_requests: Annotated[
-        _Rate,
-        declare(
-            "Maximum number of requests to models that run or wait at the same time. Unset: "
-            "no limit."
-        ),
-    ] = None
     background_runs: Annotated[
         _Rate,
         declare(
             "Maximum number of background responses that are queued or in progress. Unset: "
             "the global `max_tenant_background_runs`."
-        ),
-    ] = None
-    models: Annotated[
-        tuple[str, ...] | None,
-        declare("Names or aliases of the models that the tenant may use. Unset: all."),
-    ] = None
-    tools: Annotated[
-        tuple[str, ...] | None,
-        declare(
-            "Types of hosted tools, such as `web_search`, that the tenant may use. Functions "
-            "and custom tools are always allowed. Unset: all."
         ),
     ] = None

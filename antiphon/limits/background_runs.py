@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from antiphon.errors import Overloaded
 from antiphon.store.records import RunLimit
 from antiphon.store.runs import RunLimitReached, RunStore
+from antiphon.wire.admin.client_limits import ClientLimits
 
-from .clients import Client, ClientLimits, LimitScope
+from .clients import Client, LimitScope
 from .refusals import limit_reached
 
 __all__ = ["ActiveRunLimits"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, Literal
+from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from antiphon.errors import Forbidden, model_not_found
+from antiphon.wire.admin.client_limits import ClientLimits
 
-__all__ = ["ANYONE", "Client", "ClientLimits", "LimitScope", "Role"]
+__all__ = ["ANYONE", "Client", "LimitScope", "Role", "limits_of"]
 
 #: What a client may do beyond using the API:
 #:
@@ -22,34 +23,9 @@ Role = Literal["operator", "auditor", "prompt_editor"]
 _ALWAYS_ALLOWED = frozenset({"function", "custom", "namespace"})
 
 
-class ClientLimits(Struct, frozen=True, kw_only=True):
-    """Limits of one API key, or of all keys of a tenant together. None means no limit.
-
-    - ``tokens_per_minute`` and ``tokens_per_day``: the sum of input and output tokens.
-    - ``tokens_per_day``: a day begins at midnight in UTC.
-    - ``concurrent_requests``: number of requests that wait or run at a time.
-    - ``background_runs``: number of background runs that have not ended.
-    - ``models``: names or aliases of the models that may be used.
-    - ``tools``: types of the tools that may be used. Functions and custom tools are always allowed.
-    """
-
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    tokens_per_day: int | None = None
-    concurrent_requests: int | None = None
-    background_runs: int | None = None
-    models: tuple[str, ...] | None = None
-    tools: tuple[str, ...] | None = None
-
-    @classmethod
-    def copy_from(cls, source: Any) -> ClientLimits:
-        """Return limits whose values come from the attributes of ``source`` with the same names."""
-        return cls(**{name: getattr(source, name) for name in cls.__struct_fields__})
-
-    @property
-    def limits_tokens(self) -> bool:
-        """Whether tokens are limited."""
-        return self.tokens_per_minute is not None or self.tokens_per_day is not None
+def limits_of(source: ClientLimits) -> ClientLimits:
+    """Return only the limits of ``source``, such as an API key, without its other fields."""
+    return convert(source, ClientLimits, from_attributes=True)
 
 
 class LimitScope(Struct, frozen=True):

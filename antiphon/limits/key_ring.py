@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from antiphon.errors import AccessRevoked, SetupError
 from antiphon.store.keys import KeyRecord
+from antiphon.wire.admin.client_limits import ClientLimits
 
-from .clients import Client, ClientLimits, LimitScope, Role
+from .clients import Client, LimitScope, Role, limits_of
 
 __all__ = ["AuthKey", "KeyEntry", "KeyRing", "StoredKeys"]
 
@@ -163,8 +164,7 @@ class KeyRing:
             return
         known = {entry.record: entry for entry in self._stored_entries}
         self._stored_entries = tuple(
-            known.get(key)
-            or self._entry(key.name, key.tenant, key.sha256, ClientLimits.copy_from(key), key)
+            known.get(key) or self._entry(key.name, key.tenant, key.sha256, limits_of(key), key)
             for key in keys
         )
         self._stored = keys

@@ -12,7 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.errors import Forbidden
-from antiphon.limits.clients import ClientLimits, Role
+from antiphon.limits.clients import Role
+from antiphon.wire.admin.client_limits import ClientLimits
 
 __all__ = ["Grant", "Identity", "IssuerRules", "identify", "relevant_claims"]
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from antiphon.wire.admin.client_limits import ClientLimits
 
 from .values import SERVER, Document, ValueStore
 
 __all__ = ["KeyRecord", "KeyStore"]
 
 
-class KeyRecord(Struct, frozen=True, kw_only=True):
-    """An API key. ``sha256``: the digest of its secret in hex. ``tenant``: the tenant to which
-    requests with this key belong. ``created_at``, ``rotated_at``: Unix seconds. ``hint``: the last
-    characters of the secret. All fields after ``hint`` are limits, as in
-    ``antiphon.limits.clients.ClientLimits``; None means no limit."""
+class KeyRecord(ClientLimits, frozen=True, kw_only=True):
+    """An API key, with the limits of ``ClientLimits``. ``sha256``: the digest of its secret in hex.
+    ``tenant``: the tenant to which requests with this key belong. ``created_at``, ``rotated_at``:
+    Unix seconds. ``hint``: the last characters of the secret."""
 
     name: str
     sha256: str
@@ -21,13 +20,6 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
     created_at: int
     rotated_at: int | None = None
     hint: str = ""
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    tokens_per_day: int | None = None
-    concurrent_requests: int | None = None
-    background_runs: int | None = None
-    models: tuple[str, ...] | None = None
-    tools: tuple[str, ...] | None = None
 
 
 class KeyStore:

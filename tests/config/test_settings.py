@@ -254,6 +254,18 @@ def test_error_names_the_setting_in_the_file(text: str, message: str) -> None:
     assert refused(text) == message
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[keys]]\nsha256 = 'x'\ntools = ['search']",
+        "[tenants.a]\ntools = ['search']",
+        "[oidc.a]\nissuer = 'https://a'\naudience = 'b'\n[[oidc.a.grants]]\ntools = ['search']",
+    ],
+)
+def test_limit_names_a_tool_that_exists(text: str) -> None:
+    assert 'tools must be a list of "apply_patch" or' in refused(text)
+
+
 def test_error_names_the_variable_or_the_flag() -> None:
     assert refused(PROT="1") == "ANTIPHON_PROT is unknown; did you mean ANTIPHON_PORT?"
     assert refused(METRICS="all") == (

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from antiphon.errors import AccessRevoked, StoreError
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
-from antiphon.limits.clients import ClientLimits
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, CallRunner
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.support.logs import open_log
+from antiphon.wire.admin.client_limits import ClientLimits
 from antiphon.wire.items import Message
 from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.conftest import Serve

@@ -13,10 +13,10 @@ from starlette.types import ASGIApp
 
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
-from antiphon.limits.clients import ClientLimits
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.support.logs import open_log
+from antiphon.wire.admin.client_limits import ClientLimits
 from antiphon.wire.items import Message
 from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.conftest import Serve

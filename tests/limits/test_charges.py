@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.limits.charges import ClientCharges
-from antiphon.limits.clients import ClientLimits, LimitScope
+from antiphon.limits.clients import LimitScope
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.limits.token_budgets import TokenBudgets
 from antiphon.store.rates import RateStore
 from antiphon.store.usage import UsageQuery, UsageTotals
 from antiphon.testing.memory_store.values import MemoryValues
+from antiphon.wire.admin.client_limits import ClientLimits
 
 NOW = 100_000
 MIDNIGHT = NOW - NOW % 86_400

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.errors import Overloaded, StoreError
-from antiphon.limits.clients import ClientLimits, LimitScope
+from antiphon.limits.clients import LimitScope
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.store.rates import RateReport, RateState, RateStore
 from antiphon.testing.memory_store.values import MemoryValues
+from antiphon.wire.admin.client_limits import ClientLimits
 
 
 class Clock:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.limits.clients import ClientLimits, LimitScope
+from antiphon.limits.clients import LimitScope
 from antiphon.limits.token_budgets import TokenBudgets
 from antiphon.store.usage import UsageQuery, UsageTotals
+from antiphon.wire.admin.client_limits import ClientLimits
 
 
 async def test_sums_are_read_again_when_tokens_no_longer_count() -> None:

@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.errors import Forbidden, Unauthorized, Unavailable
-from antiphon.limits.clients import ClientLimits
 from antiphon.oidc.claims import Grant, IssuerRules
 from antiphon.oidc.provider import IssuerAddress, Provider
 from antiphon.oidc.tokens import AccessTokens, Issuer, looks_like_token
+from antiphon.wire.admin.client_limits import ClientLimits
 from tests.oidc.issuer import ISSUER, NOW, FakeIssuer, access_claims, rsa_key
 
 GRANTS = (

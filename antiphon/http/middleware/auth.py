@@ -18,13 +18,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Unauthorized
 from antiphon.limits.charges import ClientCharges
-from antiphon.limits.clients import ClientLimits, Role
+from antiphon.limits.clients import Role
 from antiphon.limits.key_ring import AuthKey, KeyEntry, KeyRing
 from antiphon.oidc import SignIn
 from antiphon.oidc.claims import Identity
 from antiphon.oidc.tokens import looks_like_token
 from antiphon.security.ssrf import is_ip_address, is_loopback
 from antiphon.support.fair_threads import current_tenant
+from antiphon.wire.admin.client_limits import ClientLimits
 
 from .request_context import RequestContext, header, request_context, route_path
 from .session_cookie import reject_other_origins, session_cookie

@@ -11,8 +11,8 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
-from antiphon.limits.clients import ClientLimits
 from antiphon.limits.requests import RequestLimits
+from antiphon.wire.admin.client_limits import ClientLimits
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 from tests.harness import asgi_client
 
