@@ -42,7 +42,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "backends",
     },
     # state, tools and runs
-    "store": {"errors", "support", "ipc", "wire"},
+    "store": {"errors", "support", "ipc", "security", "wire"},
     "limits": {"errors", "support", "store", "wire"},
     "blobs": {"errors", "support", "security", "store"},
     "sandbox": {"errors", "support", "security"},

@@ -33,7 +33,7 @@ from .containers import ContainerSetup, container_dependencies, open_containers,
 from .models import load_models, reload_models
 from .policy import tenant_quotas
 from .serve import ReloadSources, serve_sockets
-from .storage import files_blobs, open_encryptor
+from .storage import files_blobs, open_encryptor, store_cipher
 from .telemetry import open_server_log
 
 __all__ = ["serve_containers", "serve_host", "serve_worker"]
@@ -128,6 +128,7 @@ async def _open_hosted_containers(
     is closed, the containers and the store are closed."""
     store = await open_store(
         settings.store,
+        cipher=store_cipher(settings),
         peers=None if is_postgres(settings.store) else setup.folder.peers,
         connections=min(_CONTAINER_CONNECTIONS, settings.store_connections),
         listen_url=settings.store_listen_url,

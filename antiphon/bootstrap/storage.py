@@ -20,6 +20,7 @@ from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store import is_postgres, open_store
 from antiphon.store.base import Store
 from antiphon.store.clock import Clock, StoreClock
+from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.store_observer import observe_store
 from antiphon.store.sweeper import Sweeper
 from antiphon.support.installation import antiphon_command
@@ -39,6 +40,7 @@ __all__ = [
     "open_webhook_sender",
     "peers_folder",
     "start_store_tasks",
+    "store_cipher",
 ]
 
 #: Value of the setting ``files`` for contents in the store itself.
@@ -51,6 +53,7 @@ async def open_server_store(
     """Open the store and its clock. The metrics measure the store's operations."""
     opened = await open_store(
         settings.store,
+        cipher=store_cipher(settings),
         vectors=settings.vectors,
         peers=_store_peers(settings, worker),
         connections=settings.store_connections,
@@ -113,6 +116,18 @@ def _store_peers(settings: Settings, worker: WorkerContext | None) -> Path | Non
     store, only the workers of this server share a folder. Returns None if the store is not
     PostgreSQL and the server has no workers, because then only one process uses the store."""
     return runtime_folder() if is_postgres(settings.store) else peers_folder(worker)
+
+
+def store_cipher(settings: Settings, *, keeps: bool = True) -> RowCipher | None:
+    """Return the cipher for the rows of the store. Returns None if they are not encrypted.
+    ``keeps``: False if rows that are encrypted shall be decrypted because the settings do not ask
+    for encryption any more. Raises ``SetupError``."""
+    if not settings.store_encrypted and (keeps or not settings.encryption_keys):
+        return None
+    if not settings.encryption_keys:
+        raise SetupError("store_encrypted: needs encryption_keys")
+    keys = [EncryptionKey.parse(text) for text in settings.encryption_keys]
+    return RowCipher(Encryptor(keys), encrypts=settings.store_encrypted)
 
 
 async def open_encryptor(settings: Settings, store: Store) -> Encryptor:

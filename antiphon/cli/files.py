@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, contextmanager
 import structlog
 
 from antiphon.blobs.collector import BlobCollector
-from antiphon.bootstrap.storage import FILES_IN_STORE, files_blobs, open_encryptor
+from antiphon.bootstrap.storage import FILES_IN_STORE, files_blobs, open_encryptor, store_cipher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError, StoreError
 from antiphon.resources.content_migration import migrate_contents
@@ -30,7 +30,7 @@ async def migrate(settings: Settings, source: str, show: Callable[[str], None]) 
         raise SetupError(f"files: contents are already in {source}; name another source: {command}")
     moved = size = failures = 0
     async with AsyncExitStack() as stack:
-        store = await open_store(settings.store)
+        store = await open_store(settings.store, cipher=store_cipher(settings))
         stack.push_async_callback(store.close)
         encryptor = await open_encryptor(settings, store)
         blobs_from = await files_blobs(settings, store, encryptor, source)
@@ -56,7 +56,7 @@ async def migrate(settings: Settings, source: str, show: Callable[[str], None]) 
 async def collect(settings: Settings, show: Callable[[str], None]) -> None:
     """Delete stored contents that belong to no file. Raises ``SetupError``."""
     async with AsyncExitStack() as stack:
-        store = await open_store(settings.store)
+        store = await open_store(settings.store, cipher=store_cipher(settings))
         stack.push_async_callback(store.close)
         blobs = await files_blobs(settings, store, await open_encryptor(settings, store))
         if blobs is None:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import asdict
 
+from antiphon.bootstrap.storage import store_cipher
 from antiphon.config.load import LoadedSettings
 from antiphon.config.options import flag_name
 from antiphon.config.settings import Settings
@@ -124,7 +125,7 @@ async def _act(loaded: LoadedSettings, action: _KeyAction) -> object:
             raise SetupError("--store: the command cannot open memory:, only a running server can")
         return await action.run(_ServerKeys(find_server(loaded)))
     try:
-        store = await open_store(settings.store)
+        store = await open_store(settings.store, cipher=store_cipher(settings))
     except SetupError:
         server = find_server(loaded)
         if is_named or is_postgres(settings.store) or not server.is_listening():

@@ -327,6 +327,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             secret=True,
         ),
     ] = field(default_factory=dict)
+    store_encrypted: Annotated[
+        bool,
+        groups.storage(
+            "Encrypt responses, conversations, files and other contents with the first key in "
+            "`encryption_keys` before they are written to the store (see operations.md). Contents "
+            "that are there already do not change."
+        ),
+    ] = False
     files_encrypted: Annotated[
         bool,
         groups.storage(

@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Literal
 
-from antiphon.errors import SetupError
+from antiphon.errors import SetupError, StoreError
+from antiphon.support.installation import antiphon_command
 from antiphon.support.plugins import load_plugin
 
 from .base import Store
+from .common.row_cipher import RowCipher, is_sealed
+from .values import SERVER
 
 __all__ = ["StoreFactory", "is_postgres", "open_store"]
 
@@ -19,6 +22,8 @@ __all__ = ["StoreFactory", "is_postgres", "open_store"]
 StoreFactory = Callable[[str], Awaitable[Store]]
 
 _ENTRY_POINT_GROUP = "antiphon.stores"
+#: Name of a value that shows whether the rows are encrypted, and with which key.
+_ENCRYPTION = "encryption"
 _BUILT_IN = ("memory:", "sqlite:PATH", "a path", "postgresql://…")
 
 
@@ -35,6 +40,7 @@ async def open_store(
     connections: int = 10,
     listen_url: str | None = None,
     bus: str | None = None,
+    cipher: RowCipher | None = None,
 ) -> Store:
     """Open the store at a URL: ``memory:`` (a temporary SQLite file), ``sqlite:PATH``, a path, or
     ``postgresql://…``. Raises ``SetupError``.
@@ -45,7 +51,43 @@ async def open_store(
       folder to send each other the events of background runs directly, instead of over the database
       or the bus.
     - ``connections``, ``listen_url``, ``bus``: as in ``PostgresStore.open``.
+    - ``cipher``: encrypts and decrypts the rows. None if they are not encrypted.
     """
+    store = await _open(url, vectors, peers, connections, listen_url, bus, cipher)
+    try:
+        await _check_encryption(store, cipher)
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+async def _check_encryption(store: Store, cipher: RowCipher | None) -> None:
+    """Note in a store that its rows are encrypted. Raises ``SetupError`` if the rows are encrypted
+    with another key, or if they are encrypted and there is no cipher."""
+    try:
+        note = await store.values.read(SERVER, _ENCRYPTION)
+        if cipher is not None and note is None:
+            await store.values.set_default(SERVER, _ENCRYPTION, _ENCRYPTION.encode())
+    except StoreError as error:
+        raise SetupError(f"store: {error.message}") from None
+    if cipher is None and note is not None and is_sealed(note):
+        command = antiphon_command("migrate --rewrite")
+        raise SetupError(
+            "store: its rows are encrypted. Set store_encrypted and encryption_keys, or decrypt"
+            f" all rows: {command}"
+        )
+
+
+async def _open(
+    url: str,
+    vectors: Literal["exact", "pgvector"],
+    peers: Path | None,
+    connections: int,
+    listen_url: str | None,
+    bus: str | None,
+    cipher: RowCipher | None,
+) -> Store:
     if vectors == "pgvector" and not is_postgres(url):
         raise SetupError('vectors: "pgvector" needs a store postgresql://…')
     if bus is not None and not is_postgres(url):
@@ -60,6 +102,7 @@ async def open_store(
             vectors=vectors,
             bus=bus,
             peers=peers,
+            cipher=cipher,
         )
     path = url.removeprefix("sqlite:")
     if not path:
@@ -70,9 +113,11 @@ async def open_store(
         factory: StoreFactory = load_plugin(
             _ENTRY_POINT_GROUP, scheme, setting="store", built_in=_BUILT_IN
         )
+        if cipher is not None:
+            raise SetupError(f"store_encrypted: a store {scheme}: does not encrypt its rows")
         return await factory(url)
     from antiphon.store.sqlite.store import SqliteStore
 
     if url == "memory:":
-        return await SqliteStore.open_temporary()
-    return await SqliteStore.open(Path(path).expanduser(), peers=peers)
+        return await SqliteStore.open_temporary(cipher)
+    return await SqliteStore.open(Path(path).expanduser(), peers=peers, cipher=cipher)

@@ -177,6 +177,12 @@ class Store(Protocol):
         deleted. The next sweep deletes the events of the tenant's background runs. Data that is
         stored during the call may remain. API keys and the audit log are not deleted."""
 
+    async def rewrite_rows(self) -> int:
+        """Write each row again in which columns can be encrypted, so that all of them have the
+        form of new rows. Return how many rows were written. No other process may use the store.
+        Raises ``StoreError``."""
+        return 0
+
     @abstractmethod
     async def usage(self, tenant: str) -> TenantUsage:
         """Return how many responses, bytes and background runs the store holds for a tenant."""

@@ -12,28 +12,39 @@ from types import ModuleType
 import pytest
 
 from antiphon.errors import SetupError
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store import open_store
 from antiphon.store.base import Store
+from antiphon.store.common.row_cipher import RowCipher
 from antiphon.testing import postgres, store_check
 from antiphon.testing.memory_store.store import MemoryStore
 from tests.stores import POSTGRES
 
 
 async def open_new(kind: str, request: pytest.FixtureRequest) -> Store:
-    """Open a new store."""
+    """Open a new store. A kind that begins with "encrypted" encrypts its rows."""
+    cipher = RowCipher(Encryptor([EncryptionKey.generate()])) if "encrypted" in kind else None
+    kind = kind.removeprefix("encrypted ")
     if kind == "memory":
         return MemoryStore()
     if kind == "sqlite":
-        return await open_store(f"sqlite:{request.getfixturevalue('tmp_path')}/a.db")
+        return await open_store(f"sqlite:{request.getfixturevalue('tmp_path')}/a.db", cipher=cipher)
     database: postgres.Postgres = request.getfixturevalue("database")
     url = await database.create_migrated_database()
-    return await open_store(url, listen_url=url)  # as behind a pooler: no session is ours
+    return await open_store(
+        url, listen_url=url, cipher=cipher
+    )  # as behind a pooler: no session is ours
 
 
 ALL_CHECKS = store_check.all_checks()
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", POSTGRES])
+ENCRYPTED = [
+    pytest.param(f"encrypted {kind}", marks=pytest.mark.e2e) for kind in ("sqlite", "postgres")
+]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", POSTGRES, *ENCRYPTED])
 @pytest.mark.parametrize("name", ALL_CHECKS)
 async def test_store_passes_the_check(kind: str, name: str, request: pytest.FixtureRequest) -> None:
     store = await open_new(kind, request)

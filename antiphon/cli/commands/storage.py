@@ -9,7 +9,7 @@ from functools import partial
 
 from antiphon.config.load import LoadedSettings
 from antiphon.config.settings import Settings
-from antiphon.errors import SetupError
+from antiphon.errors import SetupError, StoreError
 from antiphon.support.installation import antiphon_command
 
 from .base import Command, print_line
@@ -109,16 +109,33 @@ def _files(loaded: LoadedSettings, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _migrate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rewrite",
+        action="store_true",
+        help="also write all rows again: encrypted with the first key in `encryption_keys` if"
+        " `store_encrypted` is set, otherwise unencrypted; stop all servers first",
+    )
+
+
 def _migrate(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
-    asyncio.run(_run_migrations(loaded.settings))
+    asyncio.run(_run_migrations(loaded.settings, rewrites=arguments.rewrite))
 
 
-async def _run_migrations(settings: Settings) -> None:
+async def _run_migrations(settings: Settings, *, rewrites: bool) -> None:
+    from antiphon.bootstrap.storage import store_cipher
     from antiphon.store import open_store
 
-    store = await open_store(settings.store, vectors=settings.vectors)
-    await store.close()
-    print_line("The tables of the store are up to date.")
+    cipher = store_cipher(settings, keeps=not rewrites)
+    store = await open_store(settings.store, vectors=settings.vectors, cipher=cipher)
+    try:
+        print_line("The tables of the store are up to date.")
+        if rewrites:
+            print_line(f"{await store.rewrite_rows()} rows written again.")
+    except StoreError as error:
+        raise SetupError(f"store: {error.message}") from None
+    finally:
+        await store.close()
 
 
 INDEX = Command(
@@ -141,4 +158,5 @@ MIGRATE = Command(
     help="Create or upgrade the tables of the store, as a server does when it starts.",
     run=_migrate,
     groups=("Storage",),
+    arguments=_migrate_arguments,
 )

@@ -52,6 +52,7 @@ __all__ = [
     "items_of",
     "journal_entry_of",
     "response_row",
+    "search_column",
     "skill_of",
     "skill_version_of",
     "stored_content_of",
@@ -110,9 +111,10 @@ def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) ->
     )
 
 
-def summary_row(stored: StoredResponse) -> Columns:
+def summary_row(stored: StoredResponse, *, is_searchable: bool) -> Columns:
     """Return the columns of a response's summary: ``status``, ``model``, ``parent``,
-    ``conversation``, ``background``, ``failed``, ``tools``, ``text``, ``body``."""
+    ``conversation``, ``background``, ``failed``, ``tools``, ``text``, ``body``.
+    ``is_searchable``: whether the database may read the text in which it searches."""
     summary = summarize(stored.response, stored.input)
     return (
         summary.status,
@@ -122,9 +124,14 @@ def summary_row(stored: StoredResponse) -> Columns:
         summary.background,
         summary.error is not None,
         "".join(f",{tool}," for tool in summary.tools),
-        summary.search_text,
+        search_column(summary, is_searchable=is_searchable),
         encode(summary),
     )
+
+
+def search_column(summary: ResponseSummary, *, is_searchable: bool) -> str:
+    """Return the column ``text`` of a summary: "" if the database may not read the text."""
+    return summary.search_text.replace("\0", "\ufffd") if is_searchable else ""
 
 
 def summary_of(row: Row) -> ResponseSummary:

@@ -26,6 +26,17 @@ class DriverConnection(Protocol):
     async def executemany(self, command: str, args: Iterable[Iterable[object]]) -> None:
         """Run a statement once for each element of ``args``."""
 
+    async def set_type_codec(
+        self,
+        typename: str,
+        *,
+        schema: str,
+        format: str,
+        encoder: Callable[[Any], bytes],
+        decoder: Callable[[bytes], bytes],
+    ) -> None:
+        """Convert all values of a type with these functions, in arrays, too."""
+
     def transaction(self) -> AbstractAsyncContextManager[None]:
         """Return a context manager for a transaction."""
 

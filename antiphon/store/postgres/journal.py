@@ -38,7 +38,14 @@ class PostgresJournal(Journal):
         return tuple(stored.get(each.key) for each in entries)
 
     async def settle(self, tenant: str, key: str, old: bytes | None, new: bytes | None) -> bool:
-        return bool(await self._pool.rows("settle_entry", tenant, index_key(key), old, new))
+        name = index_key(key)
+        async with self._pool.transaction() as transaction:
+            # Compared here, because two encryptions of one result differ.
+            found = await transaction.rows("locked_result", tenant, name)
+            if not found or found[0][0] not in (old, new):
+                return False
+            await transaction.rows("settle_entry", tenant, name, new)
+        return True
 
     async def find(self, tenant: str, keys: Collection[str]) -> tuple[JournalEntry, ...]:
         by_index = {index_key(key): key for key in keys}

@@ -7,7 +7,7 @@ Errors of the database driver are converted into ``StoreError`` or ``SetupError`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from types import ModuleType
@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import SetupError, StoreError, first_line
+from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import Row
 from antiphon.store.common.sql import migrations, queries
 from antiphon.support.installation import needs_extra
@@ -92,12 +93,18 @@ class ConnectionPool:
 
     @classmethod
     async def open(
-        cls, url: str, *, connections: int = 10, listen_url: str | None = None
+        cls,
+        url: str,
+        *,
+        connections: int = 10,
+        listen_url: str | None = None,
+        cipher: RowCipher | None = None,
     ) -> ConnectionPool:
         """Connect and apply migrations. Several processes may do this at the same time.
         ``connections``: the maximum number of connections in the pool. ``listen_url``: another URL
         of the same database, at which notifications can be received. It is needed if ``url`` leads
-        to a connection pooler. Raises ``SetupError``."""
+        to a connection pooler. ``cipher``: encrypts and decrypts the rows; None if they are not
+        encrypted. Raises ``SetupError``."""
         try:
             import asyncpg
         except ImportError:
@@ -113,7 +120,7 @@ class ConnectionPool:
                 max_size=connections,
                 command_timeout=_TIMEOUT_S,
                 timeout=_TIMEOUT_S,
-                init=_set_search_path if listen_url is None else None,
+                init=_initializer(cipher, is_pooled=listen_url is not None),
                 reset=_skip_reset,
                 server_settings={"application_name": "antiphon"},
             )
@@ -355,11 +362,29 @@ class Transaction:
         return await self._connection.fetchval(self._queries[name], *map(_without_nul, arguments))
 
 
-async def _set_search_path(connection: DriverConnection) -> None:
-    """Set the search path of a new connection. Statements that are not in the file of named queries
-    need the search path to find the tables. If a connection pooler is used,
-    ``Transaction.use_schema`` sets the search path instead."""
-    await connection.execute(f"SET search_path TO {SCHEMA}")
+def _initializer(
+    cipher: RowCipher | None, *, is_pooled: bool
+) -> Callable[[DriverConnection], Awaitable[None]]:
+    """Return a function that prepares a new connection.
+
+    It sets the search path, because statements that are not in the file of named queries need it to
+    find the tables. If a connection pooler is used, ``Transaction.use_schema`` sets the search path
+    instead. With a cipher, all binary columns are encrypted and decrypted.
+    """
+
+    async def initialize(connection: DriverConnection) -> None:
+        if not is_pooled:
+            await connection.execute(f"SET search_path TO {SCHEMA}")
+        if cipher is not None:
+            await connection.set_type_codec(
+                "bytea",
+                schema="pg_catalog",
+                format="binary",
+                encoder=lambda value: bytes(cipher.seal(value)),
+                decoder=lambda value: cipher.unseal(bytes(value)),
+            )
+
+    return initialize
 
 
 async def _skip_reset(connection: DriverConnection) -> None:

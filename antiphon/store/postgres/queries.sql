@@ -463,9 +463,11 @@ LEFT JOIN LATERAL (
 WHERE e.is_approval OR r.seq IS NOT NULL ORDER BY e.key
 ON CONFLICT (tenant, key) DO NOTHING
 
+-- locked_result
+SELECT result FROM journal WHERE tenant = $1 AND key = $2 FOR UPDATE
+
 -- settle_entry
-UPDATE journal SET result = $4::bytea WHERE tenant = $1 AND key = $2
-AND (result IS NOT DISTINCT FROM $3::bytea OR result IS NOT DISTINCT FROM $4::bytea) RETURNING 1
+UPDATE journal SET result = $3 WHERE tenant = $1 AND key = $2
 
 -- journal_entries
 SELECT key, response, attempt, intent, result, run IS NULL FROM journal
@@ -1450,15 +1452,18 @@ DELETE FROM container_owners WHERE name = $1
 -- value
 SELECT content FROM named_values WHERE tenant = $1 AND name = $2
 
+-- locked_value
+SELECT content FROM named_values WHERE tenant = $1 AND name = $2 FOR UPDATE
+
 -- create_value
 INSERT INTO named_values (tenant, name, content) VALUES ($1, $2, $3)
 ON CONFLICT DO NOTHING RETURNING 1
 
 -- replace_value
-UPDATE named_values SET content = $4 WHERE tenant = $1 AND name = $2 AND content = $3 RETURNING 1
+UPDATE named_values SET content = $3 WHERE tenant = $1 AND name = $2
 
 -- drop_value
-DELETE FROM named_values WHERE tenant = $1 AND name = $2 AND content = $3 RETURNING 1
+DELETE FROM named_values WHERE tenant = $1 AND name = $2
 
 -- drop_tenant_values
 DELETE FROM named_values WHERE tenant = $1 AND name = ANY (ARRAY(

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention, Store
 from antiphon.store.blob_storage import BlobStorage
+from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import (
     Columns,
     conversation_of,
@@ -32,6 +33,7 @@ from antiphon.store.common.row_mapping import (
     summary_row,
 )
 from antiphon.store.common.saving import Saving
+from antiphon.store.common.summary_search import search_summaries
 from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.keys import KeyStore
 from antiphon.store.postgres.vectors.index import PostgresVectorIndex
@@ -60,6 +62,7 @@ from .journal import PostgresJournal
 from .large_responses import LargeResponses, encode_reference, put_contents, read_contents
 from .pool import ConnectionPool, Transaction, index_key
 from .rates import PostgresRates
+from .rewriting import rewrite_rows
 from .runs import PostgresRuns, SaveStep, has_lock
 from .save_queue import ResponseRow, SaveQueue
 from .skills import PostgresSkills
@@ -87,8 +90,11 @@ class PostgresStore(Store):
         pool: ConnectionPool,
         pgvector: Pgvector | None = None,
         bus: BusConnection | None = None,
+        *,
+        is_encrypted: bool = False,
     ) -> None:
         self._pool = pool
+        self.is_encrypted = is_encrypted
         self._saves = SaveQueue(pool)
         self._large = LargeResponses()
         self._pgvector = pgvector
@@ -114,6 +120,7 @@ class PostgresStore(Store):
         vectors: Literal["exact", "pgvector"] = "exact",
         bus: str | None = None,
         peers: Path | None = None,
+        cipher: RowCipher | None = None,
     ) -> PostgresStore:
         """Connect and apply migrations. Raises ``SetupError``.
 
@@ -127,9 +134,12 @@ class PostgresStore(Store):
         - ``peers``: a folder for sockets. Processes of one host with the same folder send each
           other the events of background runs directly. If the folder cannot be used, the processes
           send these events over the bus or the database.
+        - ``cipher``: encrypts and decrypts the rows; None if they are not encrypted.
         """
         connector = None if bus is None else redis_connector(bus)
-        pool = await ConnectionPool.open(url, connections=connections, listen_url=listen_url)
+        pool = await ConnectionPool.open(
+            url, connections=connections, listen_url=listen_url, cipher=cipher
+        )
         try:
             pgvector = await Pgvector.open(pool) if vectors == "pgvector" else None
             connection = None
@@ -137,7 +147,9 @@ class PostgresStore(Store):
                 values = PostgresValues(pool)
                 secret = await values.set_default(SERVER, _BUS_SECRET, secrets.token_bytes(32))
                 connection = BusConnection(connector, MessageSigner(secret))
-            store = cls(pool, pgvector, connection)
+            store = cls(
+                pool, pgvector, connection, is_encrypted=cipher is not None and cipher.encrypts
+            )
             if peers is not None:
                 await store.runs.open_sockets(peers)
         except BaseException:
@@ -185,6 +197,8 @@ class PostgresStore(Store):
     async def list_responses(
         self, tenant: str, query: ResponseQuery
     ) -> tuple[ResponseSummary, ...] | None:
+        if self.is_encrypted and query.text:
+            return await search_summaries(self.list_responses, tenant, query)
         after = None
         if query.after is not None:
             rows = await self._pool.rows("row_of", tenant, index_key(query.after))
@@ -244,6 +258,9 @@ class PostgresStore(Store):
                     break
                 total += count
         return total
+
+    async def rewrite_rows(self) -> int:
+        return await rewrite_rows(self._pool, is_searchable=not self.is_encrypted)
 
     async def usage(self, tenant: str) -> TenantUsage:
         return TenantUsage(*(await self._pool.rows("usage", tenant))[0])
@@ -387,7 +404,8 @@ class PostgresStore(Store):
         columns, blob = await self._large.put(row)
         size = sum(len(column) for column in columns if isinstance(column, bytes))
         ids = [index_key(item.id) for item in items]
-        return ResponseRow((*columns, *summary_row(stored)), ids, saving.usage, size, blob)
+        summary = summary_row(stored, is_searchable=not self.is_encrypted)
+        return ResponseRow((*columns, *summary), ids, saving.usage, size, blob)
 
     async def close(self) -> None:
         await self._saves.close()

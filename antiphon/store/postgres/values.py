@@ -24,6 +24,12 @@ class PostgresValues(ValueStore):
             return await self.read(tenant, name) is None
         if old is None:
             return bool(await self._pool.rows("create_value", tenant, name, new))
-        if new is None:
-            return bool(await self._pool.rows("drop_value", tenant, name, old))
-        return bool(await self._pool.rows("replace_value", tenant, name, old, new))
+        async with self._pool.transaction() as transaction:
+            # Compared here, because two encryptions of one value differ.
+            if await transaction.value("locked_value", tenant, name) != old:
+                return False
+            if new is None:
+                await transaction.rows("drop_value", tenant, name)
+            else:
+                await transaction.rows("replace_value", tenant, name, new)
+        return True

@@ -17,7 +17,8 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -25,6 +26,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import DISK_FULL, SetupError, StoreError
+from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import Columns
 from antiphon.store.common.sql import migrations, queries
 from antiphon.support.fair_threads import FairThreads
@@ -89,7 +91,7 @@ class Database:
     ``reader``: connections of the two threads. ``shared_locks``: name → lock. One lock ensures that
     only one process at a time writes. The other ensures that only one process at a time sweeps
     (deletes old data). The mapping is empty if this process uses the database alone. ``reserve``:
-    the disk space that is kept for deletions.
+    the disk space that is kept for deletions. ``is_encrypted``: whether rows are encrypted.
     """
 
     def __init__(
@@ -100,8 +102,11 @@ class Database:
         reader: sqlite3.Connection,
         shared_locks: Mapping[str, FileLock],
         reserve: Reserve,
+        is_encrypted: bool,
     ) -> None:
         self._loop = loop
+        #: Whether rows are encrypted before they reach SQLite.
+        self.is_encrypted = is_encrypted
         self._lock = lock
         self._shared_locks = shared_locks
         self._write_lock: FileLock | threading.Lock = shared_locks.get(_WRITES) or threading.Lock()
@@ -122,9 +127,12 @@ class Database:
         self.commits = 0
 
     @classmethod
-    async def open(cls, path: Path, *, is_shared: bool = False) -> Database:
+    async def open(
+        cls, path: Path, *, is_shared: bool = False, cipher: RowCipher | None = None
+    ) -> Database:
         """Open or create the database. ``is_shared``: other processes may open it too, if they also
-        set ``is_shared``.
+        set ``is_shared``. ``cipher``: encrypts and decrypts the rows; None if they are not
+        encrypted.
 
         Raises ``SetupError`` in these cases:
 
@@ -133,10 +141,17 @@ class Database:
         - The folder is not writable.
         - The file is not a database, or a newer version of Antiphon has written it.
         """
-        return await asyncio.to_thread(cls._open, asyncio.get_running_loop(), path, is_shared)
+        loop = asyncio.get_running_loop()
+        return await asyncio.to_thread(cls._open, loop, path, is_shared, cipher)
 
     @classmethod
-    def _open(cls, loop: asyncio.AbstractEventLoop, path: Path, is_shared: bool) -> Database:
+    def _open(
+        cls,
+        loop: asyncio.AbstractEventLoop,
+        path: Path,
+        is_shared: bool,
+        cipher: RowCipher | None,
+    ) -> Database:
         for kind in _STORED_AS_IS:
             sqlite3.register_adapter(kind, _as_is)
         with contextlib.ExitStack() as opened:  # closes everything if a step fails
@@ -144,11 +159,11 @@ class Database:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock = opened.enter_context(_acquire_file_lock(path, is_shared=is_shared))
                 wal = None if is_shared else scan_wal(path)
-                writer = opened.enter_context(contextlib.closing(_connect(path)))
+                writer = opened.enter_context(contextlib.closing(_connect(path, cipher)))
                 if wal is not None:
                     _report_damage(wal, writer, path)
                 _migrate(writer, path)
-                reader = opened.enter_context(contextlib.closing(_connect(path)))
+                reader = opened.enter_context(contextlib.closing(_connect(path, cipher)))
                 locks = [FileLock.open(path, name) for name in _SHARED_LOCKS if is_shared]
             except OSError as error:
                 raise SetupError(f"The store {path} cannot be opened: {error.strerror}.") from None
@@ -160,7 +175,15 @@ class Database:
         reserve.fill()
         page_size = writer.execute("PRAGMA page_size").fetchone()[0]
         writer.execute(f"PRAGMA wal_autocheckpoint = {max(1, reserve.log_bytes // page_size)}")
-        store = cls(loop, lock, writer, reader, shared_locks, reserve)
+        store = cls(
+            loop,
+            lock,
+            writer,
+            reader,
+            shared_locks,
+            reserve,
+            cipher is not None and cipher.encrypts,
+        )
         store._write_thread.start()
         return store
 
@@ -235,6 +258,16 @@ class Database:
             _log_damage(error)
             raise StoreError("The store could not be read.") from error
 
+    async def compact(self) -> None:
+        """Write the database again without the space that is free, which may contain deleted
+        data. Raises ``StoreError``."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+        await self._in_reader_thread(work)
+
     # --- writing ---------------------------------------------------------------------------------
 
     async def write(
@@ -293,6 +326,9 @@ class Database:
                     self._reserve.fill()
                     return
                 cause = f": {DISK_FULL}" if is_full else ""
+                if isinstance(error, StoreError):
+                    group[0].error = error
+                    return
                 failure = StoreError(f"The store could not be written{cause}.")
                 failure.__cause__ = error
                 _log_damage(error)
@@ -345,10 +381,36 @@ def _acquire_file_lock(path: Path, *, is_shared: bool) -> IO[bytes]:
     )
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+class _SealedConnection(sqlite3.Connection):
+    """A connection that encrypts binary arguments of statements. ``_unseal`` decrypts binary
+    columns."""
+
+    cipher: RowCipher
+
+    def execute(self, statement: str, arguments: Any = (), /) -> sqlite3.Cursor:
+        return super().execute(statement, self._sealed(arguments))
+
+    def executemany(self, statement: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
+        return super().executemany(statement, map(self._sealed, rows))
+
+    def _sealed(self, arguments: Columns) -> Columns:
+        return tuple(
+            self.cipher.seal(value) if isinstance(value, bytes) else value for value in arguments
+        )
+
+
+def _unseal(cipher: RowCipher, _: sqlite3.Cursor, row: Columns) -> Columns:
+    """Decrypt the columns of a row that the database returns."""
+    return tuple(cipher.unseal(value) if isinstance(value, bytes) else value for value in row)
+
+
+def _connect(path: Path, cipher: RowCipher | None) -> sqlite3.Connection:
     if not path.exists():
         os.close(open_private(str(path), os.O_WRONLY))
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    kind = sqlite3.Connection if cipher is None else _SealedConnection
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=kind)
+    if cipher is not None and isinstance(connection, _SealedConnection):
+        connection.cipher, connection.row_factory = cipher, partial(_unseal, cipher)
     try:
         for pragma in (
             "journal_mode=WAL",

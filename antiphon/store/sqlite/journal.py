@@ -34,10 +34,15 @@ class SqliteJournal(Journal):
         return await self._database.write(work)
 
     async def settle(self, tenant: str, key: str, old: bytes | None, new: bytes | None) -> bool:
-        query, row = self._database.queries["settle_entry"], (tenant, key, old, new)
-        return await self._database.write(
-            lambda connection: connection.execute(query, row).rowcount > 0
-        )
+        def work(connection: sqlite3.Connection) -> bool:
+            # Compared here, because two encryptions of one result differ.
+            found = self._find(connection, tenant, key)
+            if found is None or found.result not in (old, new):
+                return False
+            connection.execute(self._database.queries["settle_entry"], (new, tenant, key))
+            return True
+
+        return await self._database.write(work)
 
     async def find(self, tenant: str, keys: Collection[str]) -> tuple[JournalEntry, ...]:
         def work(connection: sqlite3.Connection) -> tuple[JournalEntry, ...]:

@@ -238,7 +238,7 @@ INSERT INTO journal (tenant, key, response, attempt, intent, begun_at)
 VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, key) DO NOTHING
 
 -- settle_entry
-UPDATE journal SET result = ?4 WHERE tenant = ?1 AND key = ?2 AND (result IS ?3 OR result IS ?4)
+UPDATE journal SET result = ? WHERE tenant = ? AND key = ?
 
 -- journal_entry
 SELECT key, response, attempt, intent, result, run IS NULL FROM journal

@@ -6,6 +6,7 @@ The methods must be called in the thread that runs the transaction.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -14,20 +15,24 @@ from antiphon.store.common.claims import choose_fairly
 from antiphon.store.common.row_mapping import Columns, claim_of
 from antiphon.store.records import Claim, ClaimQuery, EventBatch, EventPage, NewRun, RunLimit
 
-__all__ = ["LARGE_BYTES", "ClaimedFrom", "RunTables", "page_of"]
+__all__ = ["ClaimedFrom", "RunTables", "page_of"]
 
 #: A page ends after this many bytes of events. A batch with more bytes than this is large.
-_PAGE_BYTES = LARGE_BYTES = 1 << 20
+_PAGE_BYTES = _LARGE_BYTES = 1 << 20
 
 #: A claim, and the former owner of the run.
 ClaimedFrom = tuple[Claim, str | None]
 
 
 class RunTables:
-    """Executes the statements on the tables of runs. ``queries``: the SQL statements by name."""
+    """Executes the statements on the tables of runs. ``queries``: the SQL statements by name.
+    ``is_encrypted``: whether rows are encrypted. Large rows are then not read and written in
+    place."""
 
-    def __init__(self, queries: Mapping[str, str]) -> None:
+    def __init__(self, queries: Mapping[str, str], *, is_encrypted: bool) -> None:
         self._queries = queries
+        #: Number of bytes of lines above which they are read and written in place.
+        self.large_bytes = sys.maxsize if is_encrypted else _LARGE_BYTES
 
     def find_reached_limit(
         self, connection: sqlite3.Connection, tenant: str, limits: Sequence[RunLimit]
@@ -151,7 +156,7 @@ class RunTables:
 
     def _add_row(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
         columns = {"lines": batch.lines, "tokens": batch.tokens}
-        if len(batch.lines) <= LARGE_BYTES:
+        if len(batch.lines) <= self.large_bytes:
             row = (run, batch.first, batch.count, batch.at, *columns.values())
             connection.execute(self._queries["add_batch"], row)
             return
@@ -171,7 +176,7 @@ def page_of(
     """Make a page of the events after sequence number ``after``. Returns None if there are no rows.
 
     ``rows``: one row for each batch of events, with the columns ``ended``, ``first``, ``count``,
-    ``rowid`` and ``lines``. For a batch of more than ``LARGE_BYTES``, ``lines`` is None, and the
+    ``rowid`` and ``lines``. For a batch of more than ``large_bytes``, ``lines`` is None, and the
     lines are read separately. ``limit``: as in ``RunStore.events``. No more rows are read than
     necessary.
     """

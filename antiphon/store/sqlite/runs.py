@@ -35,7 +35,7 @@ from antiphon.store.runs import RunLimitReached, RunStore
 
 from .database import Database
 from .peer_notifications import PeerNotifications
-from .run_tables import LARGE_BYTES, ClaimedFrom, RunTables, page_of
+from .run_tables import ClaimedFrom, RunTables, page_of
 
 __all__ = ["SaveWork", "SqliteRuns"]
 
@@ -59,7 +59,7 @@ class SqliteRuns(RunStore):
         self._database = database
         self._queries = database.queries
         self._save = save
-        self._tables = RunTables(database.queries)
+        self._tables = RunTables(database.queries, is_encrypted=database.is_encrypted)
         self.notifications = PeerNotifications(folder)
 
     async def open(self) -> None:
@@ -212,7 +212,7 @@ class SqliteRuns(RunStore):
     ) -> EventPage | None:
         def work(connection: sqlite3.Connection) -> EventPage | None:
             first = min(after + 1, _MAX_SEQUENCE_NUMBER)
-            arguments = (LARGE_BYTES, first, first, tenant, response_id)
+            arguments = (self._tables.large_bytes, first, first, tenant, response_id)
             with closing(connection.execute(self._queries["events"], arguments)) as rows:
                 return page_of(connection, rows, after, limit)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from antiphon.store.base import Retention, Store
+from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import (
     Columns,
     conversation_of,
@@ -34,6 +35,7 @@ from antiphon.store.common.row_mapping import (
     summary_row,
 )
 from antiphon.store.common.saving import Saving
+from antiphon.store.common.summary_search import search_summaries
 from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.keys import KeyStore
 from antiphon.store.records import (
@@ -55,6 +57,7 @@ from .database import Database
 from .files import SqliteFiles
 from .journal import SqliteJournal
 from .rates import SqliteRates
+from .rewriting import rewrite_rows
 from .runs import SqliteRuns
 from .skills import SqliteSkills
 from .sweep import SqliteSweep, free_unneeded
@@ -84,6 +87,7 @@ class SqliteStore(Store):
     def __init__(self, database: Database, peers: Path | None = None) -> None:
         self._database = database
         self._queries = database.queries
+        self.is_encrypted = database.is_encrypted
         self.runs = SqliteRuns(database, self._save_work, peers)
         self.rates = SqliteRates(database)
         self.containers = SqliteContainers(database)
@@ -97,12 +101,15 @@ class SqliteStore(Store):
         self.usage_log = SqliteUsage(database)
 
     @classmethod
-    async def open(cls, path: Path, *, peers: Path | None = None) -> SqliteStore:
+    async def open(
+        cls, path: Path, *, peers: Path | None = None, cipher: RowCipher | None = None
+    ) -> SqliteStore:
         """Open or create the database. ``peers``: a folder for the sockets of all processes that
         share the database. None means that only this process uses it. The records of earlier
-        processes, such as their leases, are then deleted. Raises ``SetupError``; see
-        ``Database.open``."""
-        store = cls(await Database.open(path, is_shared=peers is not None), peers)
+        processes, such as their leases, are then deleted. ``cipher``: as in ``Database.open``,
+        which also says when ``SetupError`` is raised."""
+        database = await Database.open(path, is_shared=peers is not None, cipher=cipher)
+        store = cls(database, peers)
         try:
             if peers is None:
                 await store._forget_processes()
@@ -113,13 +120,13 @@ class SqliteStore(Store):
         return store
 
     @classmethod
-    async def open_temporary(cls) -> SqliteStore:
+    async def open_temporary(cls, cipher: RowCipher | None = None) -> SqliteStore:
         """Open a new database in a temporary file. The file is unlinked as soon as it is open, so
         the operating system frees its space when the store is closed or the process is killed.
-        Raises ``SetupError``."""
+        ``cipher``: as in ``open``. Raises ``SetupError``."""
         folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="antiphon-"))
         try:
-            return await cls.open(folder / "store.db")
+            return await cls.open(folder / "store.db", cipher=cipher)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder)
 
@@ -178,6 +185,8 @@ class SqliteStore(Store):
     async def list_responses(
         self, tenant: str, query: ResponseQuery
     ) -> tuple[ResponseSummary, ...] | None:
+        if self.is_encrypted and query.text:
+            return await search_summaries(self.list_responses, tenant, query)
         after = None
         if query.after is not None:
             after = await self._loadable_row(tenant, query.after)
@@ -234,6 +243,9 @@ class SqliteStore(Store):
         ):
             total += count
         return total
+
+    async def rewrite_rows(self) -> int:
+        return await rewrite_rows(self._database)
 
     async def usage(self, tenant: str) -> TenantUsage:
         return (await self._database.rows("usage", (tenant,), lambda row: TenantUsage(*row)))[0]
@@ -339,7 +351,8 @@ class SqliteStore(Store):
             # Encode in this thread, because encoding a long response takes a while and needs
             # memory. Each statement switches between this thread and the event loop, so use few.
             row = self._put_response(connection, response_row(tenant, stored, saving.expires_at))
-            connection.execute(self._queries["save_summary"], (row, tenant, *summary_row(stored)))
+            columns = summary_row(stored, is_searchable=not self.is_encrypted)
+            connection.execute(self._queries["save_summary"], (row, tenant, *columns))
             if ids is not None:
                 connection.execute(self._queries["save_items"], (ids, tenant, row))
             if saving.conversation is not None:

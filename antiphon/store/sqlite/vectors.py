@@ -107,7 +107,8 @@ class SqliteVectorIndex(VectorIndex):
                 columns = (row, file_row, *chunk_row(chunk))
                 number = connection.execute(self._queries["put_chunk"], columns).lastrowid
                 if chunk.vector is not None:
-                    vector = (number, row, file_row, model, chunk.vector)
+                    # As readable as the text of the chunk, which SQLite searches.
+                    vector = (number, row, file_row, model, memoryview(chunk.vector))
                     connection.execute(self._queries["put_vector"], vector)
             return True
 

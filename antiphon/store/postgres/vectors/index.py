@@ -107,7 +107,9 @@ class PostgresVectorIndex(VectorIndex):
                 cleaned = replace(chunk, text=chunk.text.replace("\0", " "))
                 number = await transaction.value("put_chunk", row, file_row, *chunk_row(cleaned))
                 if chunk.vector is not None:
-                    await transaction.rows("put_vector", number, row, file_row, model, chunk.vector)
+                    # As readable as the text of the chunk, which PostgreSQL searches.
+                    vector = memoryview(chunk.vector)
+                    await transaction.rows("put_vector", number, row, file_row, model, vector)
                     vectors.append(VectorRow(number, file_row, chunk.vector))
             if self._pgvector is not None:
                 await self._pgvector.add(transaction, row, model, vectors)
