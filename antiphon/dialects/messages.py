@@ -20,6 +20,7 @@ from antiphon.stream.prompt_forms import ResultForm, dump_text, present_fields
 from antiphon.wire import items as it
 from antiphon.wire.tools import Tool
 
+from .async_calls import shown_items
 from .images import PromptImages, Unreadable, omission_note
 from .json_stream import load
 from .tools import PromptTools, namespace_notes, tool_definitions
@@ -242,7 +243,7 @@ class Builder:
         ``past_count``: how many of the items come from earlier responses. Raises ``InvalidRequest``
         with the path of an item that cannot be shown to the model.
         """
-        for index, item in enumerate(items):
+        for index, item in shown_items(items):
             path = f"input[{index - past_count}]" if index >= past_count else "previous_response_id"
             self._add(item, path)
 

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from antiphon.dialects.async_calls import shown_tool
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Options, ToolChoice
@@ -272,6 +273,7 @@ def _prompt_tool(
     while name in taken:
         name, count = f"{flat}_{count}", count + 1
     taken.add(name)
+    tool = shown_tool(tool)
     if isinstance(tool, tl.Custom):
         grammar = tool.format if isinstance(tool.format, tl.GrammarFormat) else None
         return PromptTool(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, StoreError
-from antiphon.resources.input_items import check_call_outputs, resolve_items
+from antiphon.resources.input_items import check_call_outputs, lacks_call_id, resolve_items
 from antiphon.store.base import Store
 from antiphon.store.records import ConversationLock, ItemQuery
 from antiphon.stream.kinds import KINDS
@@ -176,7 +176,7 @@ class Conversations:
     ) -> tuple[Item, ...]:
         """Return the items of a conversation to which the new items may refer by id or
         ``call_id``."""
-        if any(isinstance(item, LocalShellCallOutput) for item in new_items):
+        if any(isinstance(item, LocalShellCallOutput) or lacks_call_id(item) for item in new_items):
             return await self._store.load_conversation_items(tenant, conversation_id)
         ids = [item.id for item in new_items if item.id]
         return await self._store.find_conversation_items(tenant, conversation_id, ids)

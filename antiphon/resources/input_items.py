@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
-__all__ = ["check_call_outputs", "check_programs", "resolve_items"]
+__all__ = ["check_call_outputs", "check_programs", "lacks_call_id", "resolve_items"]
 
 
 async def resolve_items(
@@ -35,7 +36,9 @@ async def resolve_items(
     - ``past``: the earlier items of the conversation.
     - ``param``: path of the items in the request, for error messages.
 
-    Raises ``NotFound`` if there is no item for a reference.
+    An output of a function without ``call_id`` gets the id of the only call that it can answer.
+    Raises ``NotFound`` if there is no item for a reference. Raises ``InvalidRequest`` if there is
+    not exactly one call for an output without ``call_id``.
     """
     items = tuple(items)
     earlier: dict[str, it.Item] | None = None
@@ -47,6 +50,11 @@ async def resolve_items(
         if earlier is None:
             earlier = {known.id: known for known in reversed(past)}
         admitted.append(await _resolve(item, store, tenant, earlier, param))
+    if any(map(lacks_call_id, admitted)):
+        for index, item in enumerate(admitted):
+            if lacks_call_id(item):
+                known = (*past, *admitted[:index])
+                admitted[index] = _answering(item, known, f"{param}[{index}]")
     if not any(isinstance(item, it.LocalShellCallOutput) for item in admitted):
         return tuple(admitted)
     calls: dict[str, it.LocalShellCall] = {}
@@ -93,6 +101,37 @@ def _is_reference(item: it.Item) -> bool:
     )
 
 
+def lacks_call_id(item: it.Item) -> TypeGuard[it.FunctionCallOutput]:
+    """Whether an item is an output of a function that names no call."""
+    return isinstance(item, it.FunctionCallOutput) and item.call_id is UNSET
+
+
+def _answering(output: it.FunctionCallOutput, items: Sequence[it.Item], path: str) -> it.Item:
+    """Return an output that names no call, with the id of the call that it answers. This is the
+    only call without an output that has the name and the namespace of the output, as far as they
+    are given. ``items``: the items before the output. ``path``: the path of the output. Raises
+    ``InvalidRequest``."""
+    answered = {item.call_id for item in items if KINDS[type(item)].answers is not None}
+    calls = [
+        item.call_id
+        for item in items
+        if isinstance(item, it.FunctionCall)
+        and item.call_id not in answered
+        and item.status != "incomplete"
+        and output.name in (UNSET, item.name)
+        and output.namespace in (UNSET, item.namespace)
+    ]
+    if len(calls) == 1:
+        return replace(output, call_id=calls[0])
+    named = "" if output.name is UNSET else f" of '{output.name}'"
+    raise InvalidRequest(
+        f"This output names no call, and {len(calls) or 'no'} calls{named} wait for an output. Set"
+        " 'call_id' to the id of the call.",
+        param=f"{path}.call_id",
+        code="missing_required_parameter",
+    )
+
+
 def _with_call_id(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Ids) -> it.Item:
     """Set the ``call_id`` of a ``local_shell`` output. Other items are returned unchanged.
     ``calls``: the calls, each under its item id and also under its call id. ``ids``: returns a new
@@ -127,6 +166,7 @@ def check_call_outputs(
       request compacts the conversation.
     - Several calls may have the same id if each call has its own output, because some clients
       number their calls from 0 in each turn.
+    - An asynchronous call may have no output yet, or several.
 
     ``own``: the items of the request, without earlier items of the conversation. If one of them is
     a surplus output, the error names its position. ``param``: the path of the items in the request,
@@ -146,7 +186,8 @@ def check_call_outputs(
         kind = KINDS[type(item)]
         if kind.call_name:
             calls[call_id] = kind.call_name
-            if program is not None and program not in open_program_ids:
+            is_over = program is not None and program not in open_program_ids
+            if is_over or item.async_ is True:
                 finished.add(call_id)
         elif kind.answers is not None and (name := KINDS[kind.answers].call_name):
             outputs[call_id] = name
@@ -183,7 +224,7 @@ def check_programs(past: Iterable[it.Item], own: Sequence[it.Item]) -> None:
 def _check_single_outputs(
     items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item], param: str
 ) -> None:
-    """Check that no call has several outputs. Raises ``InvalidRequest``.
+    """Check that no call has several outputs, except asynchronous calls. Raises ``InvalidRequest``.
 
     ``items``: the items of the conversation, including ``own``. ``names``: call id → type of the
     call in error messages, such as ``function call``. ``own``: the items of this request. If one of
@@ -191,13 +232,15 @@ def _check_single_outputs(
     """
     if not names:
         return
-    counts: Counter[str] = Counter()
+    allowed: dict[str, float] = {}
     for item in items:
         call_id, kind = item.call_id, KINDS[type(item)]
         if call_id and item.status != "incomplete":
-            counts[call_id] += 1 if kind.call_name else -1 if kind.answers is not None else 0
-    for call_id, count in counts.items():
-        if count < 0 and call_id in names:
+            outputs = math.inf if item.async_ is True else 1 if kind.call_name else 0
+            used = 1 if kind.answers is not None else 0
+            allowed[call_id] = allowed.get(call_id, 0) + outputs - used
+    for call_id, left in allowed.items():
+        if left < 0 and call_id in names:
             indexes = [
                 index
                 for index, item in enumerate(own)

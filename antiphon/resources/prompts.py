@@ -26,7 +26,7 @@ from antiphon.wire import items as it
 from antiphon.wire.cursors import page_of
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.pagination import Page
-from antiphon.wire.parsing.errors import missing_parameter
+from antiphon.wire.parsing.errors import missing_parameter, unknown_parameter
 from antiphon.wire.parsing.request_checks import check_tools
 from antiphon.wire.parsing.requests import read_template
 from antiphon.wire.request import CreateResponse
@@ -299,10 +299,7 @@ def _substitute(stored: CreateResponse, values: Mapping[str, PromptValue]) -> Cr
             raise missing_parameter(f"prompt.variables.{name}")
     for name in values:
         if name not in names:
-            param = f"prompt.variables.{name}"
-            raise InvalidRequest(
-                f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter"
-            )
+            raise unknown_parameter(f"prompt.variables.{name}")
     instructions = stored.instructions
     if instructions is not None:
         instructions = _VARIABLE.sub(lambda found: _text(found[1], values), instructions)

@@ -18,6 +18,7 @@ from antiphon.backends.repeating import RepeatingBackend
 from antiphon.backends.tracing import TracedBackend
 from antiphon.errors import NotFound
 from antiphon.inference.conversation import Conversation, Options, PromptTokens
+from antiphon.resources.input_items import lacks_call_id
 from antiphon.runs.history.chain_cache import ChainCache
 from antiphon.runs.history.context import ConversationContext, find_chain, load_context
 from antiphon.runs.history.encrypted_items import TenantSealer
@@ -336,7 +337,7 @@ class Preparer:
         if reply_request.context.visible.compaction_requested:
             return await prepare_compaction(reply_request, sealer)
         turn_usages: list[Usage] = []
-        if tools.search_functions or tools.server_tools:
+        if tools.needs_loop(reply_request.context.items):
             wrap = self._tool_loop_factory(
                 request, reply_request, tools, tool_context, turn_usages, is_durable=is_durable
             )
@@ -557,9 +558,13 @@ def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None
         size is not None
         and not request.context_management
         and derive(request, _has_plain_tools)
-        and all(isinstance(item, _SIMPLE_INPUT) for item in request.input or ())
+        and all(map(_is_simple, request.input or ()))
     )
     return _PAST_CONTEXTS * size if is_simple and size is not None else None
+
+
+def _is_simple(item: Item) -> bool:
+    return isinstance(item, _SIMPLE_INPUT) and not lacks_call_id(item)
 
 
 def _has_plain_tools(request: CreateResponse) -> bool:

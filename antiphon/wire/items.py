@@ -177,6 +177,12 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
         return None
 
     @property
+    def async_(self) -> bool | UnsetType:
+        """Whether the item is an asynchronous call: the model goes on before the client answers
+        it, and the client may answer it in any later request."""
+        return UNSET
+
+    @property
     def answer_key(self) -> str | UnsetType | None:
         """The id with which an answer refers to the item. An answer is the output of a call, or the
         response to an approval request."""
@@ -233,7 +239,10 @@ class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
 
 
 class FunctionCallOutput(ItemBase, frozen=True, kw_only=True, tag="function_call_output"):
-    call_id: _CallId
+    """The output of a function. An output without ``call_id`` names the function instead, and the
+    server finds the call (``resources.input_items``). Stored outputs have a ``call_id``."""
+
+    call_id: _CallId | UnsetType = UNSET
     output: ToolOutput
     status: ItemStatus = "completed"
     name: str | UnsetType = UNSET

@@ -31,7 +31,7 @@ from .response import (
     ReasoningConfig,
     TextConfig,
 )
-from .tools import Custom, Function, Namespace, Tool, ToolChoiceParam
+from .tools import Tool, ToolChoiceParam
 
 __all__ = [
     "FIELDS",
@@ -335,20 +335,6 @@ def refuse_unsupported(request: CreateResponse) -> None:
             raise _unsupported_error(name)
     if request.reasoning is not None and request.reasoning.mode not in (UNSET, "standard"):
         raise _unsupported_error("reasoning.mode")
-    _refuse_async(request.tools, "tools")
-
-
-def _refuse_async(tools: tuple[Tool, ...], path: str) -> None:
-    """Raise ``InvalidRequest`` if a tool is asynchronous. Asynchronous tools are not supported,
-    because the model would have to continue before the tool's result arrives.
-
-    ``path``: the path of ``tools`` in the request, for the error.
-    """
-    for index, tool in enumerate(tools):
-        if isinstance(tool, Function | Custom) and tool.async_ is True:
-            raise _unsupported_error(f"{path}[{index}].async")
-        if isinstance(tool, Namespace):
-            _refuse_async(tool.tools, f"{path}[{index}].tools")
 
 
 def _never_neutral(value: object) -> bool:

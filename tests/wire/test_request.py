@@ -52,16 +52,6 @@ def test_error_names_the_refused_field(name: str) -> None:
     ("request_", "param"),
     [
         (CreateResponse(reasoning=ReasoningConfig(mode="pro")), "reasoning.mode"),
-        (CreateResponse(tools=(tl.Function(name="f", async_=True),)), "tools[0].async"),
-        (
-            CreateResponse(
-                tools=(
-                    tl.Shell(),
-                    tl.Namespace(name="n", tools=(tl.Custom(name="f", async_=True),)),
-                )
-            ),
-            "tools[1].tools[0].async",
-        ),
     ],
 )
 def test_error_names_the_refused_part_of_a_field(request_: CreateResponse, param: str) -> None:

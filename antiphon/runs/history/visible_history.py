@@ -346,7 +346,7 @@ def _without_unanswered(
     compaction has kept. ``after``: the items after the compaction. These items are left out:
 
     - items that are also in ``after``, because the client has sent them again,
-    - calls and approval requests without an answer,
+    - calls and approval requests without an answer, except asynchronous calls,
     - all items of an open program, if one of its calls waits for an answer. A program is code that
       the model wrote. It is open until its output is known.
 
@@ -366,7 +366,8 @@ def _without_unanswered(
         if id in sent_ids or item.id in sent_ids:
             return False
         program_id = item.call_id if isinstance(item, it.Program) else caller_program_id(item)
-        return can_continue.get(program_id or "", id is None or id in answered)
+        is_complete = id is None or id in answered or item.async_ is True
+        return can_continue.get(program_id or "", is_complete)
 
     return tuple(item for item in recent if is_visible(item))
 

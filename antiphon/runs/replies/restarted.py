@@ -47,13 +47,14 @@ class RestartedReply(ReplyWrapper):
 
 def _before_interrupted_call(point: ResumePoint) -> tuple[Item, ...]:
     """Return the finished items without those at the end that the interrupted call of the model, or
-    an earlier attempt at it, has written."""
+    an earlier attempt at it, has written. The client has already got an asynchronous call, so it
+    stays."""
     items = list(point.items)
-    while items and KINDS[type(items[-1])].written_by_model:
+    while items and KINDS[type(items[-1])].written_by_model and items[-1].async_ is not True:
         items.pop()
     return tuple(items)
 
 
 def _is_client_call(item: Item) -> bool:
     kind = KINDS[type(item)]
-    return bool(kind.call_name) and not kind.runs_here
+    return bool(kind.call_name) and not kind.runs_here and item.async_ is not True

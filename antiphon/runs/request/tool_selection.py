@@ -26,6 +26,7 @@ __all__ = [
     "SERVER_TOOLS",
     "ServerTool",
     "ToolSelection",
+    "async_functions",
     "discovered_tools",
     "function_names",
     "list_tools",
@@ -63,6 +64,7 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
       each with the reason. The model does not see them.
     - ``search_functions``: the function of ``tool_search``, if the request has this tool.
     - ``server_tools``: the tools that this server runs.
+    - ``async_functions``: the functions of the client whose calls are asynchronous.
     - ``program_functions``: functions of the client that programs written by the model may call.
       None if the request does not let the model write programs.
     """
@@ -74,12 +76,20 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
     search_functions: tuple[ToolFunction, ...] = ()
     server_tools: tuple[ServerTool, ...] = ()
     program_functions: tuple[ToolFunction, ...] | None = None
+    async_functions: frozenset[ToolName] = frozenset()
 
     @property
     def upstream_types(self) -> frozenset[str]:
         """The types of the tools that the model's upstream runs."""
         hosted = (tool for tool in self.visible_tools if not isinstance(tool, _FUNCTIONS))
         return frozenset(tool.type for tool in hosted)
+
+    def needs_loop(self, items: Iterable[Item]) -> bool:
+        """Whether the model may have to go on after a call: after a call that runs here, or after
+        an asynchronous call. ``items``: the items of the conversation, which may add tools."""
+        if self.search_functions or self.server_tools or self.async_functions:
+            return True
+        return bool(async_functions(discovered_tools(items)))
 
 
 def select_tools(
@@ -155,6 +165,7 @@ def _select(
         search_functions=search_functions,
         server_tools=server_tools,
         program_functions=callable_by_programs(tools) if runs_programs else None,
+        async_functions=async_functions(for_model),
     )
     if isinstance(choice, tl.ToolChoiceObject):
         _check_choice(choice, selection, tools, reasons)
@@ -201,6 +212,12 @@ def function_names(tool: tl.Tool) -> list[ToolName]:
     if isinstance(tool, tl.Namespace):
         return [(inner.name, tool.name) for inner in tool.tools]
     return [(tool.name, None)] if isinstance(tool, tl.Function | tl.Custom) else []
+
+
+def async_functions(tools: Iterable[tl.Tool]) -> frozenset[ToolName]:
+    """Return the names of the functions of the client whose calls are asynchronous."""
+    named = ((inner, namespace) for inner, namespace in _flatten(tools) if inner.async_ is True)
+    return frozenset((inner.name, namespace) for inner, namespace in named)
 
 
 def discovered_tools(items: Iterable[Item]) -> Iterator[tl.Tool]:

@@ -15,10 +15,12 @@ it makes. The deltas of a turn go out unchanged, except for its ``Finish``, whic
    continues with 2.
 
 The loop ends when a turn makes no call that runs here, or a call that waits for the client, or when
-a limit is reached: of turns, calls, time or context. At a limit, the model gets a last turn without
-tools to answer, or the response ends as incomplete, as the settings say. Results that are too long
-for the next prompt are shortened, so that a tool cannot end a conversation. If another server
-continues the run, ``resume`` puts the loop back to the turn in which it was interrupted.
+a limit is reached: of turns, calls, time or context. An asynchronous call of the client does not
+wait: in the next turn, the model sees it as pending (``dialects.async_calls``). At a limit, the
+model gets a last turn without tools to answer, or the response ends as incomplete, as the settings
+say. Results that are too long for the next prompt are shortened, so that a tool cannot end a
+conversation. If another server continues the run, ``resume`` puts the loop back to the turn in
+which it was interrupted.
 """
 
 from __future__ import annotations
@@ -52,7 +54,12 @@ from antiphon.inference.conversation import (
     ToolName,
     open_programs,
 )
-from antiphon.runs.request.tool_selection import ToolSelection, discovered_tools, function_names
+from antiphon.runs.request.tool_selection import (
+    ToolSelection,
+    async_functions,
+    discovered_tools,
+    function_names,
+)
 from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, NewPrompt, Open, Progress
 from antiphon.stream.kinds import KINDS
 from antiphon.support.push import send
@@ -267,6 +274,8 @@ class ToolLoop(ReplyWrapper):
             open_item=open_item,
             new_citation_reader=self._new_citation_reader,
             caller=it.DirectCaller() if has_programs else None,
+            async_functions=self._spec.tools.async_functions
+            | async_functions(discovered_tools(self._conversation.items)),
         )
 
     def _calls_to_run(self, turn: Turn) -> list[ToolCall]:
@@ -285,10 +294,11 @@ class ToolLoop(ReplyWrapper):
         new turn, and the deltas to emit before it. If the loop ends instead, set ``_end_reason``
         and return ``turn`` with the last deltas of its calls."""
         finish = turn.finish
-        if finish is None or finish.reason != "stop" or not turn.calls or _awaits_client(turn):
+        goes_on = bool(turn.calls) or turn.has_async_calls
+        if finish is None or finish.reason != "stop" or not goes_on or _awaits_client(turn):
             self._end_reason = "stop" if finish is None else finish.reason
         elif self._is_last_turn or self._must_end(turn):
-            self._end_reason = "turns"
+            self._end_reason = "turns" if turn.calls else "stop"
         else:
             self._limit_is_told = turn.is_over
             batch = await self._prepare_turn(turn.new_items, turn)
@@ -446,7 +456,9 @@ class ToolLoop(ReplyWrapper):
                 await send(sink, deltas)
         elif point is not None or calls or self._options != rendered:
             # If a call is continued, it is the call that ``tool_choice`` demanded.
-            is_first = not continued and not any(KINDS[type(item)].counts_as_call for item in begun)
+            is_first = not continued and not any(
+                KINDS[type(item)].counts_as_call or item.async_ is True for item in begun
+            )
             new_items = partial(conversation_items, [*repeated, *calls])
             prompt = await self._prepare_turn(new_items, is_first=is_first)
             self._end_reason = "length" if prompt is None else None

@@ -98,6 +98,8 @@ def interrupted_in_tools(point: ResumePoint) -> bool:
     last = point.open_items or point.items[-1:]
     if any(KINDS[type(item)].runs_here or caller_program_id(item) is not None for item in last):
         return True
+    if not point.open_items and any(item.async_ is True for item in last):
+        return True  # the model goes on after an asynchronous call
     return bool(open_programs(point.items))
 
 

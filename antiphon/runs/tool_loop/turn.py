@@ -365,6 +365,8 @@ class _PlainItem:
         if isinstance(shell, it.Reasoning):
             earlier = () if shell.content is UNSET or shell.content is None else shell.content
             return replace(shell, content=(*earlier, it.ReasoningText(text=text)))
+        if (channel := KINDS[type(shell)].whole_text) is not None:  # a call of the client
+            return replace(shell, **{channel.field: getattr(shell, channel.field) + text})
         return shell
 
 
@@ -397,6 +399,7 @@ class Turn:
     - ``open_item``: the item that was open when the turn was interrupted.
     - ``new_citation_reader``: creates a reader for the citations in a message.
     - ``caller``: the caller to record in each tool call. If it is None, tool calls get no caller.
+    - ``async_functions``: the functions of the client whose calls are asynchronous.
     """
 
     def __init__(
@@ -409,8 +412,10 @@ class Turn:
         open_item: it.Item | None = None,
         new_citation_reader: Callable[[], CitationReader] | None = None,
         caller: it.Caller | None = None,
+        async_functions: frozenset[ToolName] = frozenset(),
     ) -> None:
         self._functions = functions
+        self._async_functions = async_functions
         self._ids = ids
         self._remaining_calls = max_calls
         self._rejection = rejection
@@ -426,8 +431,10 @@ class Turn:
         if self._current is not None:
             self._items.append(self._current)
         self._sampled = array("I")
-        #: Whether the client has to answer a call.
-        self.awaits_client = isinstance(open_item, _CLIENT_CALLS)
+        #: Whether the model has made an asynchronous call. The model goes on after the turn.
+        self.has_async_calls = open_item is not None and open_item.async_ is True
+        #: Whether the client has to answer a call before the model goes on.
+        self.awaits_client = isinstance(open_item, _CLIENT_CALLS) and not self.has_async_calls
         self.finish: Finish | None = None
         #: Whether the model began a call that may not run. The rest of its reply is then ignored.
         self.is_over = False
@@ -579,11 +586,16 @@ class Turn:
     def _open_plain(self, delta: Open) -> Iterable[Delta]:
         """Open an item that is not a call of a server-side tool, and return the delta for it."""
         item = delta.item
-        is_client_call = isinstance(item, _CLIENT_CALLS)
-        self.awaits_client |= is_client_call
+        if isinstance(item, _CLIENT_CALLS):
+            if (item.name, item.namespace or None) in self._async_functions:
+                item = replace(item, async_=True, call_id=item.call_id or self._ids("call"))
+                self.has_async_calls = True
+            else:
+                self.awaits_client = True
+            delta = replace(delta, item=item)
         self._current = _PlainItem(item, self._new_citation_reader)
         self._items.append(self._current)
-        if self._caller is not None and is_client_call:
+        if self._caller is not None and isinstance(item, _CLIENT_CALLS):
             return (replace(delta, item=replace(item, caller=self._caller)),)
         return (delta,)
 

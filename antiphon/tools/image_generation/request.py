@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from msgspec import UNSET
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import invalid_type, invalid_value, json_type_name, out_of_range
+from antiphon.wire.parsing.errors import (
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    out_of_range,
+    unknown_parameter,
+)
 from antiphon.wire.tools import ImageGeneration
 
 from .base import MIME_TYPES, ImageRequest
@@ -86,11 +92,7 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
         raise unsupported_value(where, "output_format 'gif' does not support masks")
     for name, value in mask.items():
         if name not in _MASK_FIELDS:
-            raise InvalidRequest(
-                f"Unknown parameter: '{where}.{name[:64]}'.",
-                param=f"{where}.{name[:64]}",
-                code="unknown_parameter",
-            )
+            raise unknown_parameter(f"{where}.{name[:64]}")
         if value is not None and not isinstance(value, str):
             raise invalid_type(f"{where}.{name}", "a string", json_type_name(value))
     if sum(bool(mask.get(name)) for name in _MASK_FIELDS) != 1:

@@ -15,6 +15,7 @@ from antiphon.dialects.grammar.json_schema import check_schema
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
+from antiphon.wire.parsing.errors import unknown_parameter
 from antiphon.wire.tools import Function, Mcp
 
 __all__ = [
@@ -168,11 +169,7 @@ def _parse_filter(value: object, path: str) -> Rule:
 def _check_fields(value: Mapping[str, object], approved: Iterable[str], path: str) -> None:
     for name in value:
         if name not in approved:
-            raise InvalidRequest(
-                f"Unknown parameter: '{path}.{name}'.",
-                param=f"{path}.{name}",
-                code="unknown_parameter",
-            )
+            raise unknown_parameter(f"{path}.{name}")
 
 
 def _invalid_value(path: str, expected: str) -> InvalidRequest:

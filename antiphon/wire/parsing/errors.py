@@ -28,6 +28,7 @@ __all__ = [
     "too_many_properties",
     "translate_validation_error",
     "truncated",
+    "unknown_parameter",
 ]
 
 _JSON_TYPE_NAMES = {
@@ -52,6 +53,12 @@ _MSGSPEC_TYPE_NAMES = {
 }
 _MAX_VALUE_CHARS = 40  # characters of a client's own text in a message
 _MAX_ID_CHARS = 64
+
+
+def unknown_parameter(param: str) -> InvalidRequest:
+    """Return the error for a field that does not exist. ``param``: its path."""
+    message = f"Unknown parameter: '{param}'."
+    return InvalidRequest(message, param=param, code="unknown_parameter")
 
 
 def json_type_name(value: object) -> str:

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import msgspec
 
-from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.tags import tag_of
 
@@ -22,6 +21,7 @@ from .errors import (
     too_many,
     translate_validation_error,
     truncated,
+    unknown_parameter,
 )
 
 __all__ = [
@@ -67,10 +67,7 @@ def known_fields(raw: Mapping[str, object], names: Collection[str], path: str) -
     given = drop_nulls(dict(raw))
     for name, value in given.items():
         if name not in names and value != []:
-            where = f"{path}.{truncated(name)}" if path else truncated(name)
-            raise InvalidRequest(
-                f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter"
-            )
+            raise unknown_parameter(f"{path}.{truncated(name)}" if path else truncated(name))
     return {name: value for name, value in given.items() if name in names}
 
 

@@ -62,6 +62,7 @@ from .errors import (
     too_long_error,
     too_many_properties,
     truncated,
+    unknown_parameter,
 )
 from .fields import convert, drop_nulls, read_array, read_object, read_tag
 from .ids import check_conversation_id, check_response_id
@@ -277,9 +278,7 @@ def read_template(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> Creat
     """Read the request fields that a stored prompt sets. Raises ``InvalidRequest``."""
     for name in raw:
         if name not in TEMPLATE_FIELDS:
-            raise InvalidRequest(
-                f"Unknown parameter: '{truncated(name)}'.", param=name, code="unknown_parameter"
-            )
+            raise unknown_parameter(truncated(name))
     request = _read_request(drop_nulls(raw), CreateResponse, limits)
     for at, item in enumerate(request.input or ()):
         if isinstance(item, _NOT_TEMPLATE_ITEMS):

@@ -20,6 +20,7 @@ from .errors import (
     missing_parameter,
     pattern_mismatch,
     too_long_error,
+    unknown_parameter,
 )
 from .fields import classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 
@@ -38,6 +39,8 @@ _MAX_ALLOWED_TOOLS = 128  # tools of an `allowed_tools` choice
 
 _TOOLS: Mapping[str, type[tl.Tool]] = classes_by_tag(tl.Tool.__args__)
 _NAMESPACE_TOOLS: Mapping[str, type[tl.Tool]] = classes_by_tag((tl.Function, tl.Custom))
+#: The tools that the model may call without waiting for their output.
+_ASYNC_TOOLS = (tl.Function, tl.Custom)
 _MODES = ("none", "auto", "required")
 _CHOICES = ("function", "custom", "mcp", "allowed_tools", *tl.HOSTED_CHOICES)
 _REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -89,6 +92,8 @@ def _read_tool(raw: object, path: str, limit: int, allowed: Mapping[str, type[tl
     for group in ("filters", "user_location", "format"):
         if isinstance(fields.get(group), dict):
             fields[group] = drop_nulls(fields[group])
+    if fields.get("async") and cls not in _ASYNC_TOOLS:
+        raise unknown_parameter(f"{path}.async")
     tool = convert(fields, cls, path)
     _check_tool(tool, path)
     return tool

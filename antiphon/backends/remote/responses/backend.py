@@ -25,6 +25,7 @@ from antiphon.backends.remote.base import (
     with_instructions,
 )
 from antiphon.backends.remote.context_limit import TokenEndpoint
+from antiphon.dialects.async_calls import shown_items, shown_tool
 from antiphon.dialects.instructions import format_instructions, json_format_instructions
 from antiphon.dialects.json_stream import dump
 from antiphon.dialects.messages import render_call, render_result
@@ -161,7 +162,7 @@ class ResponsesBackend(RemoteBackend):
         body: JsonObject = {}
         if self.flavour.native_tools:
             if tools:
-                body["tools"] = msgspec.Raw(_encode(tools))
+                body["tools"] = msgspec.Raw(_encode([_shown(tool) for tool in tools]))
                 body["tool_choice"] = _native_choice(choice, prompt_tools)
         else:
             functions = [
@@ -180,7 +181,8 @@ class ResponsesBackend(RemoteBackend):
     def _items(
         self, conversation: Conversation, prompt_tools: PromptTools
     ) -> Iterator[JsonObject | msgspec.Raw]:
-        items, hosted = conversation.items, self.capabilities.hosted_tools
+        items = tuple(item for _, item in shown_items(conversation.items))
+        hosted = self.capabilities.hosted_tools
         kept = conversation.encoded or EncodedItems()
         for item in items if _PROGRAMS in hosted else _without_programs(items):
             if isinstance(item, it.Reasoning):
@@ -289,6 +291,14 @@ def _function_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
     if choice.mode == "none":
         return "none"
     return "required" if choice.must_call else None
+
+
+def _shown(tool: Tool) -> Tool:
+    """Return a tool as the upstream's model is shown it. Antiphon itself does what asynchronous
+    calls need, because few upstreams know them."""
+    if isinstance(tool, Namespace):
+        return replace(tool, tools=tuple(map(shown_tool, tool.tools)))
+    return shown_tool(tool) if isinstance(tool, Function | Custom) else tool
 
 
 # --- the conversation ----------------------------------------------------------------------------
