@@ -101,8 +101,7 @@ machines share your store, override the methods of these two.
   former owner of a run can then not change it.
 - **Locks**: `save` with a lock checks the lock in the transaction that writes. A run that has not
   ended keeps the lock of its conversation, also over a restart.
-- **Usage**: `usage` counts everything that a tenant stores. The size of its skills is
-  `antiphon.store.skills.bundle_bytes(values, tenant)`.
+- **Usage**: `usage` counts what a tenant stores besides values.
 
 ## Test it
 

@@ -316,7 +316,6 @@ class TenantUsage(Struct, frozen=True):
     running_runs: int = 0
     files: int = 0
     files_bytes: int = 0
-    skills_bytes: int = 0
     vector_stores: int = 0
 
 

@@ -6,7 +6,7 @@ Stores treat bundles as opaque bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from msgspec import Struct
@@ -16,9 +16,11 @@ from antiphon.wire.resources.skills import Skill, SkillVersion
 from .common.quotas import exceeds
 from .values import Document, ValueStore
 
-__all__ = ["SkillDraft", "SkillStore", "bundle_bytes"]
+__all__ = ["SkillDraft", "SkillStore"]
 
 _R = TypeVar("_R")
+#: Seconds after which a bundle without a version counts as left behind by a process that died.
+_MAX_ADDING_S = 3600
 
 
 class SkillDraft(Struct, frozen=True, kw_only=True):
@@ -72,7 +74,16 @@ class _Skill(Struct):
         )
 
 
-_Skills = dict[str, _Skill]
+class _Skills(Struct):
+    """The skills of a tenant: id → skill. ``loose``: the ids of bundles that are stored but belong
+    to no version, because their version is being added or was deleted; with Unix seconds."""
+
+    skills: dict[str, _Skill] = {}
+    loose: dict[str, int] = {}
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(each.bytes for skill in self.skills.values() for each in skill.versions.values())
 
 
 class SkillStore:
@@ -80,7 +91,8 @@ class SkillStore:
     one value for each bundle.
 
     The id of another tenant's skill counts as unknown. Version numbers start at 1 and are never
-    reused. Methods that store data return after the data is durable.
+    reused. Methods that store data return after the data is durable. If a process dies while it
+    adds or deletes a version, a later addition deletes the bundle that belongs to no version.
     """
 
     def __init__(self, values: ValueStore) -> None:
@@ -96,13 +108,13 @@ class SkillStore:
         """
 
         def change(skills: _Skills) -> bool:
-            if exceeds(_total_bytes(skills) + len(bundle), max_bytes):
+            if exceeds(skills.total_bytes + len(bundle), max_bytes):
                 return False
             first = {1: _Version(draft.to_version(1), len(bundle))}
-            skills[draft.skill_id] = _Skill(draft.created_at, 1, 1, first)
+            skills.skills[draft.skill_id] = _Skill(draft.created_at, 1, 1, first)
             return True
 
-        return await self._add_bundle(tenant, draft.id, bundle, change) or False
+        return await self._add(tenant, draft, bundle, change) or False
 
     async def add_version(
         self,
@@ -120,8 +132,8 @@ class SkillStore:
         """
 
         def change(skills: _Skills) -> SkillVersion | None:
-            skill = skills.get(draft.skill_id)
-            if skill is None or exceeds(_total_bytes(skills) + len(bundle), max_bytes):
+            skill = skills.skills.get(draft.skill_id)
+            if skill is None or exceeds(skills.total_bytes + len(bundle), max_bytes):
                 return None
             skill.last += 1
             version = draft.to_version(skill.last)
@@ -130,13 +142,13 @@ class SkillStore:
                 skill.default = skill.last
             return version
 
-        return await self._add_bundle(tenant, draft.id, bundle, change)
+        return await self._add(tenant, draft, bundle, change)
 
     async def set_default_version(self, tenant: str, skill_id: str, version: int) -> bool:
         """Make a version the default version. Returns False if there is no such version."""
 
         def change(skills: _Skills) -> bool:
-            skill = skills.get(skill_id)
+            skill = skills.skills.get(skill_id)
             if skill is None or version not in skill.versions:
                 return False
             skill.default = version
@@ -151,8 +163,12 @@ class SkillStore:
 
     async def list_skills(self, tenant: str) -> tuple[Skill, ...]:
         """Return all skills of a tenant in the order of creation."""
-        skills = await self._skills(tenant).load()
+        skills = (await self._skills(tenant).load()).skills
         return tuple(skill.resource(id) for id, skill in skills.items())
+
+    async def total_bytes(self, tenant: str) -> int:
+        """Return the size of all bundles of a tenant, in bytes."""
+        return (await self._skills(tenant).load()).total_bytes
 
     async def list_versions(self, tenant: str, skill_id: str) -> tuple[SkillVersion, ...]:
         """Return all versions of a skill, oldest first. Returns no versions if the skill is
@@ -168,68 +184,78 @@ class SkillStore:
 
     async def delete(self, tenant: str, skill_id: str) -> bool:
         """Delete a skill with all its versions. Returns False if the skill is unknown."""
-        skill = await self._skills(tenant).update(lambda skills: skills.pop(skill_id, None))
-        if skill is None:
-            return False
-        await self._drop_bundles(tenant, [each.version.id for each in skill.versions.values()])
-        return True
+
+        def change(skills: _Skills) -> list[str]:
+            skill = skills.skills.pop(skill_id, None)
+            ids = [each.version.id for each in skill.versions.values()] if skill else []
+            skills.loose.update(dict.fromkeys(ids, 0))
+            return ids
+
+        deleted = await self._skills(tenant).update(change)
+        await self._drop_bundles(tenant, deleted)
+        return bool(deleted)
 
     async def delete_version(self, tenant: str, skill_id: str, version: int) -> bool:
         """Delete a version. Deleting the only version deletes the skill. Returns False if the
         version is unknown, or if it is the default version of a skill that has other versions."""
 
-        def change(skills: _Skills) -> _Version | None:
-            skill = skills.get(skill_id)
+        def change(skills: _Skills) -> list[str]:
+            skill = skills.skills.get(skill_id)
             if skill is None or version not in skill.versions:
-                return None
+                return []
             if len(skill.versions) == 1:
-                del skills[skill_id]
+                del skills.skills[skill_id]
             elif version == skill.default:
-                return None
-            return skill.versions.pop(version)
+                return []
+            id = skill.versions.pop(version).version.id
+            skills.loose[id] = 0
+            return [id]
 
         deleted = await self._skills(tenant).update(change)
-        if deleted is None:
-            return False
-        await self._drop_bundles(tenant, [deleted.version.id])
-        return True
+        await self._drop_bundles(tenant, deleted)
+        return bool(deleted)
 
     def _skills(self, tenant: str) -> Document[_Skills]:
-        return _document(self._values, tenant)
+        return Document(self._values, tenant, "skills", _Skills)
 
     async def _find(self, tenant: str, skill_id: str) -> _Skill | None:
-        return (await self._skills(tenant).load()).get(skill_id)
+        return (await self._skills(tenant).load()).skills.get(skill_id)
 
-    async def _add_bundle(
-        self, tenant: str, version_id: str, bundle: bytes, change: Callable[[_Skills], _R | None]
+    async def _add(
+        self, tenant: str, draft: SkillDraft, bundle: bytes, change: Callable[[_Skills], _R | None]
     ) -> _R | None:
         """Store the bundle of a new version, and then the version itself. Remove the bundle if
         ``change`` does not add the version."""
-        await self._values.replace(tenant, _bundle(version_id), None, bundle)
-        result = await self._skills(tenant).update(change)
+
+        def announce(skills: _Skills) -> list[str]:
+            oldest = draft.created_at - _MAX_ADDING_S
+            lost = [id for id, since in skills.loose.items() if since < oldest]
+            skills.loose[draft.id] = draft.created_at
+            return lost
+
+        def add(skills: _Skills) -> _R | None:
+            if result := change(skills):
+                skills.loose.pop(draft.id, None)
+            return result
+
+        await self._drop_bundles(tenant, await self._skills(tenant).update(announce))
+        await self._values.replace(tenant, _bundle(draft.id), None, bundle)
+        result = await self._skills(tenant).update(add)
         if not result:
-            await self._drop_bundles(tenant, [version_id])
+            await self._drop_bundles(tenant, [draft.id])
         return result
 
-    async def _drop_bundles(self, tenant: str, version_ids: Iterable[str]) -> None:
-        for version_id in version_ids:
-            name = _bundle(version_id)
+    async def _drop_bundles(self, tenant: str, ids: Collection[str]) -> None:
+        """Delete bundles that belong to no version."""
+        for id in ids:
+            name = _bundle(id)
             await self._values.replace(tenant, name, await self._values.read(tenant, name), None)
-
-
-async def bundle_bytes(values: ValueStore, tenant: str) -> int:
-    """Return the size of all bundles that ``SkillStore`` keeps for a tenant, in bytes."""
-    return _total_bytes(await _document(values, tenant).load())
-
-
-def _document(values: ValueStore, tenant: str) -> Document[_Skills]:
-    return Document(values, tenant, "skills", _Skills)
+        if ids:
+            await self._skills(tenant).update(
+                lambda skills: [skills.loose.pop(id, 0) for id in ids]
+            )
 
 
 def _bundle(version_id: str) -> str:
     """Return the name of the value with the bundle of a version."""
     return f"skill_bundle {version_id}"
-
-
-def _total_bytes(skills: _Skills) -> int:
-    return sum(each.bytes for skill in skills.values() for each in skill.versions.values())

@@ -35,13 +35,14 @@ class TenantUsageReader:
         runs."""
         used, limits = await self._store.usage(tenant), self._quotas.for_tenant(tenant)
         uploads_bytes = await self._uploads.pending_bytes(tenant)
+        skills_bytes = await self._store.skills.total_bytes(tenant)
         storage = StorageUsage(
             responses=QuotaUsage(used.responses, limits.max_responses),
             responses_bytes=QuotaUsage(used.responses_bytes, limits.max_responses_bytes),
             files=QuotaUsage(used.files, limits.max_files),
             files_bytes=QuotaUsage(used.files_bytes, limits.max_files_bytes),
             uploads_bytes=QuotaUsage(uploads_bytes, limits.max_files_bytes),
-            skills_bytes=QuotaUsage(used.skills_bytes, limits.max_files_bytes),
+            skills_bytes=QuotaUsage(skills_bytes, limits.max_files_bytes),
             vector_stores=QuotaUsage(used.vector_stores, limits.max_vector_stores),
             containers=await self._containers.usage(tenant),
         )

@@ -25,7 +25,6 @@ from antiphon.wire.items import Item, Message
 from antiphon.wire.resources.containers import ContainerResource
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.resources.files import File
-from antiphon.wire.resources.skills import Skill, SkillVersion
 from antiphon.wire.resources.vector_stores import FileBatch, FileCounts, VectorStore
 from antiphon.wire.response import Response, encodable
 from antiphon.wire.response_list import ResponseSummary, summarize
@@ -53,8 +52,6 @@ __all__ = [
     "journal_entry_of",
     "response_row",
     "search_column",
-    "skill_of",
-    "skill_version_of",
     "stored_content_of",
     "stored_of",
     "summary_filters",
@@ -74,7 +71,6 @@ _decode_file = msgspec.json.Decoder(File).decode
 _decode_vector_store = msgspec.json.Decoder(VectorStore).decode
 _decode_indexed_file = msgspec.json.Decoder(IndexedFile).decode
 _decode_batch = msgspec.json.Decoder(FileBatch).decode
-_decode_skill_version = msgspec.json.Decoder(SkillVersion).decode
 _decode_item = msgspec.json.Decoder(Item).decode
 _decode_container = msgspec.json.Decoder(ContainerResource).decode
 _decode_times = msgspec.json.Decoder(RunTimes).decode
@@ -282,26 +278,6 @@ def usage_of(rows: Sequence[Row]) -> IndexUsage:
     return IndexUsage(
         counts=FileCounts(**counts, total=sum(counts.values())),
         bytes=sum(int(size) for _, _, size in rows),
-    )
-
-
-def skill_version_of(row: Row) -> SkillVersion:
-    """Return the skill version in the column ``body``."""
-    return _decode_skill_version(row[0])
-
-
-def skill_of(row: Row) -> Skill:
-    """Return the skill in a row of four columns: id, ``created_at``, highest version number, and
-    body of the default version."""
-    name, created_at, latest, body = row
-    chosen = _decode_skill_version(body)
-    return Skill(
-        id=name,
-        created_at=created_at,
-        name=chosen.name,
-        description=chosen.description,
-        default_version=chosen.version,
-        latest_version=str(latest),
     )
 
 

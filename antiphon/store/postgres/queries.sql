@@ -270,10 +270,6 @@ SELECT
     (SELECT count(*) FROM runs WHERE tenant = $1 AND ended_at IS NULL AND owner IS NOT NULL),
     (SELECT count(*) FROM files WHERE tenant = $1),
     (SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = $1)::bigint,
-    (
-        SELECT coalesce(sum(v.bytes), 0) FROM skill_versions AS v
-        JOIN skills AS s ON s.seq = v.skill WHERE s.tenant = $1
-    )::bigint,
     (SELECT count(*) FROM vector_stores WHERE tenant = $1)
 
 -- response_totals
@@ -1104,57 +1100,6 @@ DELETE FROM vector_files WHERE seq = ANY (ARRAY(
 ))
 RETURNING seq
 
--- put_skill
-INSERT INTO skills (tenant, id, created_at, chosen, last) VALUES ($1, $2, $3, 1, 1) RETURNING seq
-
--- next_skill_version
-UPDATE skills SET last = last + 1, chosen = CASE WHEN $3::boolean THEN last + 1 ELSE chosen END
-WHERE tenant = $1 AND id = $2 RETURNING seq, last
-
--- put_skill_version
-INSERT INTO skill_versions (skill, number, bytes, body) VALUES ($1, $2, $3, $4) RETURNING seq
-
--- put_bundle
-INSERT INTO bundles (version, content) VALUES ($1, $2)
-
--- skill_bytes
-SELECT coalesce(sum(v.bytes), 0)::bigint FROM skill_versions AS v
-JOIN skills AS s ON s.seq = v.skill WHERE s.tenant = $1
-
--- choose_skill_version
-UPDATE skills SET chosen = $3 WHERE tenant = $1 AND id = $2
-AND EXISTS (SELECT 1 FROM skill_versions WHERE skill = skills.seq AND number = $3) RETURNING seq
-
--- skills
-SELECT s.id, s.created_at, (SELECT max(number) FROM skill_versions WHERE skill = s.seq), v.body
-FROM skills AS s JOIN skill_versions AS v ON v.skill = s.seq AND v.number = s.chosen
-WHERE s.tenant = $1 AND ($2::text IS NULL OR s.id = $2) ORDER BY s.seq
-
--- skill_versions
-SELECT v.body FROM skill_versions AS v JOIN skills AS s ON s.seq = v.skill
-WHERE s.tenant = $1 AND s.id = $2 ORDER BY v.number
-
--- bundle
-SELECT b.content FROM skills AS s JOIN skill_versions AS v ON v.skill = s.seq
-JOIN bundles AS b ON b.version = v.seq WHERE s.tenant = $1 AND s.id = $2 AND v.number = $3
-
--- drop_skill
-DELETE FROM skills WHERE tenant = $1 AND id = $2 RETURNING seq
-
--- skill_row
-SELECT seq FROM skills WHERE tenant = $1 AND id = $2 FOR UPDATE
-
--- drop_skill_version
--- The default version is not deleted.
-DELETE FROM skill_versions USING skills AS s WHERE s.seq = skill_versions.skill
-AND s.tenant = $1 AND s.id = $2 AND skill_versions.number = $3 AND s.chosen <> $3
-RETURNING skill_versions.seq
-
--- drop_last_version
--- Deletes the default version with its skill, if there is no other version.
-DELETE FROM skills WHERE tenant = $1 AND id = $2 AND chosen = $3
-AND (SELECT count(*) FROM skill_versions WHERE skill = skills.seq) = 1 RETURNING seq
-
 -- add_usage
 INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $1::json)
 ON CONFLICT DO NOTHING
@@ -1347,11 +1292,6 @@ DELETE FROM vector_files WHERE seq = ANY (ARRAY(
 -- drop_tenant_vector_stores
 DELETE FROM vector_stores WHERE seq = ANY (ARRAY(
     SELECT seq FROM vector_stores WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
-
--- drop_tenant_skills
-DELETE FROM skills WHERE seq = ANY (ARRAY(
-    SELECT seq FROM skills WHERE tenant = $1 LIMIT $2
 )) RETURNING 1
 
 -- drop_tenant_journal

@@ -46,6 +46,7 @@ from antiphon.store.records import (
     StoredResponse,
     TenantUsage,
 )
+from antiphon.store.skills import SkillStore
 from antiphon.store.usage import UsageRecord
 from antiphon.store.values import SERVER
 from antiphon.wire.items import Item
@@ -65,7 +66,6 @@ from .rates import PostgresRates
 from .rewriting import rewrite_rows
 from .runs import PostgresRuns, SaveStep, has_lock
 from .save_queue import ResponseRow, SaveQueue
-from .skills import PostgresSkills
 from .sweep import PostgresSweep, delete_responses
 from .usage import PostgresUsage
 from .values import PostgresValues
@@ -100,11 +100,11 @@ class PostgresStore(Store):
         self._pgvector = pgvector
         self.runs = PostgresRuns(pool, self._prepare_save, bus)
         self.files = PostgresFiles(pool)
-        self.skills = PostgresSkills(pool)
         self.vectors = PostgresVectorIndex(pool, pgvector)
         self.values = PostgresValues(pool)
         self.journal = PostgresJournal(pool)
         self.keys = KeyStore(self.values)
+        self.skills = SkillStore(self.values)
         self.audit = PostgresAudit(pool)
         self.rates = PostgresRates(pool)
         self.containers = PostgresContainers(pool)

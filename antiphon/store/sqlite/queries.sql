@@ -133,10 +133,6 @@ SELECT
     (SELECT count(*) FROM runs WHERE tenant = ?1 AND ended_at IS NULL AND owner IS NOT NULL),
     (SELECT count(*) FROM files WHERE tenant = ?1),
     (SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = ?1),
-    (
-        SELECT coalesce(sum(v.bytes), 0) FROM skill_versions AS v
-        JOIN skills AS s ON s.seq = v.skill WHERE s.tenant = ?1
-    ),
     (SELECT count(*) FROM vector_stores WHERE tenant = ?1)
 
 -- expired_responses
@@ -570,56 +566,6 @@ DELETE FROM vector_files WHERE seq IN (
     WHERE s.expires_at <= ? LIMIT ?
 )
 
--- put_skill
-INSERT INTO skills (tenant, id, created_at, chosen, last) VALUES (?, ?, ?, 1, 1)
-
--- next_skill_version
-UPDATE skills SET last = last + 1, chosen = CASE WHEN ? THEN last + 1 ELSE chosen END
-WHERE tenant = ? AND id = ?
-
--- skill_row
-SELECT seq, last FROM skills WHERE tenant = ? AND id = ?
-
--- put_skill_version
-INSERT INTO skill_versions (skill, number, bytes, body) VALUES (?, ?, ?, ?)
-
--- put_bundle
-INSERT INTO bundles (version, content) VALUES (?, ?)
-
--- skill_bytes
-SELECT coalesce(sum(v.bytes), 0) FROM skill_versions AS v JOIN skills AS s ON s.seq = v.skill
-WHERE s.tenant = ?
-
--- choose_skill_version
-UPDATE skills SET chosen = ? WHERE tenant = ? AND id = ?
-AND EXISTS (SELECT 1 FROM skill_versions WHERE skill = skills.seq AND number = ?)
-
--- skills
-SELECT s.id, s.created_at, (SELECT max(number) FROM skill_versions WHERE skill = s.seq), v.body
-FROM skills AS s JOIN skill_versions AS v ON v.skill = s.seq AND v.number = s.chosen
-WHERE s.tenant = ? AND (? IS NULL OR s.id = ?) ORDER BY s.seq
-
--- skill_versions
-SELECT v.body FROM skill_versions AS v JOIN skills AS s ON s.seq = v.skill
-WHERE s.tenant = ? AND s.id = ? ORDER BY v.number
-
--- bundle
-SELECT b.content FROM skills AS s JOIN skill_versions AS v ON v.skill = s.seq
-JOIN bundles AS b ON b.version = v.seq WHERE s.tenant = ? AND s.id = ? AND v.number = ?
-
--- drop_skill
-DELETE FROM skills WHERE tenant = ? AND id = ?
-
--- drop_skill_version
-DELETE FROM skill_versions WHERE seq = (
-    SELECT v.seq FROM skill_versions AS v JOIN skills AS s ON s.seq = v.skill
-    WHERE s.tenant = ? AND s.id = ? AND v.number = ? AND v.number <> s.chosen
-)
-
--- drop_last_version
-DELETE FROM skills WHERE tenant = ? AND id = ? AND chosen = ?
-AND (SELECT count(*) FROM skill_versions WHERE skill = skills.seq) = 1
-
 -- add_usage
 INSERT OR IGNORE INTO usage_rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
@@ -770,9 +716,6 @@ DELETE FROM vector_files WHERE seq IN (
 
 -- drop_tenant_vector_stores
 DELETE FROM vector_stores WHERE seq IN (SELECT seq FROM vector_stores WHERE tenant = ?1 LIMIT ?2)
-
--- drop_tenant_skills
-DELETE FROM skills WHERE seq IN (SELECT seq FROM skills WHERE tenant = ?1 LIMIT ?2)
 
 -- drop_tenant_containers
 DELETE FROM containers WHERE seq IN (SELECT seq FROM containers WHERE tenant = ?1 LIMIT ?2)

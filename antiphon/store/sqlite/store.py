@@ -46,6 +46,7 @@ from antiphon.store.records import (
     StoredResponse,
     TenantUsage,
 )
+from antiphon.store.skills import SkillStore
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource
@@ -59,7 +60,6 @@ from .journal import SqliteJournal
 from .rates import SqliteRates
 from .rewriting import rewrite_rows
 from .runs import SqliteRuns
-from .skills import SqliteSkills
 from .sweep import SqliteSweep, free_unneeded
 from .usage import SqliteUsage, add_usage
 from .values import SqliteValues
@@ -92,11 +92,11 @@ class SqliteStore(Store):
         self.rates = SqliteRates(database)
         self.containers = SqliteContainers(database)
         self.files = SqliteFiles(database)
-        self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)
         self.values = SqliteValues(database)
         self.journal = SqliteJournal(database)
         self.keys = KeyStore(self.values)
+        self.skills = SkillStore(self.values)
         self.audit = SqliteAudit(database)
         self.usage_log = SqliteUsage(database)
 

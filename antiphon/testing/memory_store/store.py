@@ -29,7 +29,7 @@ from antiphon.store.records import (
     StoredResponse,
     TenantUsage,
 )
-from antiphon.store.skills import SkillStore, bundle_bytes
+from antiphon.store.skills import SkillStore
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource
@@ -248,7 +248,6 @@ class MemoryStore(Store):
             running_runs=running,
             files=files,
             files_bytes=files_bytes,
-            skills_bytes=await bundle_bytes(self.values, tenant),
             vector_stores=self.vectors.count(tenant),
         )
 

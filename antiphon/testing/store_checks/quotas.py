@@ -14,7 +14,6 @@ from antiphon.store.records import ClaimQuery, NewRun, Reservation, TenantUsage
 from .files import make_file
 from .responses import make_response
 from .runs import batch, job, queued_response
-from .skills import make_draft
 from .vectors import make_vector_store
 
 __all__ = ["CHECKS"]
@@ -151,7 +150,6 @@ async def reports_what_a_tenant_uses(store: Store) -> None:
         ClaimQuery(owner="server", models=["m"], limit=1, lease_s=_LEASE_S)
     )
     await store.files.put("t", make_file("e", b"123"), b"123")
-    await store.skills.create("t", make_draft("f"), b"12345")
     await store.vectors.put("t", make_vector_store())
     usage = await store.usage("t")
     assert usage.responses_bytes > 0
@@ -162,7 +160,6 @@ async def reports_what_a_tenant_uses(store: Store) -> None:
         running_runs=1,
         files=1,
         files_bytes=3,
-        skills_bytes=5,
         vector_stores=1,
     )
     assert (await store.usage("u")).responses == 1

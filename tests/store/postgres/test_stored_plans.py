@@ -30,7 +30,6 @@ from antiphon.testing.postgres import postgres
 from antiphon.testing.store_checks.files import make_file
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
-from antiphon.testing.store_checks.skills import make_draft
 from antiphon.testing.store_checks.vectors import make_indexed_file, make_vector_store
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.resources.containers import ContainerExpiresAfter, ContainerResource
@@ -42,15 +41,14 @@ ALL = 150
 #: Number of rows that a statement may read and discard.
 DISCARDED = 40
 GENERIC_PLANS = "SELECT statement, name FROM pg_prepared_statements WHERE generic_plans > 100"
-#: Statements that read all runs that have not ended, all skills or conversations of a tenant, or
-#: all containers.
+#: Statements that read all runs that have not ended, all conversations of a tenant, or all
+#: containers.
 READS_MANY = {
     "claim",
     "conversations",
     "count_unended_runs",
     "drop_expired_containers",
     "heartbeat",
-    "skills",
     "usage",
 }
 
@@ -124,7 +122,7 @@ async def use_runs(store: Store, n: int) -> None:
 
 
 async def use_files(store: Store, n: int) -> None:
-    """Store and read files, containers and skills."""
+    """Store and read files and containers."""
     assert await store.files.put("t", make_file(str(n)), b"x")
     assert await store.files.get("t", f"file-{n}")
     assert await store.files.read("t", f"file-{n}")
@@ -143,10 +141,6 @@ async def use_files(store: Store, n: int) -> None:
     await store.containers.add(record, max_active=None, lease_s=60)
     assert await store.containers.find("t", f"cntr_{n}")
     await store.containers.expire(f"owner{n % 4}", [f"cntr_{n}"])
-    assert await store.skills.create("t", make_draft(str(n)), b"zip")
-    assert await store.skills.get("t", f"skill_{n}")
-    assert await store.skills.list_versions("t", f"skill_{n}")
-    assert await store.skills.read_bundle("t", f"skill_{n}", 1)
 
 
 async def use_vectors(store: Store, n: int) -> None:
