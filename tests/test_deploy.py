@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from antiphon.backends.scripted_backend import ScriptedBackend
+from antiphon.bootstrap.access import check_exposure, create_first_key, page_is_served
 from antiphon.cli.commands.table import COMMANDS
 from antiphon.config.load import load
 from antiphon.config.options import options
@@ -118,6 +120,27 @@ def test_environment_is_valid(
     assert [key.tenant for key in settings.keys] == ["default"]
 
 
+async def test_a_single_container_creates_its_first_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small: dict[str, Any] = yaml.safe_load(text("compose.small.yaml"))
+    (name, service), *others = small["services"].items()
+    given = {key: interpolated(value) for key, value in service["environment"].items()}
+    settings = load(environ={**image(), **given}).settings
+    check_exposure(settings)
+    assert page_is_served(settings) and not others
+    assert all(port.startswith("${PUBLISH_ADDRESS:-127.0.0.1}:") for port in service["ports"])
+    assert "antiphon" == name and service["volumes"] == ["data:/var/lib/antiphon"]
+    store = MemoryStore()
+    key = await create_first_key(settings, store)
+    assert await create_first_key(settings, store) is None  # the second start finds the key
+    (stored,) = await store.keys.list()
+    assert key is not None and sha256(key.encode()).hexdigest() == stored.sha256
+    assert stored.name in settings.operators and stored.name in settings.prompt_editors
+    assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
+
+
 def test_compose_file_with_everything_has_valid_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +226,8 @@ def test_the_image_installs_the_packages_of_the_lock_file() -> None:
 
 
 def test_images_of_others_are_named_by_digest() -> None:
-    files = map(text, ("Dockerfile", "compose.yaml", "compose.full.yaml", "kubernetes.yaml"))
+    others = map(text, ("Dockerfile", "kubernetes.yaml"))
+    files = [*others, *(path.read_text() for path in DEPLOY.glob("compose*.yaml"))]
     lines = re.findall(
         r"^ *(?:ARG PYTHON_IMAGE=|(?:PYTHON_IMAGE|image): )(\S+)", "\n".join(files), re.M
     )

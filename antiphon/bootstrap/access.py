@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from antiphon.config.settings import Settings
-from antiphon.errors import SetupError
+from antiphon.errors import Conflict, SetupError
 from antiphon.http.middleware import auth as guard
 from antiphon.limits.clients import limits_of
 from antiphon.oidc import SignIn
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.runs.service import RunDependencies
 from antiphon.security.ssrf import is_loopback
+from antiphon.store.base import Store
 from antiphon.support.installation import antiphon_command
+from antiphon.wire.admin.api_keys import CreateApiKey
 
-__all__ = ["auth_config", "check_exposure", "page_is_served", "stored_api_keys"]
+from .clock import read_clock
+
+__all__ = [
+    "auth_config",
+    "check_exposure",
+    "create_first_key",
+    "page_is_served",
+    "stored_api_keys",
+]
+
+#: Name of the API key that a server without keys creates.
+_FIRST_KEY = "first"
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raise ``SetupError`` if other machines can reach the server and no API key protects it."""
+    """Raise ``SetupError`` if other machines can reach the server and no API key protects it, or if
+    the settings about keys contradict each other."""
+    if settings.first_key and not settings.stored_keys:
+        raise SetupError("first_key: needs stored_keys")
     if (
         settings.keys
         or settings.stored_keys
@@ -31,6 +48,19 @@ def check_exposure(settings: Settings) -> None:
         f"host {settings.host!r} is reachable from other machines and there are no API keys: add"
         f" one ({antiphon_command('key new')}) or set allow_unauthenticated"
     )
+
+
+async def create_first_key(settings: Settings, store: Store) -> str | None:
+    """Create an API key and return it, if the settings ask for it and there is none yet. If several
+    processes do this at the same time, one of them creates the key."""
+    if not settings.first_key or settings.keys or settings.oidc:
+        return None
+    keys = ApiKeys(store.keys, clock=read_clock, timer=time.monotonic)
+    if (await keys.list()).data:
+        return None
+    with suppress(Conflict):
+        return (await keys.create(CreateApiKey(name=_FIRST_KEY))).value
+    return None
 
 
 def stored_api_keys(settings: Settings, dependencies: RunDependencies) -> ApiKeys | None:

@@ -46,7 +46,7 @@ from antiphon.wire.object_ids import IdMaker
 from antiphon.workers.context import WorkerContext
 from antiphon.workers.start_report import Capability
 
-from .access import auth_config, check_exposure, stored_api_keys
+from .access import auth_config, check_exposure, create_first_key, stored_api_keys
 from .attachments import open_fetcher, open_reader
 from .capabilities import list_capabilities
 from .clock import create_id, read_clock
@@ -72,7 +72,7 @@ class App:
     """Antiphon as an ASGI app. ``service``: the operations of the API. ``models``: the served
     models. ``capabilities``: the features of this server. ``rebuild``: a function that applies new
     settings and returns a new ASGI app. ``calls``: the ASGI app that answers RPC calls of other
-    Antiphon servers."""
+    Antiphon servers. ``first_key``: the API key that was created because there was none."""
 
     def __init__(
         self,
@@ -82,11 +82,13 @@ class App:
         capabilities: tuple[Capability, ...] = (),
         rebuild: Callable[[LoadedSettings], Awaitable[ASGIApp]] | None = None,
         calls: ASGIApp | None = None,
+        first_key: str | None = None,
     ) -> None:
         self._asgi = asgi
         self._calls = calls
         self._rebuild = rebuild
         self.capabilities = capabilities
+        self.first_key = first_key
         self.service = service
         self.models = models
 
@@ -177,9 +179,9 @@ async def open_app(
         factory = _AppFactory(
             dependencies, models, containers, service, metrics, access, worker, log
         )
-        asgi = factory.build(settings, shown)
+        asgi, key = factory.build(settings, shown), await create_first_key(settings, store)
         async with open_watchdog(settings, log, metrics):
-            yield App(asgi, service, models, abilities, factory.rebuild, calls)
+            yield App(asgi, service, models, abilities, factory.rebuild, calls, key)
 
 
 def _run_dependencies(

@@ -25,7 +25,7 @@ from antiphon.workers.start_report import AnnouncedModel, StartReport
 
 from .access import check_exposure
 from .addresses import address, peer_url
-from .app import open_app
+from .app import App, open_app
 from .clock import create_id
 from .containers import prepare_control_groups, runs_code
 from .policy import request_limits
@@ -149,11 +149,7 @@ async def serve_sockets(
                     ready=[each.name for each in app.capabilities if each.problem is None],
                     missing={each.name: each.problem for each in app.capabilities if each.problem},
                 )
-            models = tuple(
-                AnnouncedModel(model.name, model.aliases, model.context_size)
-                for model in app.models.all()
-            )
-            announce(StartReport(url=url, models=models, capabilities=app.capabilities))
+            announce(_start_report(app, url))
 
         await serve_app(
             app,
@@ -165,3 +161,12 @@ async def serve_sockets(
             max_frame_bytes=settings.max_body_bytes,
             limits=ConnectionLimits(per_address=settings.max_connections_per_address),
         )
+
+
+def _start_report(app: App, url: str) -> StartReport:
+    models = tuple(
+        AnnouncedModel(model.name, model.aliases, model.context_size) for model in app.models.all()
+    )
+    return StartReport(
+        url=url, models=models, capabilities=app.capabilities, first_key=app.first_key
+    )

@@ -415,6 +415,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             "key yet."
         ),
     ] = False
+    first_key: Annotated[
+        bool,
+        groups.access(
+            "If there is no API key and no issuer, create the API key `first` in the store when "
+            "the server starts, and print it once. Needs `stored_keys`. The container image sets "
+            "both."
+        ),
+    ] = False
     oidc: Annotated[
         dict[str, OidcIssuer],
         groups.access(

@@ -26,9 +26,11 @@ class AnnouncedModel(Struct, frozen=True):
 
 class StartReport(Struct, frozen=True, kw_only=True, tag=True):
     """The report of a child process that has started. A worker reports the URL of the server, the
-    models that the server offers, and the server's capabilities (which features work and which do
-    not). Other children report no URL and no models."""
+    models that the server offers, its capabilities (which features work and which do not), and the
+    API key that it has created because there was none. Other children report no URL and no
+    models."""
 
     url: str
     models: tuple[AnnouncedModel, ...]
     capabilities: tuple[Capability, ...] = ()
+    first_key: str | None = None

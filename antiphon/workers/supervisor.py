@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
+from msgspec.structs import replace
+
 from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.reload import SettingsReloader
 from antiphon.config.settings import Settings
@@ -185,7 +187,8 @@ class WorkerSupervisor:
                 self._host_reloaded.set_result(report.is_valid)
             return
         if report.models:
-            self._serving = report
+            earlier = None if self._serving is None else self._serving.first_key
+            self._serving = replace(report, first_key=report.first_key or earlier)
         is_complete = all(each.has_started.is_set() for each in self._children)
         if self._serving is not None and is_complete and not self._is_announced:
             self._is_announced = True

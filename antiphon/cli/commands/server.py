@@ -54,8 +54,14 @@ def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     hint = suggestion(loaded) if human else None
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
+    def show_first_key(serving: StartReport) -> None:
+        # Not in the log, which contains no secrets.
+        if serving.first_key is not None:
+            console.print(f"API key, shown only now: {serving.first_key}", style="bold")
+
     def announce(serving: StartReport) -> None:
         console.print(f"Antiphon {__version__} at {serving.url}/v1", style="bold")
+        show_first_key(serving)
         for model in serving.models:
             size = f" · {model.context_size} tokens" if model.context_size else ""
             also = f" · also {', '.join(model.aliases)}" if model.aliases else ""
@@ -72,14 +78,15 @@ def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
             style="dim",
         )
 
+    # A log in JSON contains the rest of the report.
+    shown = announce if human else show_first_key
     if loaded.settings.workers > 1:
-        shown = announce if human else _silent
         run_loop(serve_with_workers(loaded, arguments.sources, shown))
         return
     run_loop(
         serve(
             loaded.settings,
-            announce if human else _silent,
+            shown,
             origins=loaded.origins,
             sources=arguments.sources,
         )
@@ -101,11 +108,6 @@ def _chat_arguments(loaded: LoadedSettings, url: str) -> str:
     if is_found and url == address(settings.host, settings.port):
         return "chat"
     return f"chat --url {url}"
-
-
-def _silent(_: object) -> None:
-    """Print nothing. In a server that logs JSON, this function takes the place of the function that
-    prints the start report, because the log contains the same information."""
 
 
 def _settings(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
