@@ -42,17 +42,16 @@ from antiphon.http.routes.admin.settings import SettingRoutes
 from antiphon.http.routes.admin.tenants import TenantRoutes
 from antiphon.http.routes.admin.tools import ToolRoutes
 from antiphon.http.routes.admin.usage import UsageRoutes
-from antiphon.http.routes.compaction import CompactEndpoint
+from antiphon.http.routes.compaction import CompactRoutes
 from antiphon.http.routes.completions import CompletionsEndpoint
-from antiphon.http.routes.decisions import DecisionsEndpoint
-from antiphon.http.routes.embeddings import EmbeddingsEndpoint
+from antiphon.http.routes.decisions import DecisionRoutes
+from antiphon.http.routes.embeddings import ReadingRoutes
 from antiphon.http.routes.health import HealthRoutes, ReadProcesses
 from antiphon.http.routes.images import ImageRoutes
 from antiphon.http.routes.messages import MessageRoutes, start_message
 from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.ollama import OllamaRoutes
 from antiphon.http.routes.reference import ReferenceRoutes
-from antiphon.http.routes.rerank import RerankEndpoint
 from antiphon.http.routes.resources.batches import BatchRoutes, MessageBatchRoutes
 from antiphon.http.routes.resources.containers import ContainerRoutes
 from antiphon.http.routes.resources.conversations import ConversationRoutes
@@ -288,8 +287,8 @@ def _routes(
 ) -> list[Route | WebSocketRoute]:
     service, limits = deps.service, deps.limits
     create = CreateEndpoint(deps)
-    compact = CompactEndpoint(deps)
-    embeddings = EmbeddingsEndpoint(deps)
+    compact = CompactRoutes(deps).compact
+    reading = ReadingRoutes(deps)
     responses = ResponseRoutes(service, limits, auditor)
     conversations = ConversationRoutes(service, limits)
     files = FileRoutes(service, limits)
@@ -314,9 +313,9 @@ def _routes(
         Route("/antiphon/usage", UsageRoutes(deps).retrieve, methods=["GET"]),
         Route("/antiphon/tools", ToolRoutes(service).list, methods=["GET"]),
         *_organization_routes(OrganizationUsageRoutes(service, access)),
-        Route("/v1/embeddings", embeddings, methods=["POST"]),
-        Route("/v1/rerank", RerankEndpoint(deps), methods=["POST"]),
-        Route("/v1/decisions", DecisionsEndpoint(deps), methods=["POST"]),
+        Route("/v1/embeddings", reading.embed, methods=["POST"]),
+        Route("/v1/rerank", reading.rerank, methods=["POST"]),
+        Route("/v1/decisions", DecisionRoutes(deps).create, methods=["POST"]),
         *_image_routes(ImageRoutes(deps)),
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route(conversation, conversations.retrieve, methods=["GET"]),

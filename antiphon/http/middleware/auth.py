@@ -16,7 +16,7 @@ from typing import Literal
 from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import InvalidRequest, Unauthorized
+from antiphon.errors import Forbidden, InvalidRequest, Unauthorized
 from antiphon.limits.charges import ClientCharges
 from antiphon.limits.clients import Role
 from antiphon.limits.key_ring import AuthKey, KeyEntry, KeyRing
@@ -34,7 +34,7 @@ __all__ = [
     "AuthConfig",
     "AuthKey",
     "AuthMiddleware",
-    "holds_role",
+    "check_role",
     "is_local",
 ]
 
@@ -303,14 +303,16 @@ def _is_loopback(scope: Scope) -> bool:
     return client is not None and (client[0] in _LOOPBACK or is_loopback(client[0]))
 
 
-def holds_role(scope: Scope, access: AuthConfig, *roles: Role) -> bool:
-    """Return whether the client of the request has one of these roles.
-
-    On a server without keys, return whether the request comes from this machine.
-    """
+def check_role(scope: Scope, access: AuthConfig, *roles: Role, action: str) -> None:
+    """Raise ``Forbidden`` unless the client of the request has one of these roles, or, on a server
+    without keys, unless the request comes from this machine. ``action``: what the client wants to
+    do, such as ``read the audit log``."""
     if access.requires_key:
-        return not request_context(scope).client.roles.isdisjoint(roles)
-    return is_local(scope)
+        is_allowed = not request_context(scope).client.roles.isdisjoint(roles)
+    else:
+        is_allowed = is_local(scope)
+    if not is_allowed:
+        raise Forbidden(f"You may not {action} of this server.")
 
 
 def is_local(scope: Scope) -> bool:

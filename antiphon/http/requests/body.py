@@ -7,18 +7,24 @@ import io
 import sys
 import zlib
 from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import TypeVar
 
+from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from antiphon.errors import InvalidRequest, TooLarge
 from antiphon.http.middleware.request_context import ClientDisconnected, header
+from antiphon.limits.requests import RequestLimits
+from antiphon.wire.parsing.json_body import BodyLimits
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-__all__ = ["read", "stream", "too_large"]
+__all__ = ["parse", "read", "stream", "too_large"]
+
+_T = TypeVar("_T")
 
 #: Logarithm of the largest window of a zstd frame, so that a frame cannot demand any amount of
 #: memory. RFC 8878 recommends 8 MiB.
@@ -37,6 +43,14 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
     if encoding is None:
         return await _receive_all(receive, limit)
     return await _read_encoded(receive, limit, encoding.decode("latin-1").strip().lower())
+
+
+async def parse(
+    request: Request, limits: RequestLimits, parser: Callable[[bytes, BodyLimits], _T]
+) -> _T:
+    """Read the whole body and parse it. Raises the errors of ``read`` and of ``parser``."""
+    body = await read(request.scope, request.receive, limits.max_body_bytes)
+    return parser(body, limits.body)
 
 
 async def _receive_all(receive: Receive, limit: int) -> bytes:

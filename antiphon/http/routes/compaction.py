@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
 
 from antiphon.http.endpoint_context import EndpointDependencies
-from antiphon.http.json_response import json_reply
+from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import RunTiming
 from antiphon.http.middleware.errors import failed_response_reply
 from antiphon.http.middleware.request_context import request_context
-from antiphon.http.openapi.operation import Operation
+from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.wire.parsing.requests import parse_compact_request
@@ -18,32 +18,27 @@ from antiphon.wire.response import CompactedResponse
 
 from .responses import record_outcome
 
-__all__ = ["CompactEndpoint"]
+__all__ = ["CompactRoutes"]
 
 
-class CompactEndpoint:
-    """``POST /v1/responses/compact`` as an ASGI app. If the client disconnects, the compaction is
+class CompactRoutes:
+    """The route ``/v1/responses/compact``. If the client disconnects, the compaction is
     cancelled."""
-
-    operation = Operation(
-        id="compactResponse",
-        summary="Compact a conversation.",
-        body=CompactRequest,
-        answer=CompactedResponse,
-        errors=(404, 409, 502),
-    )
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context = request_context(scope)
-        body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        request = parse_compact_request(body, self._deps.limits.body)
+    @operation(
+        "compactResponse", body=CompactRequest, answer=CompactedResponse, errors=(404, 409, 502)
+    )
+    async def compact(self, request: Request) -> Reply:
+        """Compact a conversation."""
+        context = request_context(request.scope)
+        parsed = await bodies.parse(request, self._deps.limits, parse_compact_request)
         timing = RunTiming(context.started, self._deps.clock)
-        async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
+        async with CancelOnDisconnect(request.scope, request.receive), self._deps.slot(context):
             compaction = await self._deps.service.compact(
-                context.tenant, request, client=context.client
+                context.tenant, parsed, client=context.client
             )
             run = compaction.run
             context.model, context.response_id = run.response.model, run.id
@@ -52,5 +47,4 @@ class CompactEndpoint:
             finally:
                 record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
         failed = response.status == "failed"
-        reply = failed_response_reply(response) if failed else json_reply(compaction.result)
-        await reply(scope, receive, send)
+        return failed_response_reply(response) if failed else json_reply(compaction.result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
 
 from antiphon.compat.decisions import (
     DecisionBody,
@@ -16,11 +16,11 @@ from antiphon.compat.decisions import (
 )
 from antiphon.errors import RequestError, RunError
 from antiphon.http.endpoint_context import EndpointDependencies, with_trace
-from antiphon.http.json_response import json_reply
+from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import RunTiming
 from antiphon.http.middleware.errors import failed_response_reply
 from antiphon.http.middleware.request_context import RequestContext, request_context
-from antiphon.http.openapi.operation import Operation
+from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.support.tasks import run_together
@@ -29,52 +29,41 @@ from antiphon.wire.response import Response
 from .completions import total_usage
 from .responses import record_outcome
 
-__all__ = ["DecisionsEndpoint"]
+__all__ = ["DecisionRoutes"]
 
 #: Number of questions that are asked at the same time.
 _CONCURRENCY = 4
 
 
-class DecisionsEndpoint:
-    """``POST /v1/decisions`` as an ASGI app. If the client disconnects, the request is
-    cancelled."""
-
-    operation = Operation(
-        id="createDecision",
-        summary="Answer questions about an input with probabilities.",
-        body=DecisionBody,
-        answer=DecisionList,
-        errors=(404, 502),
-    )
+class DecisionRoutes:
+    """The route ``/v1/decisions``. If the client disconnects, the request is cancelled."""
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context = request_context(scope)
-        body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        request = parse_decisions(body, self._deps.limits.body)
+    @operation("createDecision", body=DecisionBody, answer=DecisionList, errors=(404, 502))
+    async def create(self, request: Request) -> Reply:
+        """Answer questions about an input with probabilities."""
+        context = request_context(request.scope)
+        parsed = await bodies.parse(request, self._deps.limits, parse_decisions)
         responses: dict[int, Response] = {}
-        async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
+        async with CancelOnDisconnect(request.scope, request.receive), self._deps.slot(context):
             try:
                 # The first call computes the shared input. The others find it in the prefix cache.
-                await self._ask(context, request, iter((0,)), responses)
-                rest = iter(range(1, len(request.requests)))
+                await self._ask(context, parsed, iter((0,)), responses)
+                rest = iter(range(1, len(parsed.requests)))
                 await run_together(
-                    self._ask(context, request, rest, responses) for _ in range(_CONCURRENCY)
+                    self._ask(context, parsed, rest, responses) for _ in range(_CONCURRENCY)
                 )
             except (RequestError, RunError) as error:
-                request.paths.translate(error)
+                parsed.paths.translate(error)
                 raise
         ordered = [responses[at] for at in sorted(responses)]
         failed = next((each for each in ordered if each.status == "failed"), None)
         context.usage = total_usage(ordered)
-        reply = (
-            json_reply(make_decisions(request, ordered, context.usage))
-            if failed is None
-            else failed_response_reply(failed)
-        )
-        await reply(scope, receive, send)
+        if failed is not None:
+            return failed_response_reply(failed)
+        return json_reply(make_decisions(parsed, ordered, context.usage))
 
     async def _ask(
         self,

@@ -1,9 +1,13 @@
-"""The endpoint ``POST /v1/embeddings``. Embeddings requests and requests that generate responses
-share one limit on the number of concurrent requests."""
+"""Endpoints whose models read texts and generate none: ``POST /v1/embeddings``, and ``POST
+/v1/rerank``, which ranks documents by how well they answer a query.
+
+They share the limit on the number of concurrent requests with the requests that generate responses.
+If the client disconnects, the request is cancelled.
+"""
 
 from __future__ import annotations
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
 
 from antiphon.compat.embeddings import (
     EmbeddingList,
@@ -11,36 +15,34 @@ from antiphon.compat.embeddings import (
     make_embedding_list,
     parse_embeddings_request,
 )
+from antiphon.compat.rerank import (
+    RerankAnswer,
+    RerankRequest,
+    make_rerank_answer,
+    parse_rerank_request,
+)
 from antiphon.http.endpoint_context import EndpointDependencies
-from antiphon.http.json_response import json_reply
+from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
-from antiphon.http.openapi.operation import Operation
+from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 
-__all__ = ["EmbeddingsEndpoint"]
+__all__ = ["ReadingRoutes"]
 
 
-class EmbeddingsEndpoint:
-    """``POST /v1/embeddings`` as an ASGI app. If the client disconnects, the request is
-    cancelled."""
-
-    operation = Operation(
-        id="createEmbedding",
-        summary="Compute the embeddings of texts.",
-        body=EmbeddingsRequest,
-        answer=EmbeddingList,
-        errors=(404, 502),
-    )
+class ReadingRoutes:
+    """The routes ``/v1/embeddings`` and ``/v1/rerank``."""
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context = request_context(scope)
-        body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        parsed = parse_embeddings_request(body, self._deps.limits.body)
-        async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
+    @operation("createEmbedding", body=EmbeddingsRequest, answer=EmbeddingList, errors=(404, 502))
+    async def embed(self, request: Request) -> Reply:
+        """Compute the embeddings of texts."""
+        context = request_context(request.scope)
+        parsed = await bodies.parse(request, self._deps.limits, parse_embeddings_request)
+        async with CancelOnDisconnect(request.scope, request.receive), self._deps.slot(context):
             result = await self._deps.service.embeddings.embed(
                 parsed.model,
                 parsed.input,
@@ -52,5 +54,19 @@ class EmbeddingsEndpoint:
         self._deps.record_reading(context, result.model.name, result.tokens)
         self._deps.metrics.record_embeddings(result.model.name, result.tokens)
         name = parsed.model or result.model.name
-        reply = json_reply(make_embedding_list(parsed, name, result.vectors, result.tokens))
-        await reply(scope, receive, send)
+        return json_reply(make_embedding_list(parsed, name, result.vectors, result.tokens))
+
+    @operation("rerank", body=RerankRequest, answer=RerankAnswer, errors=(404, 502))
+    async def rerank(self, request: Request) -> Reply:
+        """Rank documents by how well they answer a query."""
+        context = request_context(request.scope)
+        parsed = await bodies.parse(request, self._deps.limits, parse_rerank_request)
+        async with CancelOnDisconnect(request.scope, request.receive), self._deps.slot(context):
+            result = await self._deps.service.rerankers.rerank(
+                parsed.model, parsed.query, parsed.texts, client=context.client
+            )
+        self._deps.record_reading(context, result.model.name, result.tokens)
+        name = parsed.model or result.model.name
+        return json_reply(
+            make_rerank_answer(parsed, context.id, name, result.scores, result.tokens)
+        )

@@ -62,9 +62,8 @@ class ImageRoutes:
     )
     async def generate(self, request: Request) -> Reply | PullStream:
         """Generate images from a prompt."""
-        limits = self._deps.limits
-        body = await bodies.read(request.scope, request.receive, limits.max_body_bytes)
-        return await self._answer(request, parse_generation(body, limits.body), ((), None))
+        parsed = await bodies.parse(request, self._deps.limits, parse_generation)
+        return await self._answer(request, parsed, ((), None))
 
     @operation(
         "createImageEdit",
@@ -78,8 +77,8 @@ class ImageRoutes:
         """Make images from other images and a prompt. The body is a form or JSON."""
         scope, limits = request.scope, self._deps.limits
         if b"json" in (header(scope, b"content-type") or b""):
-            body = await bodies.read(scope, request.receive, limits.max_body_bytes)
-            return await self._answer(request, parse_edit(body, limits.body), ((), None))
+            parsed = await bodies.parse(request, limits, parse_edit)
+            return await self._answer(request, parsed, ((), None))
         form = await multipart.read_files(
             scope,
             request.receive,

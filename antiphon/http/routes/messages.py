@@ -60,8 +60,7 @@ class MessageRoutes:
     async def count_tokens(self, request: Request) -> Reply:
         """Count the input tokens of a request of the Messages API."""
         limits = self._deps.limits
-        body = await bodies.read(request.scope, request.receive, limits.max_body_bytes)
-        parsed = parse_count_request(body, limits.body)
+        parsed = await bodies.parse(request, limits, parse_count_request)
         context = request_context(request.scope)
         try:
             count = await self._deps.service.count(

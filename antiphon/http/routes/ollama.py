@@ -46,7 +46,7 @@ from antiphon.errors import Forbidden, InvalidRequest, NotFound, Overloaded
 from antiphon.http.auditor import Auditor
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.openapi.operation import Operation, operation
 from antiphon.http.requests import body as bodies
@@ -299,7 +299,8 @@ class OllamaRoutes:
     def _managing(self, scope: Scope) -> ModelAdministration:
         """Return the manager of the models. Raises ``Forbidden`` for clients that may not use
         it."""
-        if self._manager is None or not holds_role(scope, self._access, "operator"):
+        check_role(scope, self._access, "operator", action="manage the models")
+        if self._manager is None:
             raise Forbidden("You may not manage the models of this server.")
         return self._manager
 

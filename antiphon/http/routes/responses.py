@@ -455,8 +455,7 @@ class ResponseRoutes:
     async def count_input_tokens(self, request: Request) -> Reply:
         """Count the input tokens of a request."""
         context = request_context(request.scope)
-        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-        parsed = parse_input_tokens_request(body, self._limits.body)
+        parsed = await bodies.parse(request, self._limits, parse_input_tokens_request)
         count = await self._service.count(context.tenant, parsed, client=context.client)
         return json_reply(InputTokensCount(input_tokens=count))
 

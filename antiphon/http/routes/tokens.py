@@ -37,7 +37,7 @@ class TokenRoutes:
     @operation("tokenize", body=TokenizeRequest, answer=TokenizeResult, errors=(404, 502))
     async def tokenize(self, request: Request) -> Reply:
         """Return the token ids of a text."""
-        parsed = parse_tokenize(await self._body(request), self._deps.limits.body)
+        parsed = await bodies.parse(request, self._deps.limits, parse_tokenize)
         tokenizers = self._deps.service.tokenizers
         context = request_context(request.scope)
         async with self._deps.slot(context):
@@ -59,7 +59,7 @@ class TokenRoutes:
     @operation("detokenize", body=DetokenizeRequest, answer=DetokenizeResult, errors=(404,))
     async def detokenize(self, request: Request) -> Reply:
         """Return the text of token ids."""
-        parsed = parse_detokenize(await self._body(request), self._deps.limits.body)
+        parsed = await bodies.parse(request, self._deps.limits, parse_detokenize)
         context = request_context(request.scope)
         tokenizers = self._deps.service.tokenizers
         async with self._deps.slot(context):
@@ -76,6 +76,3 @@ class TokenRoutes:
         """Return how many requests run or wait."""
         admission = self._deps.admission
         return json_reply(ServerLoad(server_load=admission.running + admission.waiting))
-
-    async def _body(self, request: Request) -> bytes:
-        return await bodies.read(request.scope, request.receive, self._deps.limits.max_body_bytes)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from antiphon.errors import Forbidden, InvalidRequest
+from antiphon.errors import InvalidRequest
 from antiphon.http.auditor import Auditor
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.limits.requests import RequestLimits
@@ -45,8 +45,7 @@ class ApiKeyRoutes:
     async def create(self, request: Request) -> Reply:
         """Create an API key. Only this response contains the secret of the key."""
         keys = self._checked(request)
-        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-        raw = parse_json_object(body, self._limits.body)
+        raw = await bodies.parse(request, self._limits, parse_json_object)
         fields = known_fields(raw, CreateApiKey.__struct_fields__, "")
         created = await keys.create(convert(fields, CreateApiKey, ""))
         await self._auditor.record(request.scope, "api_key.created", created.name)
@@ -71,8 +70,7 @@ class ApiKeyRoutes:
         """Return the object that manages the API keys in the store. Raises ``Forbidden`` if the
         client may not manage keys. Raises ``InvalidRequest`` if API keys are not kept in the store,
         but only in the settings."""
-        if not holds_role(request.scope, self._access, "operator"):
-            raise Forbidden("You may not manage the API keys of this server.")
+        check_role(request.scope, self._access, "operator", action="manage the API keys")
         if self._keys is None:
             raise InvalidRequest(
                 "The API keys of this server are in its settings only. Set stored_keys = true to"

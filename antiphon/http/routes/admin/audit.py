@@ -7,9 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.requests import Request
 
-from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.resources.admin.audit import AuditQuery, AuditTrail
@@ -41,8 +40,7 @@ class AuditRoutes:
     @operation("listAuditEvents", query=_PARAMS, answer=Page[AuditEvent], errors=(400, 403))
     async def list(self, request: Request) -> Reply:
         """Return a page of the administrative actions."""
-        if not holds_role(request.scope, self._access, "operator", "auditor"):
-            raise Forbidden("You may not read the audit log of this server.")
+        check_role(request.scope, self._access, "operator", "auditor", action="read the audit log")
         query = Query(request.scope)
         page = AuditQuery(
             type=query.value("type"),

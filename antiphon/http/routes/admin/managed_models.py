@@ -14,10 +14,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from antiphon.errors import Forbidden
 from antiphon.http.auditor import Auditor
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
@@ -114,8 +113,7 @@ class ManagedModelRoutes:
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not manage the models."""
-        if not holds_role(request.scope, self._access, "operator"):
-            raise Forbidden("You may not manage the models of this server.")
+        check_role(request.scope, self._access, "operator", action="manage the models")
 
 
 class PullStream:

@@ -15,9 +15,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 
-from antiphon.errors import Forbidden, InvalidRequest
+from antiphon.errors import InvalidRequest
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests.query import Query, QueryParam
 from antiphon.runs.usage_counter import TokenPrices, UsageKind, UsageQuery, UsageTotals
@@ -209,8 +209,7 @@ class OrganizationUsageRoutes:
     ) -> _Listing:
         """Check the client's role and parse the query string. ``names``: the values of
         ``group_by``. Raises ``Forbidden`` and ``InvalidRequest``."""
-        if not holds_role(request.scope, self._access, "operator", "auditor"):
-            raise Forbidden("You may not read the usage of this server.")
+        check_role(request.scope, self._access, "operator", "auditor", action="read the usage")
         query = Query(request.scope)
         query.refuse("user_ids", "batch")
         start = query.number("start_time", low=0, high=_MAX_TIME)

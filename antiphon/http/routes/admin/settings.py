@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.wire.admin.settings import SettingList
 
@@ -23,6 +22,5 @@ class SettingRoutes:
     @operation("listSettings", answer=SettingList, errors=(403,))
     async def list(self, request: Request) -> Reply:
         """List the settings with their origins, without secrets."""
-        if not holds_role(request.scope, self._access, "operator", "auditor"):
-            raise Forbidden("You may not see the settings of this server.")
+        check_role(request.scope, self._access, "operator", "auditor", action="see the settings")
         return json_reply(self._settings)

@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from antiphon.errors import Forbidden
 from antiphon.http.auditor import Auditor
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.runs.tenants import Tenants
 from antiphon.wire.pagination import DeletedObject
@@ -51,8 +50,7 @@ class TenantRoutes:
     def _checked_name(self, request: Request) -> str:
         """Return the name of the tenant in the path. Raises ``Forbidden`` for clients that are not
         operators."""
-        if not holds_role(request.scope, self._access, "operator"):
-            raise Forbidden("You may not manage the tenants of this server.")
+        check_role(request.scope, self._access, "operator", action="manage the tenants")
         name: str = request.path_params["name"]
         return name
 

@@ -29,6 +29,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
+from antiphon.http.requests.path import object_key, tenant_of
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.batches import has_ended
@@ -45,6 +46,7 @@ __all__ = [
     "MessageBatchRoutes",
 ]
 
+_key = object_key("batch_id")
 _LIST_PARAMS = tuple(param for param in PAGE_PARAMS if param.name in ("limit", "after"))
 _MESSAGE_LIST_PARAMS = (
     QueryParam(
@@ -68,8 +70,7 @@ class BatchRoutes:
     @operation("createBatch", body=CreateBatch, answer=Batch)
     async def create(self, request: Request) -> Reply:
         """Create a batch, whose requests run when the server has nothing else to do."""
-        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-        parsed = parse_create_batch(body, self._limits.body)
+        parsed = await bodies.parse(request, self._limits, parse_create_batch)
         context = request_context(request.scope)
         return json_reply(await self._batches.create(context.tenant, parsed, context.client))
 
@@ -78,7 +79,7 @@ class BatchRoutes:
         """Return a page of the tenant's batches, newest first."""
         query = Query(request.scope)
         params = PageParams(limit=query.limit(), after=query.value("after"))
-        return json_reply(await self._batches.list(_tenant(request), params))
+        return json_reply(await self._batches.list(tenant_of(request), params))
 
     @operation("retrieveBatch", answer=Batch)
     async def retrieve(self, request: Request) -> Reply:
@@ -104,8 +105,7 @@ class MessageBatchRoutes:
     )
     async def create(self, request: Request) -> Reply:
         """Create a batch of messages, which run when the server has nothing else to do."""
-        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-        lines = batch_lines(parse_message_batch(body, self._limits.body))
+        lines = batch_lines(await bodies.parse(request, self._limits, parse_message_batch))
         context = request_context(request.scope)
         batch = await self._batches.create_from_lines(
             context.tenant, ENGINE_REQUEST, lines, context.client, prefix=BATCH_PREFIX
@@ -124,7 +124,7 @@ class MessageBatchRoutes:
         params = PageParams(
             limit=query.limit(), after=query.value("after_id"), before=query.value("before_id")
         )
-        page = await self._batches.list(_tenant(request), params, prefix=BATCH_PREFIX)
+        page = await self._batches.list(tenant_of(request), params, prefix=BATCH_PREFIX)
         return json_reply(
             MessageBatchPage(
                 data=tuple(message_batch(each, _results_url(request)) for each in page.data),
@@ -186,12 +186,3 @@ class _results_url:
 
     def __call__(self, batch_id: str) -> str:
         return f"{self._base}/v1/messages/batches/{batch_id}/results"
-
-
-def _tenant(request: Request) -> str:
-    return request_context(request.scope).tenant
-
-
-def _key(request: Request) -> tuple[str, str]:
-    """Return the tenant and the batch id of a request."""
-    return _tenant(request), request.path_params["batch_id"]

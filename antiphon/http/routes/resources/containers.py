@@ -13,6 +13,7 @@ from antiphon.http.middleware.request_context import header, request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
+from antiphon.http.requests.path import object_key, path_param, tenant_of
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.files import MAX_WHOLE_BYTES
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ContainerRoutes"]
 
-
+_container_key = object_key("container_id")
+_file_id = path_param("file_id")
 _NAME_PARAM = QueryParam(name="name", type=str, description="Only containers with this name.")
 
 
@@ -47,15 +49,17 @@ class ContainerRoutes:
     async def create(self, request: Request) -> Reply:
         """Create a container with copies of uploaded files."""
         _check_tools(request)
-        parsed = parse_create_container(await self._body(request), self._limits.body)
-        return json_reply(await self._containers.create(_tenant(request), parsed))
+        parsed = await bodies.parse(request, self._limits, parse_create_container)
+        return json_reply(await self._containers.create(tenant_of(request), parsed))
 
     @operation("listContainers", query=(*PAGE_PARAMS, _NAME_PARAM), answer=Page[ContainerResource])
     async def list(self, request: Request) -> Reply:
         """List the tenant's containers, by default newest first."""
         query = Query(request.scope)
         return json_reply(
-            await self._containers.list(_tenant(request), query.page_params(), query.value("name"))
+            await self._containers.list(
+                tenant_of(request), query.page_params(), query.value("name")
+            )
         )
 
     @operation("retrieveContainer", answer=ContainerResource)
@@ -89,7 +93,7 @@ class ContainerRoutes:
             return json_reply(
                 await self._containers.add_file(tenant, container_id, form.filename, content)
             )
-        file_id = parse_file_reference(await self._body(request), self._limits.body)
+        file_id = await bodies.parse(request, self._limits, parse_file_reference)
         return json_reply(await self._containers.copy_file(tenant, container_id, file_id))
 
     @operation("listContainerFiles", query=PAGE_PARAMS, answer=Page[ContainerFile])
@@ -130,24 +134,7 @@ class ContainerRoutes:
         await self._containers.delete_file(*_container_key(request), file_id)
         return json_reply(DeletedObject(id=file_id, object="container.file.deleted"))
 
-    async def _body(self, request: Request) -> bytes:
-        return await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-
-
-def _tenant(request: Request) -> str:
-    return request_context(request.scope).tenant
-
 
 def _check_tools(request: Request) -> None:
     """Raise ``Forbidden`` if the client may use none of the tools that run code in containers."""
     request_context(request.scope).client.check_any_tool("code_interpreter", "shell")
-
-
-def _container_key(request: Request) -> tuple[str, str]:
-    """Return the tenant and the container id of a request."""
-    return _tenant(request), request.path_params["container_id"]
-
-
-def _file_id(request: Request) -> str:
-    found: str = request.path_params["file_id"]
-    return found

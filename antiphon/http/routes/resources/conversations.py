@@ -49,7 +49,7 @@ class ConversationRoutes:
     )
     async def create(self, request: Request) -> Reply:
         """Create a conversation. An empty body creates a conversation without items."""
-        parsed = parse_create_conversation(await self._body(request), self._limits.body)
+        parsed = await bodies.parse(request, self._limits, parse_create_conversation)
         return json_reply(
             await self._conversations.create(request_context(request.scope).tenant, parsed)
         )
@@ -62,7 +62,7 @@ class ConversationRoutes:
     @operation("updateConversation", body=ConversationMetadata, answer=ConversationResource)
     async def update(self, request: Request) -> Reply:
         """Replace the metadata of a conversation."""
-        metadata = parse_conversation_metadata(await self._body(request), self._limits.body)
+        metadata = await bodies.parse(request, self._limits, parse_conversation_metadata)
         return json_reply(await self._conversations.update(*_conversation_key(request), metadata))
 
     @operation("deleteConversation", answer=DeletedObject)
@@ -82,7 +82,7 @@ class ConversationRoutes:
     async def add_items(self, request: Request) -> Reply:
         """Append items to a conversation. Returns the items with their ids."""
         Query(request.scope).choices("include", INCLUDES)
-        items = parse_new_items(await self._body(request), self._limits.body)
+        items = await bodies.parse(request, self._limits, parse_new_items)
         return json_reply(await self._conversations.add_items(*_conversation_key(request), items))
 
     @operation("listConversationItems", query=(*PAGE_PARAMS, INCLUDE_PARAM), answer=Page[Item])
@@ -110,9 +110,6 @@ class ConversationRoutes:
             *_conversation_key(request), request.path_params["item_id"]
         )
         return json_reply(conversation)
-
-    async def _body(self, request: Request) -> bytes:
-        return await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
 
 
 def _conversation_key(request: Request) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import multipart
+from antiphon.http.requests.path import object_key, tenant_of
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.files import FileQuery, FileUpload
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileRoutes"]
 
+_file_key = object_key("file_id")
 _MAX_LIMIT = 10_000
 #: Purposes by which a list can be filtered: the purposes of uploads, and the purposes of files that
 #: a server creates.
@@ -81,7 +83,7 @@ class FileRoutes:
             after=query.value("after"),
             limit=_MAX_LIMIT if limit is None else limit,
         )
-        return json_reply(await self._files.list(request_context(request.scope).tenant, listing))
+        return json_reply(await self._files.list(tenant_of(request), listing))
 
     @operation("retrieveFile", answer=File)
     async def retrieve(self, request: Request) -> Reply:
@@ -110,8 +112,3 @@ class FileRoutes:
         tenant, file_id = _file_key(request)
         await self._files.delete(tenant, file_id)
         return json_reply(DeletedObject(id=file_id, object="file"))
-
-
-def _file_key(request: Request) -> tuple[str, str]:
-    """Return the tenant and the file id of a request."""
-    return request_context(request.scope).tenant, request.path_params["file_id"]

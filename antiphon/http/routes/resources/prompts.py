@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query, QueryParam
@@ -41,8 +40,8 @@ class PromptRoutes:
     async def create(self, request: Request) -> Reply:
         """Create a prompt, or a new version of an existing prompt."""
         self._check(request)
-        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-        return json_reply(await self._prompts.create(parse_create_prompt(body, self._limits.body)))
+        parsed = await bodies.parse(request, self._limits, parse_create_prompt)
+        return json_reply(await self._prompts.create(parsed))
 
     @operation("listPrompts", answer=Page[PromptResource], errors=(403,))
     async def list(self, request: Request) -> Reply:
@@ -67,8 +66,9 @@ class PromptRoutes:
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not see the prompts."""
-        if not holds_role(request.scope, self._access, "prompt_editor"):
-            raise Forbidden("You may not read or change the prompts of this server.")
+        check_role(
+            request.scope, self._access, "prompt_editor", action="read or change the prompts"
+        )
 
 
 def _prompt_key(request: Request) -> tuple[str, str | None]:

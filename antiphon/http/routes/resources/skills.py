@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
+from antiphon.http.requests.path import object_key, path_param, tenant_of
 from antiphon.http.requests.query import PAGE_PARAMS, Query
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.skills import MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SkillRoutes"]
 
+_skill_key = object_key("skill_id")
+_version = path_param("version")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
@@ -45,13 +47,13 @@ class SkillRoutes:
     async def create(self, request: Request) -> Reply:
         """Create a skill from a form that contains files with their paths, or one zip."""
         form = await self._form(request)
-        return json_reply(await self._skills.create(_tenant(request), _files(form)))
+        return json_reply(await self._skills.create(tenant_of(request), _files(form)))
 
     @operation("listSkills", query=PAGE_PARAMS, answer=Page[Skill])
     async def list(self, request: Request) -> Reply:
         """Return a page of the tenant's skills, by default newest first."""
         return json_reply(
-            await self._skills.list(_tenant(request), Query(request.scope).page_params())
+            await self._skills.list(tenant_of(request), Query(request.scope).page_params())
         )
 
     @operation("getSkill", answer=Skill)
@@ -62,8 +64,7 @@ class SkillRoutes:
     @operation("updateSkill", body=DefaultVersion, answer=Skill)
     async def update(self, request: Request) -> Reply:
         """Set the default version of a skill."""
-        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-        version = parse_default_version(body, self._limits.body)
+        version = await bodies.parse(request, self._limits, parse_default_version)
         return json_reply(await self._skills.set_default_version(*_skill_key(request), version))
 
     @operation("deleteSkill", answer=DeletedObject)
@@ -147,20 +148,6 @@ def _zip(content: bytes) -> Reply:
         "x-content-type-options": "nosniff",
     }
     return Reply(content, headers=headers, media_type="application/zip")
-
-
-def _tenant(request: Request) -> str:
-    return request_context(request.scope).tenant
-
-
-def _skill_key(request: Request) -> tuple[str, str]:
-    """Return the tenant and the skill id of a request."""
-    return _tenant(request), request.path_params["skill_id"]
-
-
-def _version(request: Request) -> str:
-    found: str = request.path_params["version"]
-    return found
 
 
 def _flag(fields: Mapping[str, str], name: str) -> bool:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
+from antiphon.http.requests.path import object_key, tenant_of
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.uploads import MAX_PART_BYTES
 from antiphon.wire.parsing.uploads import CompleteUpload, CreateUpload, parse_complete, parse_create
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
 __all__ = ["UploadRoutes"]
+
+_upload_key = object_key("upload_id")
 
 
 class UploadRoutes:
@@ -32,8 +34,8 @@ class UploadRoutes:
     @operation("createUpload", body=CreateUpload, answer=ChunkedUpload)
     async def create(self, request: Request) -> Reply:
         """Create a pending upload."""
-        parsed = parse_create(await self._body(request), self._limits.body)
-        tenant = request_context(request.scope).tenant
+        parsed = await bodies.parse(request, self._limits, parse_create)
+        tenant = tenant_of(request)
         return json_reply(
             await self._uploads.create(tenant, parsed, max_file_bytes=self._limits.max_file_bytes)
         )
@@ -51,18 +53,10 @@ class UploadRoutes:
     @operation("completeUpload", body=CompleteUpload, answer=ChunkedUpload)
     async def complete(self, request: Request) -> Reply:
         """Join the parts of an upload into one file."""
-        parsed = parse_complete(await self._body(request), self._limits.body)
+        parsed = await bodies.parse(request, self._limits, parse_complete)
         return json_reply(await self._uploads.complete(*_upload_key(request), parsed))
 
     @operation("cancelUpload", answer=ChunkedUpload)
     async def cancel(self, request: Request) -> Reply:
         """Cancel an upload and delete its parts."""
         return json_reply(await self._uploads.cancel(*_upload_key(request)))
-
-    async def _body(self, request: Request) -> bytes:
-        return await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-
-
-def _upload_key(request: Request) -> tuple[str, str]:
-    """Return the tenant and the upload id of a request."""
-    return request_context(request.scope).tenant, request.path_params["upload_id"]

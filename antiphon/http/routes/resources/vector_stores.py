@@ -10,6 +10,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
+from antiphon.http.requests.path import object_key, path_param, tenant_of
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.limits.requests import RequestLimits
 from antiphon.wire.pagination import DeletedObject, Page
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["VectorStoreRoutes"]
 
+_store_key = object_key("vector_store_id")
+_file = path_param("file_id")
+_batch = path_param("batch_id")
 #: Response header that tells a polling client how many milliseconds to wait before the next poll.
 _SOON = {"openai-poll-after-ms": "200"}
 _STATUSES: tuple[FileStatus, ...] = get_args(FileStatus)
@@ -53,14 +57,14 @@ class VectorStoreRoutes:
     )
     async def create(self, request: Request) -> Reply:
         """Create a vector store. An empty body creates a vector store without files."""
-        parsed = wire.parse_create_vector_store(await self._body(request), self._limits.body)
-        return json_reply(await self._stores.create(_tenant(request), parsed))
+        parsed = await bodies.parse(request, self._limits, wire.parse_create_vector_store)
+        return json_reply(await self._stores.create(tenant_of(request), parsed))
 
     @operation("listVectorStores", query=PAGE_PARAMS, answer=Page[VectorStore])
     async def list(self, request: Request) -> Reply:
         """Return a page of vector stores, by default newest first."""
         return json_reply(
-            await self._stores.list(_tenant(request), Query(request.scope).page_params())
+            await self._stores.list(tenant_of(request), Query(request.scope).page_params())
         )
 
     @operation("getVectorStore", answer=VectorStore)
@@ -71,7 +75,7 @@ class VectorStoreRoutes:
     @operation("modifyVectorStore", body=wire.UpdateVectorStoreBody, answer=VectorStore)
     async def update(self, request: Request) -> Reply:
         """Change a vector store. Fields that the request does not contain stay unchanged."""
-        parsed = wire.parse_update_vector_store(await self._body(request), self._limits.body)
+        parsed = await bodies.parse(request, self._limits, wire.parse_update_vector_store)
         return json_reply(await self._stores.update(*_store_key(request), parsed))
 
     @operation("deleteVectorStore", answer=DeletedObject)
@@ -85,7 +89,7 @@ class VectorStoreRoutes:
     async def search(self, request: Request) -> Reply:
         """Search a vector store: return the chunks of text that match the query best."""
         request_context(request.scope).client.check_any_tool("file_search")
-        parsed = wire.parse_search(await self._body(request), self._limits.body)
+        parsed = await bodies.parse(request, self._limits, wire.parse_search)
         tenant, store_id = _store_key(request)
         found = await self._stores.search(tenant, (store_id,), parsed)
         return json_reply(SearchResultPage(search_query=parsed.queries, data=found))
@@ -93,7 +97,7 @@ class VectorStoreRoutes:
     @operation("createVectorStoreFile", body=wire.AddFileBody, answer=VectorStoreFile)
     async def add_file(self, request: Request) -> Reply:
         """Add a file to a vector store. The file is indexed in the background."""
-        parsed = wire.parse_add_file(await self._body(request), self._limits.body)
+        parsed = await bodies.parse(request, self._limits, wire.parse_add_file)
         return json_reply(await self._stores.add_file(*_store_key(request), parsed))
 
     @operation("listVectorStoreFiles", query=_FILE_LIST_PARAMS, answer=Page[VectorStoreFile])
@@ -116,7 +120,7 @@ class VectorStoreRoutes:
     )
     async def update_file(self, request: Request) -> Reply:
         """Replace the attributes of a file."""
-        attributes = wire.parse_file_attributes(await self._body(request), self._limits.body)
+        attributes = await bodies.parse(request, self._limits, wire.parse_file_attributes)
         found = self._stores.update_attributes(*_store_key(request), _file(request), attributes)
         return json_reply(await found)
 
@@ -134,7 +138,7 @@ class VectorStoreRoutes:
     @operation("createVectorStoreFileBatch", body=wire.FileBatchBody, answer=FileBatch)
     async def create_batch(self, request: Request) -> Reply:
         """Add several files to a vector store with one request, as a batch."""
-        parsed = wire.parse_file_batch(await self._body(request), self._limits.body)
+        parsed = await bodies.parse(request, self._limits, wire.parse_file_batch)
         return json_reply(await self._stores.create_batch(*_store_key(request), parsed))
 
     @operation("getVectorStoreFileBatch", answer=FileBatch)
@@ -156,26 +160,6 @@ class VectorStoreRoutes:
             *_store_key(request), query.page_params(), status=_status(query), batch=_batch(request)
         )
         return json_reply(await found)
-
-    async def _body(self, request: Request) -> bytes:
-        return await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-
-
-def _tenant(request: Request) -> str:
-    return request_context(request.scope).tenant
-
-
-def _store_key(request: Request) -> tuple[str, str]:
-    """Return the tenant and the vector store id of a request."""
-    return _tenant(request), request.path_params["vector_store_id"]
-
-
-def _file(request: Request) -> str:
-    return str(request.path_params["file_id"])
-
-
-def _batch(request: Request) -> str:
-    return str(request.path_params["batch_id"])
 
 
 def _status(query: Query) -> str | None:
