@@ -39,6 +39,8 @@ def search(seeds: range) -> int:
     broken = 0
     virtual_s = 0.0
     begun = time.monotonic()
+    gc.disable()
+    gc.freeze()  # the modules: they need not be looked through again and again
     for seed in seeds:
         outcome = simulate(seed)
         counts.update(outcome.counts)

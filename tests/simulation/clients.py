@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import NotFound, Overloaded, RequestError, RunError
+from antiphon.errors import AccessRevoked, NotFound, Overloaded, RequestError, RunError
+from antiphon.limits.clients import Client as Sender
 from antiphon.runs.execution.run import EventSink
 from antiphon.runs.service import Service
 from antiphon.wire.events import Event
@@ -49,10 +50,12 @@ class Violation(AssertionError):
 
 
 class Turn(Struct, kw_only=True):
-    """One response as its client knows it. ``seen``: what the user says in the conversation that
-    the response continues, for chains. ``lines``: the event log as a reader got it."""
+    """One response as its client knows it. ``key``: the client's API key. ``seen``: what the user
+    says in the conversation that the response continues, for chains. ``lines``: the event log as a
+    reader got it."""
 
     text: str
+    key: str
     background: bool
     interrupted_tools: str | None = None
     seen: tuple[str, ...] = ()
@@ -88,7 +91,8 @@ class _Sink(EventSink):
 
 
 class Client:
-    """A client with a script of ``turns`` turns, each at a random server."""
+    """A client with a script of ``turns`` turns, each at a random server. Its API key has the name
+    of the client. The script ends when the key is revoked."""
 
     def __init__(
         self,
@@ -110,6 +114,9 @@ class Client:
         self._chained = chained
         self._previous: Turn | None = None
         self._own_turns: list[Turn] = []
+        self._sender = Sender(key=name)
+        #: Whether the key will be revoked. Many of its answers take long enough to notice.
+        self.loses_access = False
         #: A response of the current turn may be gone.
         self._deletes = False
         #: What the client waits for; for the report of a client that never ends.
@@ -117,6 +124,12 @@ class Client:
 
     async def run(self) -> None:
         """Play the script."""
+        try:
+            await self._play()
+        except AccessRevoked:
+            self._history.counts["locked out"] += 1
+
+    async def _play(self) -> None:
         for number in range(self._turns):
             await asyncio.sleep(self._random.expovariate(1 / 1.0))
             turn = self._new_turn(number)
@@ -137,11 +150,13 @@ class Client:
         words += [word for word in ("roll", "tokens") if random.random() < 0.5]
         words += [word for word in ("pay", "look") if random.random() < 0.25]
         words += [word for word in ("slow", "fails") if random.random() < 0.1]
+        words += [word for word in ("long",) if self.loses_access and random.random() < 0.5]
         observed: tuple[str, ...] = ()
         if self._chained and self._previous is not None:
             observed = (*self._previous.seen, self._previous.text)
         return Turn(
             text=" ".join(words),
+            key=self.name,
             background=random.random() < 0.75,
             interrupted_tools=random.choice((None, None, "tell", "retry", "fail")),
             seen=observed,
@@ -174,7 +189,9 @@ class Client:
         self.waits_for = what
         while True:
             try:
-                return await self._random.choice(self._servers).request(operation)
+                return await self._request(operation)
+            except AccessRevoked:
+                raise
             except NotFound as error:
                 if self._deletes:
                     raise
@@ -182,6 +199,10 @@ class Client:
             except _OUTAGES:
                 self._history.counts["outages"] += 1
                 await asyncio.sleep(self._random.uniform(0, 2 * _RETRY_S))
+
+    async def _request(self, operation: Any) -> Any:
+        """Ask a random server."""
+        return await self._random.choice(self._servers).request(operation, (TENANT, self.name))
 
     async def _create(self, what: str, turn: Turn, operation: Any) -> Any:
         """Create a response. A lock of the conversation is waited for. Returns None if the quota
@@ -217,7 +238,8 @@ class Client:
         response_id = "resp_" + turn.text.partition(" ")[0].replace(".", "x")
 
         async def create(service: Service) -> Response:
-            return (await service.enqueue(TENANT, request, response_id)).response
+            run = await service.enqueue(TENANT, request, response_id, client=self._sender)
+            return run.response
 
         turn.id = response_id
         if await self._create("the answer to a create", turn, create) is None:
@@ -249,9 +271,11 @@ class Client:
             patience_s = self._random.choice((0.05, 0.3, 2.0, _PATIENCE_S))
             try:
                 async with asyncio.timeout(patience_s):
-                    await self._random.choice(self._servers).request(
+                    await self._request(
                         lambda service, after=after: self._read(service, turn, after)  # type: ignore[misc]
                     )
+            except AccessRevoked:
+                raise
             except _OUTAGES:
                 self._history.counts["outages"] += 1
                 await asyncio.sleep(self._random.uniform(0, _RETRY_S))
@@ -339,7 +363,7 @@ class Client:
         sink = _Sink()
 
         async def stream(service: Service) -> Response:
-            run = await service.create(TENANT, request)
+            run = await service.create(TENANT, request, client=self._sender)
             turn.id = run.id
             return await run.drive(sink)
 
@@ -347,7 +371,9 @@ class Client:
         self.waits_for = f"the answer of {turn.text}"
         try:
             async with asyncio.timeout(leaves_s):
-                response = await self._random.choice(self._servers).request(stream)
+                response = await self._request(stream)
+        except AccessRevoked:
+            raise
         except (*_OUTAGES, TimeoutError):
             # The client does not know whether the response was stored, and goes on without it.
             self._history.counts["foreground lost"] += 1

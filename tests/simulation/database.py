@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from antiphon.errors import StoreError
 from antiphon.store.common.subscriptions import Subscription, Subscriptions
+from antiphon.store.keys import KeyStore
 from antiphon.store.records import Append, Claim, EventBatch, RunEnd
 from antiphon.store.runs import RunListener
 from antiphon.testing.memory_store.locks import OwnerHeartbeats
@@ -196,8 +197,10 @@ class Connection:
         self._queue: asyncio.Queue[list[_Notice]] = asyncio.Queue()
         self._receiver: asyncio.Task[None] | None = None
         self.runs = _Runs(self)
+        self.values: Any
         for part in _PARTS:
             setattr(self, part, _Part(self, getattr(database.store, part)))
+        self.keys = KeyStore(self.values)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._database.store, name)
@@ -229,13 +232,14 @@ class Connection:
         random, network = self._database.random, self._process.network
         has_effect = random.random() < 0.5  # of a call whose caller gives up
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                await asyncio.sleep(random.expovariate(1 / network.delay_s))
-                if random.random() < network.fails_before:
-                    raise StoreError("The store does not answer.")
-                while network.is_cut:
-                    await asyncio.sleep(0.1)
-                await self._database.running.wait()
+            await asyncio.sleep(min(random.expovariate(1 / network.delay_s), _TIMEOUT_S))
+            if random.random() < network.fails_before:
+                raise StoreError("The store does not answer.")
+            if network.is_cut or not self._database.running.is_set():
+                async with asyncio.timeout(_TIMEOUT_S):
+                    while network.is_cut:
+                        await asyncio.sleep(0.1)
+                    await self._database.running.wait()
         except (TimeoutError, asyncio.CancelledError) as error:
             if has_effect and not network.is_cut:
                 self._database.run_late(self, effect)

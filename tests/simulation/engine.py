@@ -3,7 +3,7 @@
 What the model says follows from the conversation alone, so that a whole answer is known in
 advance. It echoes the messages of the user that it sees. A message consists of a name and of words
 that direct the model: the name of a tool (``TOOLS``) makes it call this tool first, ``tokens`` lets
-it report its tokens, ``slow`` lets it pause, ``fails`` lets it fail in the middle.
+it report its tokens, ``slow`` and ``long`` let it pause, ``fails`` lets it fail in the middle.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
 from functools import partial
@@ -46,6 +46,8 @@ TOOLS: Mapping[str, Literal["none", "idempotent", "any"]] = {
 }
 
 _WORDS = 6
+#: Mean seconds between two words of the model.
+_PAUSES_S = {"slow": 0.5, "long": 4.0}
 
 
 def text_of(item: object) -> str:
@@ -155,7 +157,7 @@ class _Reply(Reply):
         await push_all(self.deltas(), sink)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        pause_s = 0.5 if "slow" in self._directions else 0.01
+        pause_s = max((_PAUSES_S.get(word, 0.01) for word in self._directions), default=0.01)
         for number in range(self._start, len(self._batches)):
             await asyncio.sleep(self._random.expovariate(1 / pause_s))
             if "fails" in self._directions and number == len(self._batches) // 2:
@@ -187,12 +189,15 @@ class Toolbox:
         self.starts: dict[str, Counter[str]] = {}
         self.effects = Counter[str]()
         self.reads: set[str] = set()
+        #: Called with the response of each call that is started.
+        self.on_start: Callable[[str], None] = lambda response_id: None
         self._sent: set[asyncio.Task[None]] = set()
 
     async def act(self, name: str, response_id: str, key: str) -> None:
         """Send the call to the tool and wait for its answer. Once it was sent, the caller can no
         longer prevent it."""
         self.starts.setdefault(response_id, Counter())[key] += 1
+        self.on_start(response_id)
         if TOOLS[name] == "none":
             self.reads.add(key)
         loop = asyncio.get_running_loop()

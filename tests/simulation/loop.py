@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
@@ -20,11 +21,35 @@ __all__ = ["LoopStuck", "SimulationLoop"]
 _MAX_ITERATIONS = 2_000_000
 
 
+class _Handle:
+    """A callback that is ready. asyncio's own handles cost half of a simulation."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled")
+
+    def __init__(self, callback: Callable[..., Any], args: Any, context: Context | None) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = copy_context() if context is None else context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Prevent the call."""
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        """Whether the call was prevented."""
+        return self.is_cancelled
+
+    def when(self) -> float:
+        """The time of a timer: no caller asks."""
+        raise NotImplementedError
+
+
 class _Timer(float):
     """The time of a scheduled callback. Times of this kind are compared without Python code."""
 
     __slots__ = ("handle",)
-    handle: asyncio.TimerHandle
+    handle: _Handle
 
 
 class LoopStuck(Exception):
@@ -40,10 +65,16 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self._random = random
         self._shuffles = shuffles
         self._now = 0.0
-        self._iterations = 0
+        self.iterations = 0
         self._task_numbers = itertools.count(1)
+        self._ready: deque[_Handle] = deque()
         #: A heap, as ``_scheduled`` is in asyncio.
         self._timers: list[_Timer] = []
+        #: All tasks. ``asyncio.all_tasks`` also looks through those of other loops.
+        self.tasks: list[asyncio.Task[Any]] = []
+        #: Called once, after so many iterations from the start.
+        self.strike_at: int | None = None
+        self.on_strike: Callable[[], None] = lambda: None
         #: Called with each new task.
         self.on_task: Callable[[asyncio.Task[Any]], None] = lambda task: None
         #: What callbacks and tasks raised without anybody to catch it.
@@ -57,11 +88,22 @@ class SimulationLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
         timer = _Timer(when)
-        timer.handle = handle
+        timer.handle = handle = _Handle(callback, args, context)
         heapq.heappush(self._timers, timer)
-        return handle
+        return handle  # type: ignore[return-value]
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, context)
+        self._ready.append(handle)
+        return handle  # type: ignore[return-value]
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., Any], *args: Any
@@ -81,6 +123,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context)
         task._simulation_number = next(self._task_numbers)  # type: ignore[attr-defined]
+        self.tasks.append(task)
         if context is None:
             self.on_task(task)
         else:
@@ -94,10 +137,12 @@ class SimulationLoop(asyncio.BaseEventLoop):
         """Do nothing: there are no sockets."""
 
     def _run_once(self) -> None:
-        self._iterations += 1
-        if self._iterations > _MAX_ITERATIONS:
+        self.iterations += 1
+        if self.iterations > _MAX_ITERATIONS:
             raise LoopStuck("the loop does not come to rest")
-        ready: Any = self._ready  # type: ignore[attr-defined]
+        if self.iterations == self.strike_at:
+            self.on_strike()
+        ready = self._ready
         timers = self._timers
         self._drop_cancelled()
         if not ready:
@@ -107,22 +152,29 @@ class SimulationLoop(asyncio.BaseEventLoop):
         while timers and timers[0] <= self._now:
             ready.append(heapq.heappop(timers).handle)
             self._drop_cancelled()
+        if len(ready) == 1:
+            return self._call(ready.popleft())
         handles = list(ready)
         ready.clear()
-        if len(handles) > 1:
-            # Callbacks of a set of objects come in the order of their addresses: undo that.
-            handles.sort(key=_task_number)
-            if self._shuffles:
-                self._random.shuffle(handles)
+        # Callbacks of a set of objects come in the order of their addresses: undo that.
+        handles.sort(key=_task_number)
+        if self._shuffles:
+            self._random.shuffle(handles)
         for handle in handles:
-            if not handle._cancelled:
-                handle._run()
+            self._call(handle)
+
+    def _call(self, handle: _Handle) -> None:
+        if not handle.is_cancelled:
+            try:
+                handle.context.run(handle.callback, *handle.args)
+            except Exception as error:
+                self.unhandled.append({"message": repr(handle.callback), "exception": error})
 
     def _drop_cancelled(self) -> None:
-        while self._timers and self._timers[0].handle._cancelled:  # type: ignore[attr-defined]
+        while self._timers and self._timers[0].handle.is_cancelled:
             heapq.heappop(self._timers)
 
 
 def _task_number(handle: Any) -> int:
-    owner = getattr(handle._callback, "__self__", None)
+    owner = getattr(handle.callback, "__self__", None)
     return getattr(owner, "_simulation_number", 0)

@@ -14,7 +14,9 @@ from msgspec import Struct
 
 from antiphon.backends.base import Backend
 from antiphon.errors import NotFound
+from antiphon.limits.key_ring import KeyRing
 from antiphon.limits.quotas import TenantQuotas
+from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.store.base import Retention
@@ -26,6 +28,8 @@ from .engine import SimulatedBackend, Toolbox, Tools
 __all__ = ["EPOCH", "LEASE_S", "ConnectionLost", "Process", "Server", "current_process"]
 
 _T = TypeVar("_T")
+#: The tenant and the name of an API key.
+Key = tuple[str, str]
 
 #: Unix time at the start of a simulation.
 EPOCH = 1_700_000_000
@@ -75,6 +79,12 @@ class Process:
         self._context = copy_context()
         self._context.run(current_process.set, self)
         self.store: Connection = server.database.connect(self)
+        self.keys = KeyRing()
+        timer = asyncio.get_running_loop().time
+        stored_keys = ApiKeys(self.store.keys, clock=server.clock, timer=timer)
+        self.keys.configure(
+            (), tenants={}, roles={}, requests_per_minute=None, stored_keys=stored_keys
+        )
         self.service: Service = self._context.run(self._build, server)
         self._context.run(self.service.start)
         self.spawn(self._sweep(server))
@@ -86,6 +96,7 @@ class Process:
                 models=_OneModel(SimulatedBackend(server.random, server.broken)),  # type: ignore[arg-type]
                 store=self.store,
                 clock=server.clock,
+                keys=self.keys,
                 ids=lambda prefix: f"{prefix}_{server.number}x{next(numbers)}",
                 policy=Policy(
                     keepalive_s=0,
@@ -104,12 +115,15 @@ class Process:
         ):
             await asyncio.Event().wait()
 
-    async def request(self, operation: Callable[[Service], Coroutine[Any, Any, _T]]) -> _T:
+    async def request(
+        self, operation: Callable[[Service], Coroutine[Any, Any, _T]], key: Key | None = None
+    ) -> _T:
         """Run an operation in this process for a client. A client that is cancelled disconnects.
-        Raises ``ConnectionLost`` if the process is gone."""
+        Raises ``ConnectionLost`` if the process is gone, and ``AccessRevoked`` if ``key`` is no
+        longer valid."""
         if not self.is_alive:
             raise ConnectionLost
-        task = self.spawn(operation(self.service))
+        task = self.spawn(self._answer(operation, key))
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
@@ -118,6 +132,13 @@ class Process:
         if not self.is_alive or task.cancelled():
             raise ConnectionLost
         return task.result()
+
+    async def _answer(
+        self, operation: Callable[[Service], Coroutine[Any, Any, _T]], key: Key | None
+    ) -> _T:
+        if key is not None:
+            await self.keys.check(*key)
+        return await operation(self.service)
 
     def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         """Start a task of this process."""
@@ -170,11 +191,13 @@ class Server:
     def clock(self) -> float:
         return EPOCH + asyncio.get_running_loop().time() + self.clock_error_s
 
-    async def request(self, operation: Callable[[Service], Coroutine[Any, Any, _T]]) -> _T:
-        """Run an operation in the current process. Raises ``ConnectionLost``."""
+    async def request(
+        self, operation: Callable[[Service], Coroutine[Any, Any, _T]], key: Key | None = None
+    ) -> _T:
+        """Run an operation in the current process. Raises as ``Process.request`` does."""
         if self.process is None:
             raise ConnectionLost
-        return await self.process.request(operation)
+        return await self.process.request(operation, key)
 
     async def stop(self, end: Callable[[Process], Awaitable[None]]) -> None:
         """End the current process by ``Process.crash`` or ``drain``."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from functools import reduce
@@ -19,6 +20,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.limits.quotas import Quotas, TenantQuotas
+from antiphon.store.keys import KeyRecord
 from antiphon.store.records import ConversationLock, Reservation
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
@@ -39,9 +41,21 @@ _STRIKES = 0.15
 #: Virtual seconds with faults, and the limit for the rest.
 _FAULTS_S = 12.0
 _REST_S = 400.0
+#: Breaks something at a server, and repairs it.
+_Fault = Callable[[Server], Awaitable[None]]
 _decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
-#: Every so many seeds have a quota of responses.
+#: Every so many seeds have a quota of responses. It is tightened in half of them.
 _SEEDS_PER_QUOTA = 5
+#: Virtual seconds after which a tightened quota holds: until then, calls that were on their way
+#: with the former quota take effect.
+_QUOTA_DELAY_S = 9.0
+#: The part of seeds in which the API key of a client is revoked, and the virtual seconds after
+#: which nothing runs for it any more. They count from the last fault, which may leave a run without
+#: a server.
+_REVOCATIONS = 0.4
+_ACCESS_DELAY_S = 10.0
+#: Iterations of the loop between two crashes, on average.
+_ITERATIONS_PER_CRASH = (300, 1000, None, None)
 #: Logged with a traceback when the store does not answer.
 _EXPECTED_ERRORS = ("expired responses could not be deleted",)
 _TERMINAL_EVENTS = tuple(
@@ -122,7 +136,7 @@ class _Clock:
 def _discard(loop: SimulationLoop) -> None:
     """End all tasks that a violation left behind."""
     for _ in range(100):
-        pending = asyncio.all_tasks(loop)
+        pending = [task for task in loop.tasks if not task.done()]
         if not pending:
             return
         for task in pending:
@@ -132,7 +146,7 @@ def _discard(loop: SimulationLoop) -> None:
             loop.run_forever()
         except LoopStuck:
             break
-    for task in asyncio.all_tasks(loop):
+    for task in pending:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
@@ -150,13 +164,23 @@ class _World:
         self._strikes: set[asyncio.Task[None]] = set()
         has_quota = seed % _SEEDS_PER_QUOTA == 0
         self._max_responses = Random(seed).randint(1, 6) if has_quota else None
+        #: The most responses that there may be, and when a tightened quota begins to hold.
+        self._ceiling = self._max_responses
+        self._tightened_at = math.inf
+        #: The API key that was revoked, and when.
+        self._revoked: str | None = None
+        self._revoked_at = math.inf
+        #: How many faults there are now, and when the last one ended.
+        self._active_faults = 0
+        self._quiet_since = 0.0
 
     async def run(self) -> None:
         random = self._random
         loop = asyncio.get_running_loop()
         self._database = database = Database(random, lambda: EPOCH + loop.time())
-        database.on_effect = self._check_quota
+        database.on_effect = self._check_effect
         database.on_journal_call = self._strike_later
+        self._toolbox.on_start = self._check_start
         quotas = TenantQuotas(default=Quotas(max_responses=self._max_responses))
         self._servers = [
             Server(number, database, random, self._toolbox, self._broken, quotas)
@@ -177,10 +201,23 @@ class _World:
                     chained=kind > 0.6,
                 )
             )
-        faults = asyncio.create_task(self._faults())
+        for client in self._clients:
+            await database.store.keys.create(_key(client.name))
+        strikes_every = random.choice(_ITERATIONS_PER_CRASH)
+        if strikes_every is not None:
+            self._strike_between_awaits(strikes_every)
+        changes = [self._tighten(quotas)] if self._max_responses is not None else []
+        if random.random() < _REVOCATIONS:
+            client = random.choice(self._clients)
+            client.loses_access = True
+            changes.append(self._revoke(client.name))
+        changing = [asyncio.create_task(change) for change in changes]
         clients = [asyncio.create_task(client.run()) for client in self._clients]
+        faults = asyncio.create_task(self._faults(clients))
         await self._wait(clients, faults)
-        await asyncio.sleep(5 * LEASE_S)
+        for change in changing:
+            change.cancel()
+        await self._wait_for_leases()
         await self._check_locks()
         await self._check_reservations()
         self._check()
@@ -204,24 +241,71 @@ class _World:
 
     # --- faults ----------------------------------------------------------------------------------
 
-    async def _faults(self) -> None:
-        """Break something now and then, and in the end repair everything."""
+    async def _faults(self, clients: Sequence[asyncio.Task[None]]) -> None:
+        """Break something now and then, and in the end repair everything. The end has come when
+        all clients are done, too: nothing is left that a fault could break."""
         random, loop = self._random, asyncio.get_running_loop()
         pause_s = random.choice((0.5, 1.5, 4.0))
         for server in self._servers:
             if random.random() < 0.3:
                 server.clock_error_s = random.choice((-3600.0, -30.0, 30.0, 1e6, 1e8))
-        while loop.time() < _FAULTS_S:
+        while loop.time() < _FAULTS_S and not all(client.done() for client in clients):
             await asyncio.sleep(random.expovariate(1 / pause_s))
             kinds = (
                 self._crash, self._crash, self._drain, self._pause_database, self._cut,
                 self._lose_calls, self._cut_notices, self._slow,
             )  # fmt: skip
             fault = random.choice(kinds)
-            self.history.counts[fault.__name__.strip("_")] += 1
-            await fault(random.choice(self._servers))
+            await self._break(fault, random.choice(self._servers))
         for server in self._servers:
             server.start()
+
+    async def _break(self, fault: _Fault, server: Server) -> None:
+        self.history.counts[fault.__name__.strip("_")] += 1
+        self._active_faults += 1
+        await fault(server)
+        self._active_faults -= 1
+        self._quiet_since = asyncio.get_running_loop().time()
+
+    async def _revoke(self, key: str) -> None:
+        """Revoke an API key."""
+        await self._some_time(3)
+        await self._database.store.keys.delete(key)
+        self.history.counts["revoked"] += 1
+        self._revoked, self._revoked_at = key, asyncio.get_running_loop().time()
+
+    async def _tighten(self, quotas: TenantQuotas) -> None:
+        """Tighten the quota of responses."""
+        if self._random.random() < 0.5:
+            await self._some_time(2)
+            assert self._max_responses is not None
+            self._max_responses = self._random.randint(0, self._max_responses)
+            self.history.counts["tightened"] += 1
+            quotas.update(TenantQuotas(default=Quotas(max_responses=self._max_responses)))
+            self._tightened_at = asyncio.get_running_loop().time() + _QUOTA_DELAY_S
+
+    def _strike_between_awaits(self, every: int) -> None:
+        """Let servers crash after numbers of steps of the loop, so that each await is as likely a
+        place as any other. Crashes at random times hit those that wait."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulationLoop)
+
+        def strike() -> None:
+            if loop.time() < _FAULTS_S:
+                server = self._random.choice(self._servers)
+                self._start_strike(self._break(self._crash, server))
+                aim()
+
+        def aim() -> None:
+            loop.strike_at = loop.iterations + 1 + int(self._random.expovariate(1 / every))
+
+        loop.on_strike = strike
+        aim()
+
+    def _start_strike(self, work: Coroutine[Any, Any, None]) -> None:
+        strike = asyncio.get_running_loop().create_task(work, context=Context())
+        self._strikes.add(strike)
+        strike.add_done_callback(self._strikes.discard)
 
     def _strike_later(self, process: ProcessState) -> None:
         """Sometimes, break something while a call of a tool begins or ends."""
@@ -230,14 +314,12 @@ class _World:
             return
         server = next((each for each in self._servers if each.process is process), None)
         if server is not None:
-            strike = asyncio.get_running_loop().create_task(self._strike(server), context=Context())
-            self._strikes.add(strike)
-            strike.add_done_callback(self._strikes.discard)
+            self._start_strike(self._strike(server))
 
     async def _strike(self, server: Server) -> None:
         await asyncio.sleep(self._random.expovariate(1 / self._random.choice((0.002, 0.3))))
         self.history.counts["struck"] += 1
-        await self._random.choice((self._crash, self._cut, self._cut))(server)
+        await self._break(self._random.choice((self._crash, self._cut, self._cut)), server)
 
     async def _crash(self, server: Server) -> None:
         await server.stop(Process.crash)
@@ -293,16 +375,48 @@ class _World:
         rows = self._database.store.rows.items()
         return {id for (tenant, id), row in rows if tenant == TENANT and row.live}
 
-    def _check_quota(self) -> None:
-        """The responses of the tenant never exceed its quota."""
-        if self._max_responses is None or self._broken:
-            return
-        count = len(self._responses() - self._database.reservations.lapsed)
-        if count > self._max_responses:
+    def _check_effect(self) -> None:
+        """Check what must hold after each call to the database."""
+        if not self._broken:
             now = asyncio.get_running_loop().time()
+            self._check_quota(now)
+            self._check_access(now)
+
+    def _check_quota(self, now: float) -> None:
+        """The responses of the tenant never exceed its quota. Once it was tightened, their number
+        does not grow above it."""
+        if self._ceiling is None or self._max_responses is None:
+            return
+        reservations = self._database.reservations
+        stored = self._responses() - reservations.lapsed
+        if len(stored) > self._ceiling:
             self._broken.append(
-                f"{count} responses at {now:.1f} s, but the quota is {self._max_responses}"
+                f"{len(stored)} responses at {now:.1f} s, but the quota is {self._ceiling}"
             )
+        if now > self._tightened_at:
+            count = len(stored.union(reservations.reserved.get(TENANT, ())))
+            self._ceiling = max(self._max_responses, min(self._ceiling, count))
+
+    def _has_no_access(self, now: float) -> bool:
+        """Whether the revoked API key must have lost its access everywhere."""
+        since = max(self._revoked_at, self._quiet_since)
+        return not self._active_faults and now > since + _ACCESS_DELAY_S
+
+    def _check_access(self, now: float) -> None:
+        """No run goes on for a revoked API key."""
+        if self._has_no_access(now):
+            for turn in self.history.turns:
+                run = self._database.store.runs.rows.get((TENANT, turn.id))
+                if turn.key == self._revoked and run is not None and run.ended_at is None:
+                    self._broken.append(f"{turn.id} goes on at {now:.1f} s, but its key is revoked")
+
+    def _check_start(self, response_id: str) -> None:
+        """No tool starts for a revoked API key."""
+        now = asyncio.get_running_loop().time()
+        if self._has_no_access(now):
+            for turn in self.history.turns:
+                if turn.key == self._revoked and turn.id == response_id:
+                    self._broken.append(f"a tool of {turn.id} starts at {now:.1f} s")
 
     async def _check_reservations(self) -> None:
         """No room stays reserved once every run has ended."""
@@ -317,6 +431,16 @@ class _World:
             )
         ):
             raise Violation("room stays reserved")
+
+    async def _wait_for_leases(self) -> None:
+        """Wait until every run has ended and nothing is locked or reserved any more, but not
+        longer than leases last."""
+        runs, reserved = self._database.store.runs, self._database.reservations.reserved
+        for _ in range(10):
+            await asyncio.sleep(LEASE_S / 2)
+            is_idle = all(run.ended_at is not None for run in runs.rows.values())
+            if is_idle and not runs.locks.held and not any(reserved.values()):
+                return
 
     async def _check_locks(self) -> None:
         """Nothing is locked once every run has ended."""
@@ -336,8 +460,18 @@ class _World:
                 raise Violation(f"the run {key[1]} never ended")
             _check_log(key[1], [line for batch in run.batches for line in _lines(batch.lines)])
         for turn in self.history.turns:
+            if turn.key == self._revoked and turn.terminal is None:
+                self._complete(turn)
             self._check_turn(turn)
         self._check_conversation()
+
+    def _complete(self, turn: Turn) -> None:
+        """Add what a client could not read because its API key was revoked."""
+        key = (TENANT, turn.id)
+        row, run = self._database.store.rows.get(key), self._database.store.runs.rows.get(key)
+        if row is not None and run is not None:
+            turn.terminal = row.stored.response
+            turn.lines = [line for batch in run.batches for line in _lines(batch.lines)]
 
     def _check_turn(self, turn: Turn) -> None:
         self.history.counts["turns"] += 1
@@ -352,7 +486,7 @@ class _World:
             if row is None or row.stored.response != response:
                 raise Violation(f"{turn.id}: the store has {row and row.stored.response}")
         if response.status == "failed" and "fails" not in turn.text:
-            _check_interruption(turn)
+            _check_interruption(turn, is_revoked=turn.key == self._revoked)
         events = _check_log(turn.id, turn.lines)
         log = fold(events)
         ends = [event for event in events if isinstance(event, _TERMINAL_EVENTS)]
@@ -439,6 +573,10 @@ class _World:
         return zlib.crc32(repr((observed, sorted(self.history.counts.items()))).encode())
 
 
+def _key(name: str) -> KeyRecord:
+    return KeyRecord(name=name, sha256="", tenant=TENANT, created_at=EPOCH)
+
+
 def _lines(lines: bytes) -> list[bytes]:
     return lines.split(b"\n")[:-1]
 
@@ -462,8 +600,9 @@ def _is_unstored(turn: Turn) -> bool:
     return not turn.background and turn.terminal is not None and turn.terminal.status == "failed"
 
 
-def _check_interruption(turn: Turn) -> None:
-    """A run may fail only where it cannot be continued, or the store refuses."""
+def _check_interruption(turn: Turn, *, is_revoked: bool) -> None:
+    """A run may fail only where it cannot be continued, the store refuses, or its API key was
+    revoked."""
     assert turn.terminal is not None and turn.terminal.error is not None
     error = turn.terminal.error.message
     expected = ("cannot be continued", "store does not answer", "server was stopped")
@@ -471,6 +610,8 @@ def _check_interruption(turn: Turn) -> None:
         expected = (*expected, "was not added")
     if turn.interrupted_tools == "fail":
         expected = (*expected, "may or may not have been done")
+    if is_revoked:
+        expected = (*expected, "is no longer valid")
     if not any(words in error for words in expected):
         raise Violation(f"{turn.id} failed: {error}")
     # A run that was claimed often without a step fails: it may be what ends its servers. Claims
