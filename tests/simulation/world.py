@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import traceback
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -88,6 +89,8 @@ def simulate(seed: int) -> Outcome:
             violation = str(error)
         except LoopStuck as error:
             violation = f"{error}; {world.waiting()}"
+        except Exception as error:
+            violation = "".join(traceback.format_exception(error)[-3:])
         finally:
             virtual_s = loop.time()
             _discard(loop)
@@ -460,7 +463,7 @@ class _World:
                 raise Violation(f"the run {key[1]} never ended")
             _check_log(key[1], [line for batch in run.batches for line in _lines(batch.lines)])
         for turn in self.history.turns:
-            if turn.key == self._revoked and turn.terminal is None:
+            if turn.key == self._revoked and turn.background:
                 self._complete(turn)
             self._check_turn(turn)
         self._check_conversation()
@@ -470,8 +473,11 @@ class _World:
         key = (TENANT, turn.id)
         row, run = self._database.store.rows.get(key), self._database.store.runs.rows.get(key)
         if row is not None and run is not None:
-            turn.terminal = row.stored.response
-            turn.lines = [line for batch in run.batches for line in _lines(batch.lines)]
+            turn.terminal = turn.terminal or row.stored.response
+            lines = [line for batch in run.batches for line in _lines(batch.lines)]
+            if turn.lines != lines[: len(turn.lines)]:
+                raise Violation(f"a reader of {turn.id} got other events than those of its log")
+            turn.lines = lines
 
     def _check_turn(self, turn: Turn) -> None:
         self.history.counts["turns"] += 1
