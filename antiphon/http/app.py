@@ -75,6 +75,7 @@ from antiphon.limits.requests import RequestLimits
 from antiphon.limits.token_budgets import TokenBudgets
 from antiphon.oidc import SignIn
 from antiphon.resources.admin.api_keys import ApiKeys
+from antiphon.resources.admin.tenant_deletions import TenantDeletions
 from antiphon.runs.request.no_storage import storage_disabled
 from antiphon.stream.writer import Ids
 from antiphon.support.log import Log
@@ -162,7 +163,9 @@ def create_app(
     app: ASGIApp = _Router(routes, refused=_STORING if stores_nothing else ())
     _serve_batches(deps, app, ids)
     charges = ClientCharges(deps.rates, _budgets(service, clock))
-    keys = _configured(keys or KeyRing(), access, limits, api_keys)
+    keys = _configured(
+        keys or KeyRing(), access, limits, api_keys, deletions=service.tenant_deletions
+    )
     app = AuthMiddleware(app, access, charges=charges, keys=keys, sign_in=sign_in)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
@@ -192,7 +195,12 @@ def _observe_models(metrics: Metrics, service: Service) -> None:
 
 
 def _configured(
-    keys: KeyRing, access: AuthConfig, limits: RequestLimits, api_keys: ApiKeys | None
+    keys: KeyRing,
+    access: AuthConfig,
+    limits: RequestLimits,
+    api_keys: ApiKeys | None,
+    *,
+    deletions: TenantDeletions,
 ) -> KeyRing:
     """Give a key ring the keys of the settings and of the store, and return it."""
     keys.configure(
@@ -202,6 +210,7 @@ def _configured(
         requests_per_minute=limits.requests_per_minute,
         stored_keys=api_keys,
         issuers=access.issuers,
+        deletions=deletions,
     )
     return keys
 

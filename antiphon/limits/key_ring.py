@@ -1,15 +1,17 @@
 """The API keys that are valid now, from the settings and from the store.
 
-Access ends when a key is revoked or rotated: also that of WebSockets which are open, and of runs in
-progress. They ask the ring again before each of their steps. Keys of the store may be two seconds
-old (``ApiKeys.current``).
+Access ends when a key is revoked or rotated, or its tenant is deleted: also that of open WebSockets
+and of runs in progress. They ask the ring again before each of their steps. Keys of the store and
+deletions of tenants may be two seconds old (``ApiKeys.current``).
 """
 
 from __future__ import annotations
 
 import hmac
+import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
@@ -21,7 +23,10 @@ from antiphon.wire.admin.client_limits import ClientLimits
 
 from .clients import Client, LimitScope, Role, limits_of
 
-__all__ = ["AuthKey", "KeyEntry", "KeyRing", "StoredKeys"]
+__all__ = ["AuthKey", "CheckAccess", "Deletions", "KeyEntry", "KeyRing", "StoredKeys"]
+
+#: Raises ``AccessRevoked`` if something must no longer go on.
+CheckAccess = Callable[[], Awaitable[None]]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -45,6 +50,16 @@ class StoredKeys(Protocol):
     the keys cannot be read."""
 
     async def current(self) -> tuple[KeyRecord, ...]: ...
+
+
+class Deletions(Protocol):
+    """Reads when tenants were deleted. ``current`` returns the time of the last deletion of each
+    tenant, ``last`` what it returned before."""
+
+    @property
+    def last(self) -> Mapping[str, float]: ...
+
+    async def current(self) -> Mapping[str, float]: ...
 
 
 class KeyEntry(Struct, frozen=True):
@@ -72,6 +87,7 @@ class KeyRing:
         self._roles: Mapping[Role, Collection[str]] = {}
         self._issuers: Collection[str] = ()
         self._per_minute: int | None = None
+        self._deletions: Deletions | None = None
         self.anonymous = self._entry(None, "default", "", ClientLimits())
 
     def configure(
@@ -83,6 +99,7 @@ class KeyRing:
         requests_per_minute: int | None,
         stored_keys: StoredKeys | None,
         issuers: Collection[str] = (),
+        deletions: Deletions | None = None,
     ) -> None:
         """Take the keys and limits of new settings.
 
@@ -91,8 +108,10 @@ class KeyRing:
         - ``requests_per_minute``: the limit of each key that has no limit of its own.
         - ``stored_keys``: reads the API keys in the store; None if they are not used.
         - ``issuers``: the names of the issuers whose users may use the server.
+        - ``deletions``: reads when tenants were deleted; None if no tenant is ever deleted.
         """
         self._is_configured = True
+        self._deletions = deletions
         self._tenants, self._per_minute = tenants, requests_per_minute
         self._roles, self._issuers = roles, issuers
         self._entries = tuple(
@@ -138,13 +157,29 @@ class KeyRing:
         matches = [entry for entry in entries if hmac.compare_digest(entry.digest, digest)]
         return matches[0] if matches else None
 
-    async def check(self, tenant: str, name: str | None) -> None:
+    async def last_deletion(self, tenant: str) -> float:
+        """Return when a tenant was last deleted; 0 if it never was."""
+        if self._deletions is None:
+            return 0.0
+        return (await self._deletions.current()).get(tenant, 0.0)
+
+    def access(self, tenant: str, name: str | None) -> CheckAccess:
+        """Return ``check`` for something that begins now: it raises ``AccessRevoked`` also if the
+        tenant is deleted later. The caller has just authenticated a request of the tenant, so that
+        earlier deletions are known."""
+        known = self._deletions.last if self._deletions is not None else {}
+        return partial(self.check, tenant, name, began_after=known.get(tenant, 0.0))
+
+    async def check(self, tenant: str, name: str | None, *, began_after: float = math.inf) -> None:
         """Raise ``AccessRevoked`` unless the key of this name still belongs to this tenant.
 
         ``name``: None for work that began without a key, which may go on. So may the work of a user
         as long as the user's issuer is in the settings. A ring that was never configured ends
-        nothing: it belongs to a service whose apps have rings of their own.
+        nothing: it belongs to a service whose apps have rings of their own. ``began_after``: the
+        last deletion of the tenant before the work began; later ones end the work.
         """
+        if await self.last_deletion(tenant) > began_after:
+            raise AccessRevoked("The tenant of this response was deleted.")
         if name is None or not self._is_configured:
             return
         await self._read_stored_keys()

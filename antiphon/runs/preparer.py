@@ -392,7 +392,12 @@ class Preparer:
             context_size=reply_request.backend.context_size,
             tracer=self._tracer,
             on_tool_call=self._on_tool_call,
-            check_access=partial(self._keys.check, tenant, tool_context.api_key),
+            check_access=(
+                # A background run is cancelled when its tenant is deleted.
+                partial(self._keys.check, tenant, tool_context.api_key)
+                if is_durable
+                else self._keys.access(tenant, tool_context.api_key)
+            ),
             journal=self._call_journal(tenant, response_id) if is_durable else CallJournal(),
             on_interruption=request.interrupted_tools or "tell",
             on_calls=partial(self._record_approval_requests, tenant, response_id),

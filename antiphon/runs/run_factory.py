@@ -10,6 +10,7 @@ from antiphon.backends.base import Reply
 from antiphon.backends.catalog import CatalogModel
 from antiphon.errors import ConversationLost
 from antiphon.inference.conversation import PromptTokens
+from antiphon.limits.key_ring import CheckAccess
 from antiphon.resources.conversations import ConversationLockHandle
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.runs.background.restore import RestoredRun
@@ -71,9 +72,10 @@ class RunFactory:
             # The response continues a response that is not stored. Its history becomes its input.
             chain, parent_tokens, input = (), None, (*chain_items(chain), *input)
         meter = self._meter(tenant, api_key, prepared.model.name, counts_prompt)
+        check_access = self._dependencies.keys.access(tenant, api_key)
         save = None
         if response.store:
-            save = self._save(tenant, api_key, held.lock, request.trace or {}, meter)
+            save = self._save(tenant, check_access, held.lock, request.trace or {}, meter)
         spec = self._spec(
             prepared.reply,
             input,
@@ -81,7 +83,7 @@ class RunFactory:
             meter,
             parent_tokens=parent_tokens,
             save=save,
-            check_access=partial(self._dependencies.keys.check, tenant, api_key),
+            check_access=check_access,
         )
         dependencies = self._dependencies
         writer = ResponseWriter(
@@ -123,7 +125,7 @@ class RunFactory:
         response = initial_response(request, id=response_id, model=name, created_at=now)
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
         meter = self._meter(tenant, api_key, model.name, counts_prompt)
-        check_access = partial(dependencies.keys.check, tenant, api_key)
+        check_access = dependencies.keys.access(tenant, api_key)
         spec = self._spec(reply, (), _release_nothing, meter, check_access=check_access)
         return Run(writer, spec, self._supervisor)
 
@@ -184,7 +186,7 @@ class RunFactory:
         parent_tokens: PromptTokens | None = None,
         save: _Save | None = None,
         keepalive_s: float | None = None,
-        check_access: Callable[[], Awaitable[None]] | None = None,
+        check_access: CheckAccess | None = None,
     ) -> RunSpec:
         def count(response: Response, usage: Usage | None) -> None:
             if meter is not None:
@@ -210,20 +212,19 @@ class RunFactory:
     def _save(
         self,
         tenant: str,
-        api_key: str | None,
+        check_access: CheckAccess,
         lock: ConversationLock | None,
         trace: TraceHeaders,
         meter: UsageMeter,
     ) -> _Save:
         """Return the function that stores the response. A failed response is stored, but it is not
         added to its conversation. ``lock``: the lock of the conversation. Nothing is stored for a
-        client whose API key is no longer valid: the function raises ``AccessRevoked``."""
-        keys = self._dependencies.keys
+        client that has lost its access: the function raises ``AccessRevoked``."""
         tracer = self._dependencies.tracer
         store, save_retry_s = self._dependencies.store, self._dependencies.policy.save_retry_s
 
         async def save(stored: StoredResponse) -> None:
-            await keys.check(tenant, api_key)
+            await check_access()
             usage = meter.record(stored.response)
             with tracer.start("store response", trace):
                 if stored.response.status not in ("completed", "incomplete"):

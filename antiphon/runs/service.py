@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
@@ -21,6 +22,7 @@ from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, mo
 from antiphon.limits.background_runs import ActiveRunLimits
 from antiphon.limits.clients import ANYONE, Client
 from antiphon.resources.admin.audit import AuditTrail
+from antiphon.resources.admin.tenant_deletions import TenantDeletions
 from antiphon.resources.admin.tenant_usage import TenantUsageReader
 from antiphon.resources.batches import Batches
 from antiphon.resources.containers import Containers
@@ -253,11 +255,14 @@ class Service:
         )
         #: The log of administrative actions.
         self.audit = AuditTrail(store.audit, clock=clock, ids=ids)
+        #: The deletions of tenants, which end what is in progress for them.
+        self.tenant_deletions = TenantDeletions(store.values, clock=clock, timer=time.monotonic)
         #: Exports and deletes tenants.
         self.tenants = Tenants(
             store,
             self.files.contents,
             self.containers,
+            self.tenant_deletions,
             cancel=self.cancel,
             clock=clock,
             on_deleted=lambda tenant: dependencies.signal(tenant, None, "deleted"),

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from antiphon.errors import NotFound
+from antiphon.resources.admin.tenant_deletions import TenantDeletions
 from antiphon.resources.containers import Containers
 from antiphon.resources.file_contents import ContentStore, single_chunk
 from antiphon.store.base import Store
@@ -45,20 +46,26 @@ _Entry = tuple[str, Any]
 
 
 class Tenants:
-    """Exports and deletes all data of a tenant. ``cancel``: a function that cancels a background
-    response, given the tenant and the response id. ``clock`` returns Unix seconds.
-    ``on_deleted``: called with a tenant whose data was deleted."""
+    """Exports and deletes all data of a tenant.
+
+    - ``deletions``: where deletions are recorded, so that what is in progress for a tenant ends.
+    - ``cancel``: a function that cancels a background response, given the tenant and the id.
+    - ``clock`` returns Unix seconds.
+    - ``on_deleted``: called with a tenant whose data was deleted.
+    """
 
     def __init__(
         self,
         store: Store,
         contents: ContentStore,
         containers: Containers,
+        deletions: TenantDeletions,
         *,
         cancel: Callable[[str, str], Awaitable[Response]],
         clock: Callable[[], float],
         on_deleted: Callable[[str], None] = lambda tenant: None,
     ) -> None:
+        self._deletions = deletions
         self._on_deleted = on_deleted
         self._store = store
         self._contents = contents
@@ -88,8 +95,10 @@ class Tenants:
         yield _line("end", {"counts": dict(counts)})
 
     async def delete(self, tenant: str) -> None:
-        """Delete all data of a tenant: first its keys, then its runs, then all other data. Data
-        that other requests store at the same time may remain. Raises ``StoreError``."""
+        """Delete all data of a tenant: first its keys, then its runs, then all other data. What is
+        in progress for the tenant ends, even if its key is in the settings. Data that other
+        processes store in the next two seconds may remain. Raises ``StoreError``."""
+        await self._deletions.record(tenant)
         for key in await self._store.keys.list():
             if key.tenant == tenant:
                 await self._store.keys.delete(key.name)

@@ -246,10 +246,12 @@ async def test_keys_are_managed_only_if_they_are_stored(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("API-REVOKED-ACCESS")
-@pytest.mark.parametrize("ending", ["revoked", "rotated", "tenant"])
+@pytest.mark.parametrize("ending", ["revoked", "rotated", "tenant", "tenant of the settings"])
 async def test_socket_is_closed_when_its_key_ends(serve: Serve, ending: str) -> None:
     process = Process(serve(["Hello!"] * 3), ends_runs=True)
     secret = await process.create(tenant="team")
+    if ending == "tenant of the settings":
+        secret = "root"
     async with asyncio.timeout(30), WebSocketClient(process.app, x_api_key=secret) as wire:
         wire.create(input="hi")
         while (await wire.event())["type"] != "response.completed":
@@ -258,6 +260,7 @@ async def test_socket_is_closed_when_its_key_ends(serve: Serve, ending: str) -> 
             "revoked": ("DELETE", "/antiphon/keys/k"),
             "rotated": ("POST", "/antiphon/keys/k/rotate"),
             "tenant": ("DELETE", "/antiphon/tenants/team"),
+            "tenant of the settings": ("DELETE", "/antiphon/tenants/ops"),
         }
         assert (await process.send(*paths[ending])).status_code == 200
         process.time += 3
@@ -314,6 +317,27 @@ async def test_run_of_a_revoked_key_ends_and_is_not_completed(
         ) is None or stored.response.error is None:
             await asyncio.sleep(0)
         assert "no longer valid" in stored.response.error.message
+
+
+@pytest.mark.requirement("API-REVOKED-ACCESS")
+async def test_run_of_a_deleted_tenant_ends_although_its_key_is_in_the_settings(
+    serve: Serve,
+) -> None:
+    gate = asyncio.Event()
+    backend = SteppedBackend([ANSWER, Text("Hel"), gate, Text("lo"), Close(), finish()])
+    server = serve(backend)
+    process = Process(server, ends_runs=True)
+    async with asyncio.timeout(30):
+        asking = asyncio.create_task(process.send("POST", "/v1/responses", body=ASK))
+        while not backend.delta_count:
+            await asyncio.sleep(0)
+        await process.send("DELETE", "/antiphon/tenants/ops")
+        gate.set()  # the answer is complete, but it is not stored
+        assert "was deleted" in (await asking).text
+        assert (await server.store.usage("ops")).responses == 0
+        # The key itself is still valid.
+        assert (await process.send("POST", "/v1/responses", body=ASK)).status_code == 200
+        assert (await server.store.usage("ops")).responses == 1
 
 
 @pytest.mark.requirement("API-REVOKED-ACCESS")

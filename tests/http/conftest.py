@@ -20,6 +20,7 @@ from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.limits.key_ring import KeyRing
 from antiphon.resources.admin.audit import AuditTrail
+from antiphon.resources.admin.tenant_deletions import TenantDeletions
 from antiphon.resources.batches import Batches
 from antiphon.resources.conversations import Conversations
 from antiphon.resources.files import Files
@@ -149,7 +150,9 @@ class FakeService:
         self.rates = MemoryStore().rates
         self.audit = AuditTrail(MemoryStore().audit, clock=lambda: 1000.0, ids=counted())
         self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())
-
+        self.tenant_deletions = TenantDeletions(
+            MemoryStore().values, clock=lambda: 1000.0, timer=lambda: 0.0
+        )
         self.batches = Batches(
             MemoryStore().values, self.files, clock=lambda: 1000.0, ids=counted()
         )

@@ -200,12 +200,17 @@ class AuthMiddleware:
     ) -> None:
         """Set the tenant and the client of a request, with the limits that they have now.
 
-        Raises ``Unauthorized`` if the API key or the user is not valid, or no longer.
+        Raises ``Unauthorized`` if the API key or the user is not valid, or no longer, or if the
+        tenant was deleted since the first check of this request.
         """
         entry = await find()
         if entry is None:
             raise Unauthorized("Incorrect API key provided.", code="invalid_api_key")
+        deletion = await self._keys.last_deletion(entry.tenant)
+        if context.tenant == entry.tenant and deletion > context.tenant_deletion:
+            raise Unauthorized("The tenant was deleted.", code="invalid_api_key")
         context.tenant, context.client = entry.tenant, entry.client
+        context.tenant_deletion = deletion
         current_tenant.set(entry.tenant)
 
     async def _charge(self, context: RequestContext, *, uses_tokens: bool) -> None:

@@ -65,6 +65,7 @@ class RequestContext:
         "started",
         "status",
         "tenant",
+        "tenant_deletion",
         "usage",
     )
 
@@ -74,6 +75,8 @@ class RequestContext:
         self.started = started
         self.status: int | None = None
         self.tenant: str = ""
+        #: When the tenant was last deleted before the request; 0 if it never was.
+        self.tenant_deletion = 0.0
         self.client = ANYONE
         self.model: str | None = None
         self.response_id: str | None = None

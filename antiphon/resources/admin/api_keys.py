@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import math
 import secrets
 from collections.abc import Callable, Collection
 
 from msgspec.structs import asdict, replace
 
-from antiphon.errors import Conflict, NotFound, StoreError
+from antiphon.errors import Conflict, NotFound
 from antiphon.store.keys import KeyRecord, KeyStore
 from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, ManagedApiKey, NewApiKey
 
+from .recent_value import RecentValue
+
 __all__ = ["ApiKeys", "KeyRecord"]
 
-#: Seconds after which a process reads the keys again. After one process has revoked a key, other
-#: processes may accept the key for this time.
-_MAX_AGE_S = 2.0
 #: Seconds for which a process keeps using the keys it has read while the store does not answer.
 _OUTAGE_S = 60.0
 _HINT_CHARS = 4
@@ -41,11 +38,10 @@ class ApiKeys:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._timer = timer
         self._reserved = frozenset(reserved)
-        self._keys: tuple[KeyRecord, ...] = ()
-        self._read_at = -math.inf
-        self._lock = asyncio.Lock()
+        self._recent: RecentValue[tuple[KeyRecord, ...]] = RecentValue(
+            self._read, (), timer=timer, outage_s=_OUTAGE_S
+        )
 
     async def current(self) -> tuple[KeyRecord, ...]:
         """Return all keys in the store. The method reads the store at most every two seconds.
@@ -54,21 +50,10 @@ class ApiKeys:
         If the store does not answer, the last result is returned for up to one minute. After this
         minute, raises ``StoreError``.
         """
-        if self._timer() - self._read_at > _MAX_AGE_S:
-            async with self._lock:
-                if self._timer() - self._read_at > _MAX_AGE_S:
-                    await self._read()
-        return self._keys
+        return await self._recent.current()
 
-    async def _read(self) -> None:
-        now = self._timer()
-        try:
-            self._keys = await self._store.list()
-        except StoreError:
-            if now - self._read_at > _OUTAGE_S:
-                raise
-            return
-        self._read_at = now
+    async def _read(self) -> tuple[KeyRecord, ...]:
+        return await self._store.list()
 
     async def list(self) -> ApiKeyList:
         """Return all keys without their secrets."""
@@ -85,7 +70,7 @@ class ApiKeys:
         )
         if key.name in self._reserved or not await self._store.create(key):
             raise Conflict(f"There is an API key named '{key.name}' already.", param="name")
-        self._read_at = -math.inf
+        self._recent.expire()
         return _with_secret(key, secret)
 
     async def rotate(self, name: str) -> NewApiKey:
@@ -100,14 +85,14 @@ class ApiKeys:
         )
         if not await self._store.replace(key):
             raise _unknown(name)
-        self._read_at = -math.inf
+        self._recent.expire()
         return _with_secret(key, secret)
 
     async def revoke(self, name: str) -> None:
         """Delete a key. Raises ``NotFound`` for an unknown name."""
         if not await self._store.delete(name):
             raise _unknown(name)
-        self._read_at = -math.inf
+        self._recent.expire()
 
     async def _find(self, name: str) -> KeyRecord:
         for key in await self._store.list():

@@ -23,6 +23,7 @@ from antiphon.backends.base import Reply, RetryState, track_retries
 from antiphon.errors import BackendError, InternalError, RequestError, RunError, Timeout
 from antiphon.inference.conversation import PromptTokens
 from antiphon.inference.tokens import common_prefix_length
+from antiphon.limits.key_ring import CheckAccess
 from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.stream.deltas import Delta, FinishReason
 from antiphon.stream.writer import ResponseWriter
@@ -116,7 +117,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     count: Callable[[Response, Usage | None], None] | None = None
     first_delta_wait_s: float = 0
     keepalive_events: bool = True
-    check_access: Callable[[], Awaitable[None]] | None = None
+    check_access: CheckAccess | None = None
     reraise: bool = False
 
 

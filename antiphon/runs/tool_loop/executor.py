@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE
 from antiphon.errors import ToolError
+from antiphon.limits.key_ring import CheckAccess
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Open, Progress
 from antiphon.stream.kinds import error_fields
@@ -32,7 +33,6 @@ __all__ = [
     "CallBudget",
     "CallEnvironment",
     "CallRunner",
-    "CheckAccess",
     "OnCalls",
     "OnToolCall",
     "ToolLimits",
@@ -67,10 +67,6 @@ OnCalls = Callable[[Sequence[ToolCall]], Awaitable[None]]
 
 async def ignore_calls(calls: Sequence[ToolCall]) -> None:
     """Do nothing. The default ``OnCalls`` callback."""
-
-
-#: Raises ``AccessRevoked`` if the client's API key is no longer valid.
-CheckAccess = Callable[[], Awaitable[None]]
 
 
 async def allow() -> None:

@@ -54,6 +54,7 @@ from antiphon.inference.conversation import (
     ToolName,
     open_programs,
 )
+from antiphon.limits.key_ring import CheckAccess
 from antiphon.runs.request.tool_selection import (
     ToolSelection,
     async_functions,
@@ -75,7 +76,6 @@ from .executor import (
     CallBudget,
     CallEnvironment,
     CallRunner,
-    CheckAccess,
     OnCalls,
     OnToolCall,
     ToolLimits,
