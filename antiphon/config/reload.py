@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.errors import SetupError
 from antiphon.support.log import Log
@@ -24,7 +25,6 @@ __all__ = [
     "RELOADED_SETTINGS",
     "SettingsChange",
     "SettingsReloader",
-    "check_reload",
     "compare_settings",
 ]
 
@@ -103,6 +103,7 @@ class SettingsReloader:
         on_reloaded: Callable[[bool], None] = lambda is_valid: None,
     ) -> None:
         self._loaded = loaded
+        self._shares_prefix_cache = loaded.settings.shares_prefix_cache
         self._sources = sources
         self._apply = apply
         self._log = log
@@ -124,8 +125,7 @@ class SettingsReloader:
         async with self._lock:
             try:
                 loaded = await asyncio.to_thread(self._sources.load)
-                check_reload(self._loaded.settings, loaded.settings)
-                await self._apply(loaded)
+                await self._apply(self._with_same_caches(loaded))
             except SetupError as error:
                 self._log.error("the settings are not reloaded", reason=str(error))
                 return False
@@ -139,12 +139,15 @@ class SettingsReloader:
             self._loaded = loaded
             return True
 
-
-def check_reload(old: Settings, new: Settings) -> None:
-    """Check that a running server can apply the new settings. Raises ``SetupError`` if a change
-    needs a restart."""
-    if new.shares_prefix_cache != old.shares_prefix_cache:
-        raise SetupError(
-            "keys: the first key of another tenant separates the prefix caches of the models, which"
-            " needs a restart"
-        )
+    def _with_same_caches(self, loaded: LoadedSettings) -> LoadedSettings:
+        """Return the new settings with prefix caches as they are. Separate caches stay separate,
+        even if only one tenant is left: its keys have to end at once. Raises ``SetupError`` if
+        tenants share caches that have to be separate."""
+        if not self._shares_prefix_cache:
+            return replace(loaded, settings=replace(loaded.settings, share_prefix_cache=False))
+        if not loaded.settings.shares_prefix_cache:
+            raise SetupError(
+                "keys: the first key of another tenant separates the prefix caches of the models,"
+                " which needs a restart"
+            )
+        return loaded

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from msgspec.structs import replace
 
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.bootstrap.access import check_exposure
@@ -501,3 +502,36 @@ async def test_reload_that_changes_the_log_level_is_logged(
     log.info("after the reload")
     events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
     assert events == ["the settings are reloaded", "after the reload"][: 1 + (new == "info")]
+
+
+async def test_reload_ends_the_last_key_of_another_tenant(tmp_path: Path) -> None:
+    """With one tenant left, caches could be shared, but a running server keeps them separate."""
+
+    def keys(*tenants: str) -> str:
+        return "".join(f'[[keys]]\ntenant = "{t}"\nsha256 = "{"0" * 64}"\n' for t in tenants)
+
+    file, stream = tmp_path / "antiphon.toml", io.StringIO()
+    file.write_text(keys("a", "b"))
+    sources = SettingsSources(file=str(file))
+    applied: list[Settings] = []
+
+    async def apply(loaded: LoadedSettings) -> None:
+        applied.append(loaded.settings)
+
+    level = LogLevel("info")
+    log = open_log(stream, level=level)
+    reloads = SettingsReloader(sources.load(), sources, apply, log=log, level=level)
+    for tenants in (("a",), ("a", "b")):
+        file.write_text(keys(*tenants))
+        assert await reloads.reload()
+        assert [key.tenant for key in applied[-1].keys] == list(tenants)
+        assert not applied[-1].shares_prefix_cache
+    alone = SettingsReloader(
+        LoadedSettings(replace(applied[-1], keys=applied[0].keys, share_prefix_cache=None), {}),
+        sources,
+        apply,
+        log=log,
+        level=level,
+    )
+    assert not await alone.reload()
+    assert "needs a restart" in stream.getvalue()

@@ -381,3 +381,22 @@ async def test_real_client_compression_ping_and_frame_limit(serve: Serve) -> Non
         with pytest.raises(websockets.ConnectionClosedError) as closed:
             await wire.recv()
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
+
+
+async def test_server_closes_the_connection_when_both_sides_have_said_goodbye(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antiphon.http.server.websocket_protocol._CLOSE_S", 1e6)
+    handshake = (
+        b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+        b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    goodbye = b"\x88\x82\0\0\0\0" + (1000).to_bytes(2, "big")  # with a mask of zeros
+    async with asyncio.timeout(60), listen(serve(ScriptedBackend(["one"]))) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2][:-13]))
+        writer.write(handshake)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(goodbye)
+        assert await reader.read() == b"\x88\x02" + goodbye[-2:]  # to the end
+        writer.close()

@@ -93,19 +93,23 @@ class WebSocketProtocol(asyncio.Protocol):
                 self._on_frame(event)
         self._flush()
         if self._protocol.close_expected():
-            self._fail()
+            self._finish()
 
     def _flush(self) -> None:
         """Write what the protocol has to send."""
         if not self._transport.is_closing() and (data := b"".join(self._protocol.data_to_send())):
             self._transport.write(data)
 
-    def _fail(self) -> None:
-        """Wait for a short time until the client closes the connection after the last frames."""
+    def _finish(self) -> None:
+        """Close the connection if the client has sent its closing frame, too. Else wait for a short
+        time until it does."""
         if not self._is_over:
             code = self._protocol.close_code or _ABNORMAL
             self._end({"type": "websocket.disconnect", "code": code})
-        self._set_timer(_CLOSE_S)
+        if self._protocol.close_rcvd is not None:
+            self._transport.close()  # clients wait for the server to do it (RFC 6455, 7.1.1)
+        else:
+            self._set_timer(_CLOSE_S)
 
     def _end(self, message: Message) -> None:
         self._is_over = True
