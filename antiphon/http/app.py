@@ -75,7 +75,6 @@ from antiphon.limits.requests import RequestLimits
 from antiphon.limits.token_budgets import TokenBudgets
 from antiphon.oidc import SignIn
 from antiphon.resources.admin.api_keys import ApiKeys
-from antiphon.resources.admin.tenant_deletions import TenantDeletions
 from antiphon.runs.request.no_storage import storage_disabled
 from antiphon.stream.writer import Ids
 from antiphon.support.log import Log
@@ -163,9 +162,7 @@ def create_app(
     app: ASGIApp = _Router(routes, refused=_STORING if stores_nothing else ())
     _serve_batches(deps, app, ids)
     charges = ClientCharges(deps.rates, _budgets(service, clock))
-    keys = _configured(
-        keys or KeyRing(), access, limits, api_keys, deletions=service.tenant_deletions
-    )
+    keys = _configured(keys or KeyRing(), access, limits, api_keys, service)
     app = AuthMiddleware(app, access, charges=charges, keys=keys, sign_in=sign_in)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
@@ -199,8 +196,7 @@ def _configured(
     access: AuthConfig,
     limits: RequestLimits,
     api_keys: ApiKeys | None,
-    *,
-    deletions: TenantDeletions,
+    service: Service,
 ) -> KeyRing:
     """Give a key ring the keys of the settings and of the store, and return it."""
     keys.configure(
@@ -210,7 +206,7 @@ def _configured(
         requests_per_minute=limits.requests_per_minute,
         stored_keys=api_keys,
         issuers=access.issuers,
-        deletions=deletions,
+        deletions=service.tenant_deletions,
     )
     return keys
 

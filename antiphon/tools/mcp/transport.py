@@ -24,6 +24,7 @@ from httpcore2 import AnyIOBackend
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult
 
 from antiphon.security.ssrf import Network, may_dial
 
@@ -58,6 +59,13 @@ class McpConnector:
     async def connect(self, server: McpEndpoint, connect_s: float) -> AsyncIterator[Client]:
         """Connect to an MCP server and yield an initialized client. ``connect_s``: time limit for
         the TCP connection, in seconds."""
+        async with self._open(server, connect_s) as client:
+            # It would match the patterns of the server's output schemas, which may take for ever.
+            client.session.validate_tool_result = _accept  # type: ignore[method-assign]
+            yield client
+
+    @asynccontextmanager
+    async def _open(self, server: McpEndpoint, connect_s: float) -> AsyncIterator[Client]:
         async with AsyncExitStack() as stack:
             if server.command:
                 yield await stack.enter_async_context(Client(_traced(_process(server))))
@@ -112,6 +120,10 @@ class McpConnector:
             timeout=httpx2.Timeout(seconds, read=None),
             trust_env=False,
         )
+
+
+async def _accept(name: str, result: CallToolResult) -> None:
+    """Accept the structured content of a result, which the model gets as text."""
 
 
 class _TracedStream:

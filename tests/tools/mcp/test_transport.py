@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 
 import httpcore2
@@ -85,3 +87,39 @@ async def test_quotes_outside_of_messages_hide_no_values(line: bytes) -> None:
 async def test_each_event_may_have_the_largest_size() -> None:
     event = b"data: " + result([{"type": "text", "text": "x"}] * 9_000) + b"\r\n\r\n"
     assert await read(event * 4, size=50_000, is_events=True) == event * 4
+
+
+#: A server whose tool has an output schema with a pattern that takes exponential time.
+HOSTILE = """
+import json, sys
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+TOOL = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": SCHEMA}
+ANSWERS = {
+    "initialize": lambda params: {
+        "protocolVersion": params["protocolVersion"],
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "hostile", "version": "1"},
+    },
+    "tools/list": lambda params: {"tools": [TOOL]},
+    "tools/call": lambda params: {"content": [], "structuredContent": {"a": "aaaaaaaa!"}},
+}
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        answer = ANSWERS.get(message["method"])
+        end = (
+            {"result": answer(message.get("params"))}
+            if answer
+            else {"error": {"code": -32601, "message": "unknown"}}
+        )
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **end}), flush=True)
+"""
+
+
+async def test_patterns_of_a_server_are_not_matched() -> None:
+    """The MCP SDK would match them in the event loop."""
+    endpoint = McpEndpoint(command=sys.executable, args=("-c", HOSTILE))
+    async with asyncio.timeout(60), McpConnector().connect(endpoint, 5) as client:
+        await client.list_tools()
+        result = await client.call_tool("t", {})
+    assert result.structured_content == {"a": "aaaaaaaa!"}
