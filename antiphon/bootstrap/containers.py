@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import Struct
 from starlette.types import ASGIApp
 
+from antiphon.config.folders import code_python
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.ipc.calls import Calls
@@ -142,7 +143,7 @@ async def open_containers(
     if not runs_code(settings):
         yield ContainerSetup()
         return
-    policy = _container_policy(settings)
+    policy = await asyncio.to_thread(_container_policy, settings)
     remote = RemoteContainers(parts.directory, parts.relay.connect)
     async with AsyncExitStack() as stack:
         maker = await _open_maker(stack, settings, policy, parts, remote, log)
@@ -222,7 +223,17 @@ async def _open_local(
     return local
 
 
+def _code_python(settings: Settings) -> str | None:
+    """Return the interpreter that the operator provides for code of models. None means the system's
+    interpreter."""
+    python = settings.sandbox.python or code_python()
+    return str(python) if python is settings.sandbox.python or python.exists() else None
+
+
 def _container_policy(settings: Settings) -> ContainerPolicy:
+    from antiphon.sandbox.bubblewrap import importable_packages
+
+    python = _code_python(settings) if settings.sandbox.kind in (AUTO, BUBBLEWRAP) else None
     return ContainerPolicy(
         idle_s=settings.sandbox.idle_s,
         memory=settings.sandbox.memory,
@@ -230,6 +241,7 @@ def _container_policy(settings: Settings) -> ContainerPolicy:
         processes=settings.sandbox.processes,
         code_timeout_s=settings.sandbox.code_timeout_s,
         domains=frozenset(domain.lower() for domain in settings.sandbox.domains),
+        packages=() if python is None else importable_packages(python),
     )
 
 
@@ -291,8 +303,7 @@ async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Log
     from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
     from antiphon.sandbox.cgroups import ControlGroups
 
-    python = None if settings.sandbox.python is None else str(settings.sandbox.python)
-    setup = await asyncio.to_thread(BoxSetup.detect, python)
+    setup = await asyncio.to_thread(BoxSetup.detect, _code_python(settings))
     groups = await asyncio.to_thread(ControlGroups.detect)
     sandbox = Bubblewrap(
         setup,

@@ -1,4 +1,8 @@
-"""``antiphon install``: installs the packages of features that a small installation lacks."""
+"""``antiphon install``: installs the packages of features that a small installation lacks.
+
+Most features need packages beside Antiphon. The code that models write needs packages in an
+environment of its own, because it must not import those of the server.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from antiphon.config.folders import code_python
 from antiphon.config.options import did_you_mean
 from antiphon.errors import SetupError
+from antiphon.sandbox.bubblewrap import system_python
 from antiphon.support.installation import detect
 
 from .commands.base import print_line
 
-__all__ = ["FEATURES", "Feature", "install", "list_features"]
+__all__ = ["CODE_PACKAGES", "FEATURES", "Feature", "install", "list_features"]
 
 #: What a feature adds: its description, and the size of its download in megabytes, measured on
 #: Linux with x86-64.
@@ -41,7 +47,10 @@ FEATURES: Mapping[str, Feature] = {
     "otel": ("traces", 2),
     "postgres": ("PostgreSQL as the store", 3),
     "redis": ("a message bus between processes", 1),
+    "data": ("numpy, pandas and matplotlib for code that models write", 52),
 }
+#: Feature → the packages that code of models can then import.
+CODE_PACKAGES: Mapping[str, tuple[str, ...]] = {"data": ("numpy", "pandas", "matplotlib")}
 
 
 def list_features() -> Iterator[str]:
@@ -67,14 +76,28 @@ def install(
         if name not in FEATURES:
             raise SetupError(f"unknown feature {name!r}{did_you_mean(name, FEATURES)}")
     copy = detect()
-    command = copy.install_command(",".join(names))
-    if not copy.can_change:
-        raise SetupError(f"this copy cannot be changed. Use instead: {command}")
-    print_line(f"This downloads about {sum(FEATURES[name][1] for name in names)} MB: {command}")
+    python = code_python()
+    packages = [package for name in names for package in CODE_PACKAGES.get(name, ())]
+    commands = [] if python.exists() or not packages else [_code_environment(python)]
+    commands += [copy.pip_command(python, packages)] if packages else []
+    if extras := ",".join(name for name in names if name not in CODE_PACKAGES):
+        command = copy.install_command(extras)
+        if not copy.can_change:
+            raise SetupError(f"this copy cannot be changed. Use instead: {command}")
+        commands.append([str(Path(word).expanduser()) for word in shlex.split(command)])
+    megabytes = sum(FEATURES[name][1] for name in names)
+    print_line(f"This downloads about {megabytes} MB: {'; '.join(map(shlex.join, commands))}")
     if not is_confirmed and not (sys.stdin.isatty() and ask("Install? [Y/n] ").lower() in _YES):
         return 1
-    words = [str(Path(word).expanduser()) for word in shlex.split(command)]
-    return run(words)
+    return next((code for words in commands if (code := run(words))), 0)
+
+
+def _code_environment(python: Path) -> list[str]:
+    """Return the command that makes the environment for the code of models, with the interpreter
+    ``python``. Raises ``SetupError``."""
+    if sys.platform != "linux":
+        raise SetupError("data: code of models runs only on Linux")
+    return [system_python(), "-m", "venv", "--without-pip", str(python.parents[1])]
 
 
 _YES = ("", "y", "yes")

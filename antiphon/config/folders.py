@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
-__all__ = ["cache_folder", "data_folder", "runtime_folder", "state_folder"]
+__all__ = ["cache_folder", "code_python", "data_folder", "runtime_folder", "state_folder"]
 
 
 def _home(variable: str, otherwise: str) -> Path:
@@ -28,6 +29,15 @@ def cache_folder() -> Path:
 def data_folder() -> Path:
     """Return the folder for data that must be kept, such as the database."""
     return _home("XDG_DATA_HOME", ".local/share")
+
+
+def code_python() -> Path:
+    """Return the Python interpreter of the environment that ``antiphon install data`` makes: code
+    of models can import its packages. The environment may not exist. Of a server that runs as root,
+    code runs as another user, who cannot read root's home folder."""
+    is_root = sys.platform != "win32" and os.geteuid() == 0
+    folder = Path("/opt/antiphon") if is_root else data_folder()
+    return folder / "code" / "bin" / "python"
 
 
 def state_folder() -> Path:

@@ -164,7 +164,8 @@ class SandboxSettings(Struct, frozen=True, kw_only=True):
         groups.tools(
             "Python interpreter that runs code in bubblewrap's sandbox, for example the "
             "interpreter of a virtual environment. The code can import the packages of this "
-            "interpreter. Unset: the system's Python."
+            "interpreter. Unset: the environment that `antiphon install data` makes, or else the "
+            "system's Python."
         ),
     ] = None
     memory: Annotated[

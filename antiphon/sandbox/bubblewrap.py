@@ -33,7 +33,14 @@ from .cgroups import BoxGroup, ControlGroups
 from .guest import AGENT_FILES
 from .shared_folder import SharedFolder
 
-__all__ = ["BoxSetup", "Bubblewrap", "python_folders", "remedy"]
+__all__ = [
+    "BoxSetup",
+    "Bubblewrap",
+    "importable_packages",
+    "python_folders",
+    "remedy",
+    "system_python",
+]
 
 #: The user that runs the boxes if the server is root. RLIMIT_NPROC has no effect on root.
 _HOST_UID = 64001
@@ -63,6 +70,8 @@ _SYSTEM_FILES = (
     "/etc/localtime",
     "/etc/mime.types",
 )
+#: Packages that the model is told of if code can import them.
+_KNOWN_PACKAGES = ("numpy", "pandas", "matplotlib", "scipy", "sklearn", "PIL", "openpyxl", "sympy")
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "HOME": "/tmp",
@@ -105,7 +114,7 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
         if sys.platform != "linux" or machine not in seccomp.ARCHITECTURES:
             raise SetupError(f"there are no sandboxes on {sys.platform} {machine}")
         guest = resources.files("antiphon.sandbox.guest")
-        chosen = python or _default_python()
+        chosen = python or system_python()
         return cls(
             bwrap=_find_bwrap(),
             python=chosen,
@@ -361,7 +370,9 @@ def _find_bwrap() -> str:
     return str(bwrap_path())
 
 
-def _default_python() -> str:
+def system_python() -> str:
+    """Return the Python interpreter that runs code if the operator names none: the system's, or the
+    one on which the server's environment is based."""
     system = Path("/usr/bin/python3")
     if system.exists():
         return str(system)
@@ -386,6 +397,23 @@ def python_folders(python: str) -> tuple[str, ...]:
     if is_new != "True":
         raise SetupError(f"{python!r} is too old for the sandbox, which needs Python 3.9 or newer")
     return tuple(sorted({p for p in prefixes if not _is_within(p, ("/usr",))}))
+
+
+def importable_packages(python: str) -> tuple[str, ...]:
+    """Return which of some well-known packages code can import in the interpreter ``python``.
+    Returns () if the interpreter cannot be started."""
+    probe = f"import importlib.util as u; print(*filter(u.find_spec, {_KNOWN_PACKAGES!r}))"
+    try:
+        found = subprocess.run(
+            [python, "-I", "-c", probe],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(found.stdout.split())
 
 
 def _is_within(path: str, folders: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,6 +84,13 @@ class Installation(Struct, frozen=True, kw_only=True):
         if self.kind == "pipx":
             return f"pipx inject {_PACKAGE} {shlex.join(packages)}"
         return f"{self._pip()} {shlex.join(packages)}"
+
+    def pip_command(self, python: Path, packages: Sequence[str]) -> list[str]:
+        """Return the command, as a list of words, that installs packages into the environment of
+        another interpreter, which need not have pip."""
+        if self.has_pip:
+            return [str(self.python), "-m", "pip", "--python", str(python), "install", *packages]
+        return ["uv", "pip", "install", "--python", str(python), *packages]
 
     def gpu_command(self, build: str, version: str) -> str:
         """Return the shell command that installs a build of llama.cpp's Python binding for GPUs.

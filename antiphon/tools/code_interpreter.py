@@ -89,7 +89,8 @@ class CodeInterpreterProvider:
     ) -> tuple[ToolFunction, ...]:
         container = await self._existing_container(tool, response)
         skills = () if container is None else container.skills
-        return (_function(skills, _policy(tool, container)),)
+        packages = self._containers.policy.packages
+        return (_function(skills, _policy(tool, container), packages),)
 
     @asynccontextmanager
     async def open(
@@ -100,7 +101,11 @@ class CodeInterpreterProvider:
             with_outputs=_INCLUDE_OUTPUTS in response.include,
         )
         function = replace(
-            _function(session.container.skills, _policy(tool, session.container)),
+            _function(
+                session.container.skills,
+                _policy(tool, session.container),
+                self._containers.policy.packages,
+            ),
             initial_item=CodeInterpreterCall(container_id=session.container.id),
             handler=session.run,
         )
@@ -146,10 +151,15 @@ def _policy(tool: tl.CodeInterpreter, container: ContainerHandle | None) -> wc.N
     return None if container is None else container.network_policy
 
 
-def _function(skills: Sequence[SkillSummary], policy: wc.NetworkPolicy | None) -> ToolFunction:
+def _function(
+    skills: Sequence[SkillSummary], policy: wc.NetworkPolicy | None, packages: Sequence[str]
+) -> ToolFunction:
     """Return the ``ToolFunction`` that describes the code interpreter to the model. The caller must
-    set ``handler``, and the container id in ``initial_item``, before calls can run."""
-    description = _DESCRIPTION + (network_prompt(policy) or _NO_NETWORK) + skills_prompt(skills)
+    set ``handler``, and the container id in ``initial_item``, before calls can run. ``packages``:
+    what the code can import besides the standard library."""
+    imports = f" It can import {', '.join(packages)}." if packages else ""
+    network = network_prompt(policy) or _NO_NETWORK
+    description = _DESCRIPTION + imports + network + skills_prompt(skills)
     return ToolFunction(
         tool=tl.Custom(name=NAME, description=description),
         initial_item=CodeInterpreterCall(container_id=""),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.install import FEATURES, install, list_features
+from antiphon.cli.install import CODE_PACKAGES, FEATURES, install, list_features
 from antiphon.errors import SetupError
 from antiphon.support.installation import Installation
 
@@ -73,6 +73,27 @@ def test_copy_that_cannot_change_names_the_command(monkeypatch: pytest.MonkeyPat
         install(["mcp"], is_confirmed=True)
 
 
+def test_packages_for_code_are_installed_beside_those_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "code" / "bin" / "python"
+    monkeypatch.setattr("antiphon.cli.install.code_python", lambda: python)
+    user = User()
+    assert install(["data", "web"], is_confirmed=True, run=user.run) == 0
+    environment, packages, others = user.commands
+    assert environment[1:] == ["-m", "venv", "--without-pip", str(tmp_path / "code")]
+    assert packages == [
+        *("/v/python", "-m", "pip", "--python", str(python), "install"),
+        *("numpy", "pandas", "matplotlib"),
+    ]
+    assert others == [*PIP, "lxml"]
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert install(["data"], is_confirmed=True, run=user.run) == 0
+    assert user.commands[3:] == [packages]
+    assert install(["data", "web"], is_confirmed=True, run=lambda _: 2) == 2
+
+
 def test_unknown_feature_is_named() -> None:
     with pytest.raises(SetupError, match="unknown feature 'document'; did you mean documents"):
         install(["document"], is_confirmed=True)
@@ -82,5 +103,6 @@ def test_features_are_the_extras_of_one_machine() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     #: Parts of every installation, those of engines for GPUs, and those for development.
     others = {"llama", "hub", "transformers", "tensorrt-llm", "vllm", "ray", "dev"}
-    assert project["optional-dependencies"].keys() - others == FEATURES.keys()
+    features = FEATURES.keys() - CODE_PACKAGES.keys()
+    assert project["optional-dependencies"].keys() - others == features
     assert len(list(list_features())) == len(FEATURES)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import aclosing
 
 import pytest
 
+from antiphon.sandbox.bubblewrap import importable_packages
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult
 from antiphon.tools.code_interpreter import CodeInterpreterProvider, file_citations
@@ -55,6 +57,15 @@ async def test_cancelled_code_stops_and_the_container_stays() -> None:
                 await running
             outcome, _ = await container.run_python("x")
         assert outcome.output == "5\n"
+
+
+async def test_model_is_told_what_its_code_can_import() -> None:
+    (numbers,) = importable_packages(sys.executable)[:1]
+    registry = containers(packages=(numbers,))
+    functions = await CodeInterpreterProvider(registry).declared_functions(AUTO, response_context())
+    (tool,) = [function.tool for function in functions]
+    assert f"It can import {numbers}." in tool.description
+    assert importable_packages("/nowhere/python") == ()
 
 
 async def test_container_of_another_tenant_is_not_found() -> None:

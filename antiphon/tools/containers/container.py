@@ -40,6 +40,7 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     - ``max_output``: maximum number of characters of output that one execution returns.
     - ``domains``: the domains that the network policy in a request may list. "*" stands for any
       domain.
+    - ``packages``: packages besides the standard library that code can import.
     """
 
     idle_s: float = 1200
@@ -49,6 +50,7 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     code_timeout_s: float = 60
     max_output: int = 20_000
     domains: frozenset[str] = frozenset()
+    packages: tuple[str, ...] = ()
 
     def box_limits(self, memory: wc.MemoryLimit) -> Limits:
         """Return the resource limits of a sandbox environment. ``memory``: the memory limit of the
