@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.inference.encoded_items import EncodedItems
@@ -195,6 +195,24 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
         """
         is_named = self.tool_choice.mode == "one" and not self.tool_choice.hosted
         return self.parallel_tool_calls and not is_named
+
+    def __hash__(self) -> int:
+        # Some of the other fields are dicts, which have no hash.
+        return hash((self.max_output_tokens, self.temperature, self.tool_choice.mode))
+
+    @property
+    def shared(self) -> Options:
+        """The options without those that belong to one request. They are equal for most requests of
+        a shape."""
+        return replace(
+            self, cache_key=None, cache_scope=None, tenant="", session=None, trace={}, shape=None
+        )
+
+    def encoded(self, text: str) -> str | Raw:
+        """Return the JSON of a text if it is that of the instructions of all requests of the same
+        shape. Return other texts unchanged."""
+        shared = None if self.shape is None else self.shape.instructions
+        return text if shared is None or shared.text is not text else shared.json
 
     def derive(
         self, function: Callable[..., _T], objects: tuple[object, ...], *arguments: Hashable

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
+from antiphon.wire.json_types import EncodedText
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.tools import CodeInterpreter, Mcp, SharedTools, Shell, Tool
 
@@ -36,13 +37,16 @@ _T = TypeVar("_T")
 
 class RequestShape:
     """The shape of requests. ``template``: a request of this shape without its own fields, such as
-    the input."""
+    the input. ``instructions``: its instructions, encoded."""
 
-    __slots__ = ("_derived", "template")
+    __slots__ = ("_derived", "instructions", "template")
 
     def __init__(self, template: CreateResponse) -> None:
         if not isinstance(tools := template.tools, SharedTools):
             tools = SharedTools(tools)
+            if template.instructions:
+                tools.instructions = EncodedText.of(template.instructions)
+        self.instructions = tools.instructions
         self.template = ShapedRequest(**{**asdict(template), "tools": tools, "shape": self})
         self._derived: dict[Hashable, tuple[Any, Any]] = {}
 

@@ -256,9 +256,14 @@ class Response(Struct, frozen=True, kw_only=True):
 
 def encodable(response: Response) -> Response:
     """Return the response in a form that only an encoder of JSON may use. If many responses have
-    the same tools, these are encoded already."""
+    the same tools and instructions, these are encoded already."""
     tools: Any = response.tools
-    return replace(response, tools=tools.json) if isinstance(tools, SharedTools) else response
+    if not isinstance(tools, SharedTools):
+        return response
+    text: Any = response.instructions
+    if tools.instructions is not None and text is tools.instructions.text:
+        text = tools.instructions.json
+    return replace(response, tools=tools.json, instructions=text)
 
 
 class CompactedResponse(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from antiphon.wire.json_types import JsonObject
+from antiphon.wire.json_types import EncodedText, JsonObject
 
 from .tags import tag_of
 
@@ -246,7 +246,10 @@ Tool = (
 
 
 class SharedTools(tuple[Tool, ...]):
-    """Tools that many requests have in common. They contain no secrets."""
+    """Tools that many requests have in common. They contain no secrets. ``instructions``: the
+    instructions that all these requests have."""
+
+    instructions: EncodedText | None = None
 
     @cached_property
     def json(self) -> Raw:

@@ -9,12 +9,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from antiphon.errors import InvalidRequest
+from antiphon.runs.request.initial_response import initial_response
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.request_shapes import RequestShapes, derive, shape_of
+from antiphon.wire.response import encodable
 from antiphon.wire.tools import SharedTools
 
 _TOOL = {
@@ -153,6 +155,18 @@ def test_tools_of_one_shape_are_one_object() -> None:
     )
     shape = shape_of(one)
     assert shape is not None and shape.template.input is None and shape is shape_of(other)
+
+
+def test_instructions_of_one_shape_are_encoded_once() -> None:
+    shapes = RequestShapes()
+    for text in "ab":
+        request = _parse({"instructions": 'Be "brief".', "input": text}, shapes)
+    response = initial_response(request, id="resp_1", model="m", created_at=1)
+    encoded = encodable(response)
+    assert isinstance(encoded.instructions, msgspec.Raw)
+    assert msgspec.json.encode(encoded) == msgspec.json.encode(response)
+    changed = encodable(replace(response, instructions='Be "longer".'))
+    assert changed.instructions == 'Be "longer".'
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,7 @@ __all__ = [
     "StreamParser",
     "UpstreamReply",
     "check_server_options",
-    "encode_body",
     "unsupported_error",
-    "with_instructions",
 ]
 
 _encode = msgspec.json.Encoder().encode
@@ -107,6 +105,8 @@ class RemoteBackend(Backend, ABC):
 
     #: Path of the endpoint, without the version prefix (``v1``).
     path: ClassVar[str]
+    #: Name of the field that contains the conversation.
+    items_field: ClassVar[str]
     #: Image formats that the upstream cannot read, as MIME types.
     unreadable_formats: Collection[str] = ()
     context_size: int | None = None
@@ -231,11 +231,45 @@ class RemoteBackend(Backend, ABC):
         """Whether the upstream uses a salt in the request to separate the prefix caches of
         tenants."""
 
-    @abstractmethod
     def encode_request(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> bytes:
         """Return the body of the HTTP request, as JSON."""
+        head = options.derive(self._encode_head, (prompt_tools,), options.shared)
+        conversation = _with_instructions(conversation, head.instructions)
+        own = self.own_fields(conversation, options).items()
+        return _encode_body(
+            head.json,
+            {name: value for name, value in own if name not in self._body},
+            self.items_field,
+            None
+            if self.items_field in self._body
+            else self.encode_items(conversation, options, prompt_tools),
+        )
+
+    def _encode_head(self, prompt_tools: PromptTools, options: Options) -> _Head:
+        fields = {**self.shared_fields(options, prompt_tools), **self._body}
+        return _Head(_encode(fields)[:-1], tuple(self.added_instructions(options)))
+
+    @abstractmethod
+    def shared_fields(self, options: Options, prompt_tools: PromptTools) -> JsonObject:
+        """Return the fields of the body that requests with equal ``Options.shared`` have in
+        common."""
+
+    @abstractmethod
+    def added_instructions(self, options: Options) -> Sequence[str]:
+        """Return texts that tell the model how to answer. They replace request fields that the
+        upstream does not have or may ignore."""
+
+    @abstractmethod
+    def own_fields(self, conversation: Conversation, options: Options) -> JsonObject:
+        """Return the fields of the body that belong to one request, without its items."""
+
+    @abstractmethod
+    def encode_items(
+        self, conversation: Conversation, options: Options, prompt_tools: PromptTools
+    ) -> Iterable[JsonObject | Raw]:
+        """Return the items of the conversation as elements of the field ``items_field``."""
 
     @abstractmethod
     def stream_parser(
@@ -255,6 +289,14 @@ class RemoteBackend(Backend, ABC):
 
     async def close(self) -> None:
         await self.upstream.close()
+
+
+class _Head(Struct, frozen=True):
+    """What requests with equal options have in common. ``json``: the beginning of their bodies.
+    ``instructions``: texts to append to the instructions of the conversation."""
+
+    json: bytes
+    instructions: tuple[str, ...]
 
 
 class _Request(Struct, frozen=True, kw_only=True):
@@ -508,7 +550,7 @@ def check_server_options(
             raise unsupported_error(_OPTION_FIELDS.get(option, option))
 
 
-def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conversation:
+def _with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conversation:
     """Return the conversation with ``texts`` appended to its instructions."""
     if not texts:
         return conversation
@@ -516,13 +558,19 @@ def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conve
     return replace(conversation, instructions="\n\n".join(part for part in parts if part))
 
 
-def encode_body(body: JsonObject, field: str, elements: Iterable[JsonObject | Raw]) -> bytes:
-    """Return ``body`` as JSON. ``elements``: the content of its list ``field``, unless ``body`` has
-    another one. Elements, or their fields ``content``, that are already encoded are copied once:
+def _encode_body(
+    head: bytes, own: JsonObject, field: str, elements: Iterable[JsonObject | Raw] | None
+) -> bytes:
+    """Return a JSON object. ``head``: its first fields as JSON, without the closing brace.
+    ``own``: further fields. ``elements``: the content of its list ``field``; None if ``head`` has
+    this field. Elements, or their fields ``content``, that are already encoded are copied once:
     they are nearly the whole body of a long conversation."""
-    if field in body:
-        return _encode(body)
-    pieces: list[bytes | Raw] = [_encode(body)[:-1], f',"{field}":'.encode()]
+    pieces: list[bytes | Raw] = [head]
+    if own:
+        pieces += (b",", _encode(own)[1:-1])
+    if elements is None:
+        return b"".join((*pieces, b"}"))
+    pieces.append(b',"%b":' % field.encode())
     separator = b"["
     for element in elements:
         pieces.append(separator)

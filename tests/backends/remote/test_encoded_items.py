@@ -6,15 +6,19 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.backends.remote.chat_completions import servers as chat_servers
 from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
 from antiphon.backends.remote.responses import servers as responses_servers
 from antiphon.backends.remote.responses.backend import ResponsesBackend
-from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.conversation import Conversation, Options, ToolChoice
 from antiphon.inference.encoded_items import EncodedItems
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.request_shapes import RequestShape
+from antiphon.wire.response import JsonObjectFormat, TextConfig
 from antiphon.wire.tools import Function
 
 _LONG = 'A "long" text, 日本語. ' * 20
@@ -107,3 +111,32 @@ def test_other_items_are_not_kept() -> None:
     copy = _message("user", _LONG)
     assert encoded.get(copy, lambda item: 1) == 1
     assert encoded.get(copy, lambda item: 2) == 2
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_requests_of_one_shape_keep_their_own_fields(number: int) -> None:
+    """The head of the body is encoded once for equal options, and for no others."""
+    backend = _backends()[number]
+    request = CreateResponse(model="m", instructions="Be brief.", tools=(_TOOL,))
+    shape = RequestShape(request)
+    conversation = Conversation(items=INPUT, instructions=shape.template.instructions)
+    first = Options(tools=(_TOOL,), cache_scope="scope 1", cache_key="key 1")
+    others = (
+        replace(first, cache_scope="scope 2"),
+        replace(first, cache_key="key 2"),
+        replace(first, tool_choice=ToolChoice(mode="required")),
+        replace(first, max_output_tokens=7),
+        replace(first, text=TextConfig(format=JsonObjectFormat())),
+        replace(first, text=TextConfig(verbosity="low")),
+    )
+    bodies = set()
+    for options in (first, *others, first):
+        tools = backend.visible_tools(conversation, options)
+        expected = backend.encode_request(conversation, options, tools)
+        shaped = replace(options, shape=shape)
+        assert backend.encode_request(conversation, shaped, tools) == expected
+        assert json.loads(expected)["stream"] is True
+        bodies.add(expected)
+    sees_key = b"key 1" in expected
+    assert b"scope 1" in expected and len(bodies) == (7 if sees_key else 6)
+    await backend.close()

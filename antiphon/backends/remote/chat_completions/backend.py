@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -18,9 +17,7 @@ from antiphon.backends.local.capability_checks import extra_field
 from antiphon.backends.remote.base import (
     RemoteBackend,
     check_server_options,
-    encode_body,
     unsupported_error,
-    with_instructions,
 )
 from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.dialects.base import Parser
@@ -36,8 +33,6 @@ from .servers import STANDARD, ChatFlavour
 from .stream_parser import ChatStreamParser
 
 __all__ = ["ChatCompletionsBackend"]
-
-_encode = msgspec.json.Encoder().encode
 
 #: Options that are not part of OpenAI's API and that only some servers support.
 _NONSTANDARD_OPTIONS = (
@@ -66,6 +61,7 @@ class ChatCompletionsBackend(RemoteBackend):
     """
 
     path = "chat/completions"
+    items_field = "messages"
 
     def __init__(
         self,
@@ -98,17 +94,33 @@ class ChatCompletionsBackend(RemoteBackend):
             return options.guide.syntax in self.flavour.grammar_fields
         return self.flavour.schema_support == "enforces"
 
-    def encode_request(
+    def encode_items(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
-    ) -> bytes:
-        flavour = self.flavour
+    ) -> list[JsonObject]:
         messages = build_chat_messages(
-            with_instructions(conversation, _instructions(options, flavour)),
+            conversation,
             prompt_tools,
-            reasoning_fields=flavour.reasoning_fields,
-            has_developer_role=flavour.has_developer_role,
+            reasoning_fields=self.flavour.reasoning_fields,
+            has_developer_role=self.flavour.has_developer_role,
             origin=self.upstream.root,
         )
+        if messages and isinstance(text := messages[0]["content"], str):
+            messages[0]["content"] = options.encoded(text)
+        return messages
+
+    def own_fields(self, conversation: Conversation, options: Options) -> JsonObject:
+        flavour = self.flavour
+        fields = {
+            "prompt_cache_key": options.cache_key if flavour.has_developer_role else None,
+            flavour.option_fields.get("cache_salt", ""): options.prefix_salt,
+        }
+        return {name: value for name, value in fields.items() if name and value is not None}
+
+    def added_instructions(self, options: Options) -> Sequence[str]:
+        return _instructions(options, self.flavour)
+
+    def shared_fields(self, options: Options, prompt_tools: PromptTools) -> JsonObject:
+        flavour = self.flavour
         body: JsonObject = {
             "model": self._model,
             "stream": True,
@@ -119,16 +131,14 @@ class ChatCompletionsBackend(RemoteBackend):
                 else {}
             ),
             **_sampling(self._for_server(options), flavour),
-            **options.derive(
-                _tools, (prompt_tools,), options.tool_choice, options.allows_parallel_calls
-            ),
+            **_tools(prompt_tools, options.tool_choice, options.allows_parallel_calls),
             **_response_format(options, flavour),
             **_reasoning_effort(options, flavour),
         }
         template = {**self._template, **body.pop("chat_template_kwargs", {}), **options.template}
         if template:
             body["chat_template_kwargs"] = template
-        return encode_body({**body, **self._body}, "messages", messages)
+        return body
 
     @property
     def token_endpoint(self) -> TokenEndpoint | None:
@@ -140,9 +150,9 @@ class ChatCompletionsBackend(RemoteBackend):
 
     def _for_server(self, options: Options) -> Options:
         """Return a copy of the options for the upstream. In the copy, the LoRA adapter has its name
-        on the upstream, and ``cache_salt`` is the salt for the upstream's prefix cache."""
+        on the upstream. The salt is a field of the single request."""
         adapter = self._adapters.get(options.adapter or "") or options.adapter
-        return replace(options, adapter=adapter, cache_salt=options.prefix_salt)
+        return replace(options, adapter=adapter, cache_salt=None)
 
     def stream_parser(
         self,
@@ -192,8 +202,6 @@ def _sampling(options: Options, flavour: ChatFlavour) -> JsonObject:
         body["logprobs"] = True
         if options.logprobs:
             body["top_logprobs"] = options.logprobs
-    if options.cache_key is not None and flavour.has_developer_role:
-        body["prompt_cache_key"] = options.cache_key
     return body | _extra(options)
 
 
@@ -207,12 +215,11 @@ def _extra(options: Options) -> JsonObject:
 def _tools(
     prompt_tools: PromptTools, choice: ToolChoice, allows_parallel_calls: bool
 ) -> JsonObject:
-    """Return the request fields for tools, the tools as JSON. The field ``tools`` contains only the
-    tools that the model may call, because this API has no other way to forbid a tool."""
+    """Return the request fields for tools. The field ``tools`` contains only the tools that the
+    model may call, because this API has no other way to forbid a tool."""
     if not prompt_tools.callable:
         return {}
-    tools = _encode([_tool(tool) for tool in prompt_tools.callable])
-    body: JsonObject = {"tools": msgspec.Raw(tools)}
+    body: JsonObject = {"tools": [_tool(tool) for tool in prompt_tools.callable]}
     if prompt_tools.required:
         body["tool_choice"] = _tool_choice(choice, prompt_tools)
     if not allows_parallel_calls:

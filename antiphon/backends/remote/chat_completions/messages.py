@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, to_builtins
+from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
 from antiphon.dialects.json_stream import dump
@@ -28,13 +27,11 @@ from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Conversation
 from antiphon.inference.encoded_items import EncodedItems
 from antiphon.wire import items as it
-from antiphon.wire.json_types import JsonObject
+from antiphon.wire.json_types import EncodedText, JsonObject
 
 __all__ = ["build_chat_messages"]
 
 Message = JsonObject
-
-_encode = msgspec.json.Encoder().encode
 
 #: Types of parts that are not text.
 _MEDIA = frozenset(
@@ -71,13 +68,6 @@ def build_chat_messages(
     return writer.restore_parts(rendered)
 
 
-class _EncodedText(Struct, frozen=True):
-    """A text and its JSON."""
-
-    text: str
-    json: Raw
-
-
 class _Writer:
     def __init__(
         self,
@@ -93,7 +83,7 @@ class _Writer:
         self._deferred_parts: list[Any] = []
         self._kept = kept
         #: Long texts of earlier turns and their encoded forms, by the identity of the text.
-        self._encoded_texts: dict[int, _EncodedText] = {}
+        self._encoded_texts: dict[int, EncodedText] = {}
 
     @cached_property
     def _secret(self) -> str:
@@ -270,13 +260,13 @@ class _Writer:
         return "\n".join([*texts, note] if note else texts)
 
 
-def _encode_texts(item: it.Item) -> tuple[_EncodedText, ...]:
+def _encode_texts(item: it.Item) -> tuple[EncodedText, ...]:
     """Return the encoded forms of the long texts of an item."""
     value = item.content if isinstance(item, it.Message) else getattr(item, "output", None)
     parts = value if isinstance(value, tuple) else (value,)
     texts = (each if isinstance(each, str) else getattr(each, "text", None) for each in parts)
     return tuple(
-        _EncodedText(text, Raw(_encode(text)))
+        EncodedText.of(text)
         for text in texts
         if isinstance(text, str) and len(text) >= _MIN_KEPT_CHARS
     )

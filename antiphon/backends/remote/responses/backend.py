@@ -20,9 +20,7 @@ from antiphon.backends.local.capability_checks import extra_field
 from antiphon.backends.remote.base import (
     RemoteBackend,
     check_server_options,
-    encode_body,
     unsupported_error,
-    with_instructions,
 )
 from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.dialects.async_calls import shown_items, shown_tool
@@ -65,6 +63,7 @@ class ResponsesBackend(RemoteBackend):
     """
 
     path = "responses"
+    items_field = "input"
 
     def __init__(
         self,
@@ -112,18 +111,25 @@ class ResponsesBackend(RemoteBackend):
     def separates_caches(self) -> bool:
         return "cache_salt" in self.flavour.option_fields
 
-    def encode_request(
-        self, conversation: Conversation, options: Options, prompt_tools: PromptTools
-    ) -> bytes:
-        flavour, options = self.flavour, replace(options, cache_salt=options.prefix_salt)
-        conversation = with_instructions(conversation, _instructions(options, flavour))
+    def own_fields(self, conversation: Conversation, options: Options) -> JsonObject:
+        text = conversation.instructions
+        fields = {
+            "instructions": options.encoded(text) if text else None,
+            "prompt_cache_key": options.cache_key,
+            self.flavour.option_fields.get("cache_salt", ""): options.prefix_salt,
+        }
+        return {name: value for name, value in fields.items() if name and value is not None}
+
+    def added_instructions(self, options: Options) -> Sequence[str]:
+        return _instructions(options, self.flavour)
+
+    def shared_fields(self, options: Options, prompt_tools: PromptTools) -> JsonObject:
+        flavour, options = self.flavour, replace(options, cache_salt=None)
         body: JsonObject = {
             "model": self._model,
             "stream": True,
             "store": False,
         }
-        if conversation.instructions:
-            body["instructions"] = conversation.instructions
         for option, field in {**_STANDARD_FIELDS, **flavour.option_fields}.items():
             value = getattr(options, option)
             if value not in (None, (), {}) and value is not False:
@@ -140,29 +146,17 @@ class ResponsesBackend(RemoteBackend):
             body["top_logprobs"] = options.logprobs
         if include:
             body["include"] = include
-        body |= options.derive(
-            self._encode_tools,
-            (options.tools, prompt_tools),
-            options.tool_choice,
-            options.allows_parallel_calls,
-        )
         if template := {**self._template, **options.template}:
             body["chat_template_kwargs"] = template
-        items = self._items(conversation, prompt_tools)
-        return encode_body({**body, **self._body}, "input", items)
+        return body | self._tools(options, prompt_tools)
 
-    def _encode_tools(
-        self,
-        tools: tuple[Tool, ...],
-        prompt_tools: PromptTools,
-        choice: ToolChoice,
-        allows_parallel_calls: bool,
-    ) -> JsonObject:
-        """Return the request fields for tools, the tools as JSON."""
+    def _tools(self, options: Options, prompt_tools: PromptTools) -> JsonObject:
+        """Return the request fields for tools."""
+        tools, choice = options.tools, options.tool_choice
         body: JsonObject = {}
         if self.flavour.native_tools:
             if tools:
-                body["tools"] = msgspec.Raw(_encode([_shown(tool) for tool in tools]))
+                body["tools"] = [_shown(tool) for tool in tools]
                 body["tool_choice"] = _native_choice(choice, prompt_tools)
         else:
             functions = [
@@ -171,15 +165,15 @@ class ResponsesBackend(RemoteBackend):
             ]
             hosted = [tool for tool in tools if not isinstance(tool, _CLIENT_TOOLS)]
             if functions or hosted:
-                body["tools"] = msgspec.Raw(_encode([*functions, *hosted]))
+                body["tools"] = [*functions, *hosted]
                 if (named := _function_choice(choice, prompt_tools)) is not None:
                     body["tool_choice"] = named
-        if body and not allows_parallel_calls:
+        if body and not options.allows_parallel_calls:
             body["parallel_tool_calls"] = False
         return body
 
-    def _items(
-        self, conversation: Conversation, prompt_tools: PromptTools
+    def encode_items(
+        self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> Iterator[JsonObject | msgspec.Raw]:
         items = tuple(item for _, item in shown_items(conversation.items))
         hosted = self.capabilities.hosted_tools
@@ -215,7 +209,6 @@ _STANDARD_FIELDS: Mapping[str, str] = {
     "temperature": "temperature",
     "top_p": "top_p",
     "max_output_tokens": "max_output_tokens",
-    "cache_key": "prompt_cache_key",
 }
 
 
