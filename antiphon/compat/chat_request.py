@@ -9,10 +9,7 @@ Unknown fields are ignored, as everywhere in Antiphon. The field lists follow th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
-
-from msgspec import Struct
-from msgspec.structs import replace
+from typing import Any
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
@@ -34,41 +31,22 @@ from .chat_response import ChatCompletion, chat_completion
 from .chat_stream import ChatStream
 from .error_paths import ErrorPaths
 from .n_choices import read_choice_count, with_seed_offset
+from .translated_request import TranslatedRequest
 
 __all__ = ["READERS", "SHARED_FIELDS", "ChatRequest", "parse_chat_request", "read_chat_request"]
 
 
-class ChatRequest(Struct, frozen=True, kw_only=True):
-    """A translated Chat Completions request: one Responses request per choice, and options for the
-    form of the answer.
+class ChatRequest(TranslatedRequest, frozen=True, kw_only=True):
+    """A translated Chat Completions request. ``include_usage``: a stream ends with a usage chunk.
+    ``legacy``: calls are returned in the deprecated field ``function_call``."""
 
-    ``paths``: the client's names of the translated fields, for error messages. ``include_usage``: a
-    stream ends with a usage chunk. ``legacy``: calls are returned in the deprecated field
-    ``function_call``.
-    """
-
-    requests: tuple[CreateResponse, ...]
-    paths: ErrorPaths
     include_usage: bool = False
     legacy: bool = False
 
-    @property
-    def stream(self) -> bool:
-        return bool(self.requests[0].stream)
-
-    def with_trace(self, headers: Mapping[str, str]) -> Self:
-        """Return a copy of the request with the given headers of a W3C trace context, such as
-        ``traceparent``."""
-        traced = tuple(replace(request, trace=dict(headers)) for request in self.requests)
-        return replace(self, requests=traced)
-
     def answer(self, responses: Sequence[Response]) -> ChatCompletion:
-        """Translate the finished responses to one answer. Call it only if no response failed."""
         return chat_completion(responses, legacy=self.legacy)
 
     def choice_stream(self, first: Response, index: int) -> ChatStream:
-        """Return an encoder for the stream of one choice. ``first``: the response of the first
-        choice, which determines the id of the answer."""
         return ChatStream(first, index, include_usage=self.include_usage, legacy=self.legacy)
 
 

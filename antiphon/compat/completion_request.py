@@ -9,10 +9,7 @@ The accepted fields are the fields of the ``openai`` SDK 3.54 and the sampling e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
-
-from msgspec import Struct
-from msgspec.structs import replace
+from typing import Any
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
@@ -21,13 +18,14 @@ from antiphon.wire.parsing.fields import read_object
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
-from antiphon.wire.request import FIELDS, CreateResponse
+from antiphon.wire.request import FIELDS
 from antiphon.wire.response import Response
 
 from .completion_response import Completion, CompletionStream, make_completion
 from .error_paths import ErrorPaths
 from .n_choices import read_choice_count, with_seed_offset
 from .text_inputs import TextInput, read_text_inputs
+from .translated_request import TranslatedRequest
 
 __all__ = ["READERS", "SHARED_FIELDS", "CompletionRequest", "parse_completion_request"]
 
@@ -37,7 +35,7 @@ _MAX_CONTINUATIONS = 32
 _DEFAULT_TOKENS = 16
 
 
-class CompletionRequest(Struct, frozen=True, kw_only=True):
+class CompletionRequest(TranslatedRequest, frozen=True, kw_only=True):
     """A translated Completions request: ``n`` continuations of each prompt.
 
     ``requests``: the Responses requests, without input. ``prompts``: the prompts. Both have one
@@ -45,22 +43,10 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
     choice starts with the prompt. ``include_usage``: the stream ends with a usage chunk.
     """
 
-    requests: tuple[CreateResponse, ...]
     prompts: tuple[TextInput, ...]
-    paths: ErrorPaths
     n: int = 1
     echo: bool = False
     include_usage: bool = False
-
-    @property
-    def stream(self) -> bool:
-        return bool(self.requests[0].stream)
-
-    def with_trace(self, headers: Mapping[str, str]) -> Self:
-        """Return a copy of the request with the given headers of a W3C trace context, such as
-        ``traceparent``."""
-        traced = tuple(replace(request, trace=dict(headers)) for request in self.requests)
-        return replace(self, requests=traced)
 
     def echoed_text(self, index: int) -> str:
         """Return the prompt that must be repeated at the start of a choice's text. ``index``: index
@@ -69,12 +55,9 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
         return prompt if self.echo and isinstance(prompt, str) else ""
 
     def answer(self, responses: Sequence[Response]) -> Completion:
-        """Translate the finished responses to one answer. Call it only if no response failed."""
         return make_completion(self, responses)
 
     def choice_stream(self, first: Response, index: int) -> CompletionStream:
-        """Return an encoder for the stream of one choice. ``first``: the response of the first
-        choice, which determines the id of the answer."""
         return CompletionStream(self, first, index)
 
 

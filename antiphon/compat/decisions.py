@@ -36,11 +36,11 @@ from antiphon.wire.parsing.fields import (
 )
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
-from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response, Usage
 
 from .completion_response import text_parts
 from .error_paths import ErrorPaths
+from .translated_request import TranslatedRequest
 
 __all__ = [
     "Choice",
@@ -185,13 +185,11 @@ class DecisionList(Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
-class DecisionsRequest(Struct, frozen=True, kw_only=True):
+class DecisionsRequest(TranslatedRequest, frozen=True, kw_only=True):
     """A parsed request: two requests of the Responses API for each question, one for each order of
     the options."""
 
     questions: tuple[Question, ...]
-    requests: tuple[CreateResponse, ...]
-    paths: ErrorPaths
 
 
 # --- the request ---------------------------------------------------------------------------------

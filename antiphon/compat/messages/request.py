@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.compat.error_paths import ErrorPaths
+from antiphon.compat.translated_request import TranslatedRequest
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
@@ -90,32 +90,12 @@ _TIERS: Mapping[str, str] = {"auto": "auto", "standard_only": "default"}
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
-class MessagesRequest(Struct, frozen=True, kw_only=True):
-    """A translated request of the Messages API: the Responses request, and options for the form of
-    the answer.
+class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
+    """A translated request of the Messages API. ``form``: options for the form of the answer.
+    ``generate``: False if ``max_tokens`` is 0. The model then only caches the prompt."""
 
-    ``paths``: for error messages, the path of a field of the Responses request → the path of the
-    field that the client wrote. ``generate``: False if ``max_tokens`` is 0. The model then only
-    caches the prompt.
-    """
-
-    request: CreateResponse
-    paths: ErrorPaths
     form: AnswerForm
     generate: bool = True
-
-    @property
-    def requests(self) -> tuple[CreateResponse, ...]:
-        return (self.request,)
-
-    @property
-    def stream(self) -> bool:
-        return bool(self.request.stream)
-
-    def with_trace(self, headers: Mapping[str, str]) -> Self:
-        """Return a copy of the request with the given headers of a W3C trace context, such as
-        ``traceparent``."""
-        return replace(self, request=replace(self.request, trace=dict(headers)))
 
     @property
     def previous_response_id(self) -> str | None:
@@ -124,7 +104,7 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
 
     def continuing(self, previous: Response) -> Self:
         """Return a copy of the request that continues the thread of the response ``previous``."""
-        return replace(self, request=continued_request(self.request, previous))
+        return replace(self, requests=(continued_request(self.request, previous),))
 
     def as_count(self) -> InputTokensRequest:
         """Return the request that counts the tokens of the same prompt."""
@@ -132,13 +112,9 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
         return InputTokensRequest(**{name: getattr(self.request, name) for name in names})
 
     def answer(self, responses: Sequence[Response]) -> MessageAnswer:
-        """Translate a finished response to an answer. ``responses``: a sequence with exactly one
-        response, which did not fail."""
         return message_answer(responses[0], self.form)
 
     def choice_stream(self, first: Response, index: int) -> MessageStream:
-        """Return an encoder for the stream of the answer. ``first``: the response as it is at the
-        start of the stream. It determines the id and the model of the answer."""
         return MessageStream(first, self.form)
 
 
@@ -186,7 +162,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
         paths.translate(error)
         raise
     return MessagesRequest(
-        request=request,
+        requests=(request,),
         paths=paths,
         form=AnswerForm(
             omits_thinking=_omits_thinking(raw.get("thinking")),

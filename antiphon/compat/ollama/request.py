@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
-from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
 from antiphon.compat.chat_request import READERS
 from antiphon.compat.error_paths import ErrorPaths
+from antiphon.compat.translated_request import TranslatedRequest
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
@@ -29,7 +29,6 @@ from antiphon.wire.parsing.errors import (
 from antiphon.wire.parsing.fields import drop_nulls, read_array, read_object
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
-from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
 
 from .answer import OllamaAnswer, OllamaForm, OllamaStream, ollama_answer
@@ -74,7 +73,7 @@ _IMAGE_TYPES: Mapping[str, str] = {
 }
 
 
-class OllamaRequest(Struct, frozen=True, kw_only=True):
+class OllamaRequest(TranslatedRequest, frozen=True, kw_only=True):
     """A translated request.
 
     - ``raw_prompt``: the text that the model continues without a chat template; None for a
@@ -84,34 +83,16 @@ class OllamaRequest(Struct, frozen=True, kw_only=True):
     - ``must_think``: whether the request is refused by a model that does not reason.
     """
 
-    request: CreateResponse
-    paths: ErrorPaths
     form: OllamaForm
     raw_prompt: str | None = None
     only_loads: bool = False
     unloads: bool = False
     must_think: bool = False
 
-    @property
-    def requests(self) -> tuple[CreateResponse, ...]:
-        return (self.request,)
-
-    @property
-    def stream(self) -> bool:
-        return bool(self.request.stream)
-
-    def with_trace(self, headers: Mapping[str, str]) -> Self:
-        """Return a copy of the request with the given headers of a W3C trace context, such as
-        ``traceparent``."""
-        return replace(self, request=replace(self.request, trace=dict(headers)))
-
     def answer(self, responses: Sequence[Response]) -> OllamaAnswer:
-        """Translate a finished response to an answer. ``responses``: a sequence with exactly one
-        response, which did not fail."""
         return ollama_answer(responses[0], self.form)
 
     def choice_stream(self, first: Response, index: int) -> OllamaStream:
-        """Return an encoder for the stream of the answer."""
         return OllamaStream(first, self.form)
 
 
@@ -193,7 +174,7 @@ def _request(
         paths.translate(error)
         raise
     return OllamaRequest(
-        request=request,
+        requests=(request,),
         paths=paths,
         form=replace(form, hides_thinking=think is False),
         only_loads=only_loads,
