@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from .base import Backend, Status
-from .embedding import EmbeddingBackend, OnDemandEmbeddingBackend
-from .reranking import RerankBackend
+from .reading import EmbeddingBackend, OnDemandEmbeddingBackend, RerankBackend
 
 __all__ = ["CatalogModel", "ModelCatalog"]
 

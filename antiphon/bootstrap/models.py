@@ -15,7 +15,7 @@ from antiphon.models import catalog
 from antiphon.models.download import progress_bar
 from antiphon.models.factories import disk_cache
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS
-from antiphon.resources.rerankers import Rerankers
+from antiphon.resources.reading_models import Rerankers
 from antiphon.retrieval.vector_search import require_numpy
 from antiphon.support.tasks import running
 from antiphon.workers.context import WorkerContext

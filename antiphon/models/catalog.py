@@ -14,11 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend, Status
-from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBackend
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend, ProgressCallback
-from antiphon.backends.reranking import RerankBackend
+from antiphon.backends.reading import EmbeddingBackend, OnDemandEmbeddingBackend, RerankBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import model_not_found

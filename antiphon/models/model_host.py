@@ -11,8 +11,8 @@ from contextlib import aclosing, asynccontextmanager
 import msgspec
 
 from antiphon.backends.base import Status
-from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.backends.local.backend import LocalBackend
+from antiphon.backends.reading import EmbeddingBackend
 from antiphon.embeddings.base import Embedder, Role
 from antiphon.embeddings.hosted import EmbedderDescription, PackedEmbeddings
 from antiphon.engines.base import Engine, ImageMeasurer, Sampling

@@ -23,8 +23,8 @@ from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import BackgroundTasks, Backoff, retry
 from antiphon.wire.resources.vector_stores import FileStatus, LastError
 
-from .embeddings import Embeddings
 from .files import Files
+from .reading_models import Embeddings
 
 __all__ = ["Indexer"]
 

@@ -20,8 +20,7 @@ from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest
 from antiphon.wire.resources.filters import matches
 from antiphon.wire.resources.vector_stores import TextPart, VectorStoreSearchResult
 
-from .embeddings import Embeddings
-from .rerankers import Rerankers
+from .reading_models import Embeddings, Rerankers
 
 __all__ = ["Searcher"]
 

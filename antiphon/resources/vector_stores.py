@@ -49,10 +49,9 @@ from antiphon.wire.resources.vector_stores import (
     VectorStoreSearchResult,
 )
 
-from .embeddings import Embeddings
 from .files import Files
 from .indexer import Indexer
-from .rerankers import Rerankers
+from .reading_models import Embeddings, Rerankers
 from .vector_store_search import Searcher
 
 __all__ = ["VectorStores"]

@@ -27,10 +27,9 @@ from antiphon.resources.admin.tenant_usage import TenantUsageReader
 from antiphon.resources.batches import Batches
 from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import ConversationLockHandle, Conversations
-from antiphon.resources.embeddings import Embeddings
 from antiphon.resources.files import Files
 from antiphon.resources.images import Images
-from antiphon.resources.rerankers import Rerankers
+from antiphon.resources.reading_models import Embeddings, Rerankers
 from antiphon.resources.skills import Skills
 from antiphon.resources.tokenizers import Tokenizers
 from antiphon.resources.uploads import ChunkedUploads

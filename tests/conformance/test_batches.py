@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai.types import Batch
 
-from antiphon.backends.embedding import EmbeddingBackend
+from antiphon.backends.reading import EmbeddingBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.store.base import Store
 from antiphon.testing.embedder import WordEmbedder

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import CreateEmbeddingResponse
 
-from antiphon.backends.embedding import EmbeddingBackend
+from antiphon.backends.reading import EmbeddingBackend
 from antiphon.compat.embeddings import parse_embeddings_request
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.embedder import WordEmbedder

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from antiphon.backends.base import BackendCapabilities
-from antiphon.backends.embedding import EmbeddingBackend
+from antiphon.backends.reading import EmbeddingBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.compat.ollama.bodies import OllamaChat, OllamaGenerate
 from antiphon.errors import BackendError

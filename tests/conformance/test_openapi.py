@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.embedding import EmbeddingBackend
-from antiphon.backends.reranking import RerankBackend
+from antiphon.backends.reading import EmbeddingBackend, RerankBackend
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.resources.prompts import Prompts

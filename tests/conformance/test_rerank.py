@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.reranking import RerankBackend
+from antiphon.backends.reading import RerankBackend
 from antiphon.errors import BackendError
 from antiphon.testing.reranker import WordReranker
 from tests.conformance.conftest import Serve

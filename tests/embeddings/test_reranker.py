@@ -11,7 +11,7 @@ from antiphon.config.settings import Settings
 from antiphon.embeddings.reranker import load
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.models.catalog import load as load_catalog
-from antiphon.resources.rerankers import Rerankers
+from antiphon.resources.reading_models import Rerankers
 from tests.upstream.fakes import Answer, fake, json_answer
 
 

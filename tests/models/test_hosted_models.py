@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
-from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend
+from antiphon.backends.reading import EmbeddingBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.dialects.chat.dialect import ChatDialect

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from antiphon.backends.embedding import EmbeddingBackend
-from antiphon.backends.reranking import RerankBackend
+from antiphon.backends.reading import EmbeddingBackend, RerankBackend
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.file_contents import single_chunk

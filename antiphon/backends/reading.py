@@ -1,4 +1,5 @@
-"""Embedding models as backends: they produce embeddings and reject conversations."""
+"""Models that only read, as backends: they produce embeddings or rerank, and reject
+conversations."""
 
 from __future__ import annotations
 
@@ -7,33 +8,35 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from antiphon.embeddings.base import Embedder
+from antiphon.embeddings.reranker import Reranker
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.inference.conversation import Conversation, Options
 
 from .base import Backend, Reply, Status
 from .on_demand import OnDemandBackend
 
-__all__ = ["EmbeddingBackend", "OnDemandEmbeddingBackend"]
+__all__ = ["EmbeddingBackend", "OnDemandEmbeddingBackend", "RerankBackend"]
 
 
-class _EmbeddingOnly(Backend):
-    """Base class of embedding backends. It rejects every conversation."""
+class _ReadingBackend(Backend):
+    """Base class. It rejects every conversation. ``_use``: what the model does, and where."""
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
+    _use = "produces embeddings. Use it at /v1/embeddings"
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         raise InvalidRequest(
-            f"The model '{self._name}' only produces embeddings. Use it at /v1/embeddings.",
+            f"The model '{self._name}' only {self._use}.",
             param="model",
             code="unsupported_model",
         )
 
 
-class EmbeddingBackend(_EmbeddingOnly):
+class EmbeddingBackend(_ReadingBackend):
     """``Backend`` of a loaded embedding model. ``close`` also closes the embedder."""
 
     def __init__(self, name: str, embedder: Embedder) -> None:
@@ -50,7 +53,7 @@ class EmbeddingBackend(_EmbeddingOnly):
         await self._embedder.close()
 
 
-class OnDemandEmbeddingBackend(_EmbeddingOnly):
+class OnDemandEmbeddingBackend(_ReadingBackend):
     """``Backend`` of an embedding model that is loaded when it is used and unloaded when it is
     idle."""
 
@@ -78,3 +81,16 @@ class OnDemandEmbeddingBackend(_EmbeddingOnly):
 
     async def close(self) -> None:
         await self._on_demand.close()
+
+
+class RerankBackend(_ReadingBackend):
+    """``Backend`` of a reranking model. ``close`` also closes the reranker."""
+
+    _use = "reranks. Use it at /v1/rerank"
+
+    def __init__(self, name: str, reranker: Reranker) -> None:
+        super().__init__(name)
+        self.reranker = reranker
+
+    async def close(self) -> None:
+        await self.reranker.close()
