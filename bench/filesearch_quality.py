@@ -19,13 +19,13 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
+from antiphon.backends.embedding import EmbeddingBackend
 from msgspec import Struct
 
-from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.models.catalog import Catalog, ServedModel
-from antiphon.resources.file_contents import single_chunk
-from antiphon.resources.files import FileUpload
-from antiphon.resources.vector_stores import VectorStores
+from antiphon.resources.file_storage.contents import single_chunk
+from antiphon.resources.file_storage.files import FileUpload
+from antiphon.resources.vector_search.vector_stores import VectorStores
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store import open_store
 from antiphon.wire.parsing.vector_stores import (

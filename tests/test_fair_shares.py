@@ -32,7 +32,7 @@ from antiphon.engines.base import Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.matched_generation import MatchedGeneration
 from antiphon.inference.tokens import Prompt
-from antiphon.resources.indexer import Indexer
+from antiphon.resources.vector_search.indexer import Indexer
 from antiphon.sandbox.javascript import JavaScript, ProgramState
 from antiphon.store.sqlite.database import Database
 from antiphon.store.vectors import IndexingTask

@@ -30,7 +30,7 @@ from antiphon.limits.rate_limits import RateLimits
 from antiphon.models import catalog
 from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.oidc import SignIn
-from antiphon.resources.files import Files
+from antiphon.resources.file_storage.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import OptionalFeatures, RunDependencies, Service
 from antiphon.security.encryption import Encryptor

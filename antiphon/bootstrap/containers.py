@@ -26,7 +26,7 @@ from antiphon.ipc.http_calls import HttpCaller
 from antiphon.ipc.http_endpoint import HttpCallEndpoint
 from antiphon.ipc.signatures import CallSigner
 from antiphon.limits.quotas import TenantQuotas
-from antiphon.resources.files import Files
+from antiphon.resources.file_storage.files import Files
 from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import Sandbox
 from antiphon.sandbox.egress.dialer import Dialer

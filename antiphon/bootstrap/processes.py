@@ -17,7 +17,7 @@ from antiphon.http.server.listening import raise_file_limit
 from antiphon.ipc.server import CallServer
 from antiphon.models import catalog
 from antiphon.models.packaged_embedder import with_packaged_embedder
-from antiphon.resources.files import Files
+from antiphon.resources.file_storage.files import Files
 from antiphon.store import is_postgres, open_store
 from antiphon.store.clock import StoreClock
 from antiphon.support.log import Log

@@ -14,7 +14,7 @@ from antiphon.blobs.collector import BlobCollector
 from antiphon.bootstrap.storage import FILES_IN_STORE, files_blobs, open_encryptor, store_cipher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError, StoreError
-from antiphon.resources.content_migration import migrate_contents
+from antiphon.resources.file_storage.migration import migrate_contents
 from antiphon.store import open_store
 from antiphon.support.installation import antiphon_command
 

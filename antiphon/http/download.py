@@ -15,7 +15,7 @@ from antiphon.http.json_response import Reply
 from antiphon.http.middleware.errors import error_reply
 from antiphon.http.openapi.operation import HeaderParam
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
-from antiphon.resources.file_contents import StoredFile
+from antiphon.resources.file_storage.contents import StoredFile
 
 __all__ = ["RANGE_HEADERS", "download_reply", "requested_range"]
 

@@ -19,8 +19,8 @@ from antiphon.wire.cursors import PageParams, page_of, select_page
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources.batches import BATCH_WINDOWS_S, Batch, CreateBatch
 
-from .file_contents import single_chunk
-from .files import Files, FileUpload
+from .file_storage.contents import single_chunk
+from .file_storage.files import Files, FileUpload
 
 __all__ = ["BATCH_PURPOSE", "Batches", "has_ended"]
 

@@ -27,13 +27,13 @@ from antiphon.resources.admin.tenant_usage import TenantUsageReader
 from antiphon.resources.batches import Batches
 from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import ConversationLockHandle, Conversations
-from antiphon.resources.files import Files
+from antiphon.resources.file_storage.files import Files
+from antiphon.resources.file_storage.uploads import ChunkedUploads
 from antiphon.resources.images import Images
 from antiphon.resources.reading_models import Embeddings, Rerankers
 from antiphon.resources.skills import Skills
 from antiphon.resources.tokenizers import Tokenizers
-from antiphon.resources.uploads import ChunkedUploads
-from antiphon.resources.vector_stores import VectorStores
+from antiphon.resources.vector_search.vector_stores import VectorStores
 from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.background.jobs import BackgroundJobs
 from antiphon.runs.background.snapshots import Snapshots

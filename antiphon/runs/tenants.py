@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 from antiphon.errors import NotFound
 from antiphon.resources.admin.tenant_deletions import TenantDeletions
 from antiphon.resources.containers import Containers
-from antiphon.resources.file_contents import ContentStore, single_chunk
+from antiphon.resources.file_storage.contents import ContentStore, single_chunk
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.store.records import ItemQuery, ResponseQuery

@@ -17,7 +17,7 @@ from antiphon.backends.base import BackendCapabilities
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import UnreadableImage
 from antiphon.inference.conversation import Conversation, Options
-from antiphon.resources.files import Files
+from antiphon.resources.file_storage.files import Files
 from antiphon.runs.background import jobs
 from antiphon.runs.request import attachments
 from antiphon.store.base import Store

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.blobs.locations import open_blobs
 from antiphon.blobs.object_storage import SEGMENT_BYTES, ObjectBlobs
 from antiphon.http.download import requested_range
-from antiphon.resources.files import MAX_WHOLE_BYTES
+from antiphon.resources.file_storage.files import MAX_WHOLE_BYTES
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.store.files import BlobRef

@@ -23,7 +23,7 @@ from antiphon.resources.admin.audit import AuditTrail
 from antiphon.resources.admin.tenant_deletions import TenantDeletions
 from antiphon.resources.batches import Batches
 from antiphon.resources.conversations import Conversations
-from antiphon.resources.files import Files
+from antiphon.resources.file_storage.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.runs.batches.worker import BatchWorker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.limits.quotas import TenantQuotas
 from antiphon.resources.containers import Containers
-from antiphon.resources.uploads import ChunkedUploads
+from antiphon.resources.file_storage.uploads import ChunkedUploads
 from antiphon.store.base import Store
 from antiphon.wire.admin.usage import BackgroundUsage, QuotaUsage, StorageUsage
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from msgspec.structs import replace
 
-from antiphon.resources.files import Files, FileUpload
+from antiphon.resources.file_storage.files import Files, FileUpload
 from antiphon.store.batches import BatchRecord, BatchStore, ResultChunk
 from antiphon.store.files import FileQuery
 from antiphon.wire.resources.batches import Batch

@@ -20,7 +20,7 @@ from antiphon.errors import AccessRevoked, RequestError, StoreError
 from antiphon.limits.clients import Client
 from antiphon.limits.key_ring import KeyRing
 from antiphon.resources.batches import Batches, has_ended
-from antiphon.resources.files import Files
+from antiphon.resources.file_storage.files import Files
 from antiphon.store.batches import BatchRecord
 from antiphon.support.tasks import BackgroundTasks, repeat, running
 from antiphon.wire.resources.batches import Batch, BatchFault, BatchFaults

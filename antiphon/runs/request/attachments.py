@@ -24,7 +24,7 @@ from antiphon.backends.base import Backend, Reply
 from antiphon.backends.wrapper import BackendWrapper
 from antiphon.errors import InvalidRequest, NotFound, RequestError, TooLarge, UnreadableImage
 from antiphon.inference.conversation import Conversation, Options
-from antiphon.resources.files import Files
+from antiphon.resources.file_storage.files import Files
 from antiphon.stream.kinds import KINDS
 from antiphon.support.installation import needs_extra
 from antiphon.wire import items as it

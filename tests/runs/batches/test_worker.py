@@ -10,7 +10,7 @@ from antiphon.errors import StoreError
 from antiphon.limits.clients import ANYONE
 from antiphon.limits.key_ring import KeyRing
 from antiphon.resources.batches import Batches
-from antiphon.resources.files import Files
+from antiphon.resources.file_storage.files import Files
 from antiphon.runs.batches.lines import LineReply, split_lines
 from antiphon.runs.batches.worker import BatchWorker, LineRequest
 from antiphon.store.batches import BatchStore

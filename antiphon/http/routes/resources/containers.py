@@ -16,7 +16,7 @@ from antiphon.http.requests import multipart
 from antiphon.http.requests.path import object_key, path_param, tenant_of
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.limits.requests import RequestLimits
-from antiphon.resources.files import MAX_WHOLE_BYTES
+from antiphon.resources.file_storage.files import MAX_WHOLE_BYTES
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.resources.containers import (
     ContainerFile,

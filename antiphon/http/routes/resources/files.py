@@ -16,7 +16,7 @@ from antiphon.http.requests import multipart
 from antiphon.http.requests.path import object_key, tenant_of
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.limits.requests import RequestLimits
-from antiphon.resources.files import FileQuery, FileUpload
+from antiphon.resources.file_storage.files import FileQuery, FileUpload
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.upload_form import UploadForm, parse_upload_form
 from antiphon.wire.resources.files import PURPOSES, File

@@ -12,7 +12,7 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.path import object_key, tenant_of
 from antiphon.limits.requests import RequestLimits
-from antiphon.resources.uploads import MAX_PART_BYTES
+from antiphon.resources.file_storage.uploads import MAX_PART_BYTES
 from antiphon.wire.parsing.uploads import CompleteUpload, CreateUpload, parse_complete, parse_create
 from antiphon.wire.resources.files import ChunkedUpload, ChunkedUploadPart
 

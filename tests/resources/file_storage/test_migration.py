@@ -10,9 +10,9 @@ import pytest
 from antiphon.blobs.locations import open_blobs
 from antiphon.blobs.object_storage import ObjectBlobs
 from antiphon.cli.main import main
-from antiphon.resources.content_migration import migrate_contents
-from antiphon.resources.files import MAX_WHOLE_BYTES
-from antiphon.resources.uploads import RECORD_PURPOSE
+from antiphon.resources.file_storage.files import MAX_WHOLE_BYTES
+from antiphon.resources.file_storage.migration import migrate_contents
+from antiphon.resources.file_storage.uploads import RECORD_PURPOSE
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store import open_store
 from antiphon.store.base import Store

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from antiphon.embeddings.base import Vector
 from antiphon.errors import InvalidRequest
+from antiphon.resources.reading_models import Embeddings, Rerankers
 from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
 from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store.search_terms import query_terms
@@ -19,8 +20,6 @@ from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest
 from antiphon.wire.resources.filters import matches
 from antiphon.wire.resources.vector_stores import TextPart, VectorStoreSearchResult
-
-from .reading_models import Embeddings, Rerankers
 
 __all__ = ["Searcher"]
 

@@ -11,8 +11,8 @@ import pytest
 from antiphon.backends.reading import EmbeddingBackend, RerankBackend
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.models.catalog import Catalog, ServedModel
-from antiphon.resources.file_contents import single_chunk
-from antiphon.resources.files import FileUpload
+from antiphon.resources.file_storage.contents import single_chunk
+from antiphon.resources.file_storage.files import FileUpload
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.memory_store.store import MemoryStore

@@ -30,7 +30,7 @@ from antiphon.stream.writer import Ids
 from antiphon.wire.parsing.uploads import MAX_PARTS, CompleteUpload, CreateUpload
 from antiphon.wire.resources.files import ChunkedUpload, ChunkedUploadPart, File
 
-from .file_contents import Chunks, StoredFile
+from .contents import Chunks, StoredFile
 from .files import Files, FileUpload
 
 __all__ = ["MAX_PART_BYTES", "RECORD_PURPOSE", "ChunkedUploads"]

@@ -16,6 +16,8 @@ from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.limits.refusals import quota_exceeded
+from antiphon.resources.file_storage.files import Files
+from antiphon.resources.reading_models import Embeddings, Rerankers
 from antiphon.retrieval.chunking import Passage, join_chunks
 from antiphon.store.base import Store
 from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage, VectorFileQuery
@@ -49,10 +51,8 @@ from antiphon.wire.resources.vector_stores import (
     VectorStoreSearchResult,
 )
 
-from .files import Files
 from .indexer import Indexer
-from .reading_models import Embeddings, Rerankers
-from .vector_store_search import Searcher
+from .searcher import Searcher
 
 __all__ = ["VectorStores"]
 

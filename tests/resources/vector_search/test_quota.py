@@ -6,8 +6,8 @@ import pytest
 
 from antiphon.errors import QuotaExceeded
 from antiphon.limits.quotas import Quotas, TenantQuotas
-from antiphon.resources.files import Files
-from antiphon.resources.vector_stores import VectorStores
+from antiphon.resources.file_storage.files import Files
+from antiphon.resources.vector_search.vector_stores import VectorStores
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.parsing.vector_stores import CreateVectorStore
 

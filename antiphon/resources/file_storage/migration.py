@@ -10,7 +10,7 @@ from antiphon.blobs.base import Blobs
 from antiphon.errors import StoreError
 from antiphon.store.files import BlobRef, FileStore, StoredContent
 
-from .file_contents import StoredFile
+from .contents import StoredFile
 from .files import MAX_WHOLE_BYTES
 from .uploads import RECORD_PURPOSE
 

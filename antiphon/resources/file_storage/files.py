@@ -21,7 +21,7 @@ from antiphon.wire.cursors import page_of
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources.files import File, FileExpiresAfter
 
-from .file_contents import Chunks, ContentStore, StoredFile
+from .contents import Chunks, ContentStore, StoredFile
 
 __all__ = ["MAX_WHOLE_BYTES", "FileContent", "FileQuery", "FileUpload", "Files"]
 

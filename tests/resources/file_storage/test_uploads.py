@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from antiphon.limits.quotas import Quotas, TenantQuotas
-from antiphon.resources.files import Files
-from antiphon.resources.uploads import ChunkedUploads
+from antiphon.resources.file_storage.files import Files
+from antiphon.resources.file_storage.uploads import ChunkedUploads
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.parsing.uploads import CompleteUpload, CreateUpload
 from antiphon.wire.resources.files import ChunkedUpload

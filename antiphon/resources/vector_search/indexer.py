@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents, UnreadableDocument
 from antiphon.errors import RequestError, RunError, StoreError
+from antiphon.resources.file_storage.files import Files
+from antiphon.resources.reading_models import Embeddings
 from antiphon.retrieval.chunking import Passage, split_text
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexingTask, VectorIndex
 from antiphon.support.fair_limiter import FairLimiter
@@ -22,9 +24,6 @@ from antiphon.support.fair_threads import current_tenant
 from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import BackgroundTasks, Backoff, retry
 from antiphon.wire.resources.vector_stores import FileStatus, LastError
-
-from .files import Files
-from .reading_models import Embeddings
 
 __all__ = ["Indexer"]
 

@@ -1,0 +1,1 @@
+"""Files of clients: their contents, uploads in parts, and moves to other storage."""

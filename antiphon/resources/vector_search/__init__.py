@@ -1,0 +1,1 @@
+"""Vector stores: their files, the indexing of files, and the search."""
