@@ -84,6 +84,16 @@ class _Markup:
         self.text.append(text)
         self.terminal = text
 
+    @property
+    def has_text(self) -> bool:
+        """Whether the collected text contains more than terminals and white space."""
+        return bool("".join(self.plain_text).strip())
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether the collected text contains a terminal."""
+        return self.text != self.plain_text
+
     def clear(self) -> None:
         """Empty the collected text. Called when the parser knows what the text is: a part of a
         call, or text that belongs to no call."""
@@ -186,6 +196,8 @@ class FormatParser:
         self._call: CallBuilder | None = None
         self._header_name = ""
         self._has_stray_text = False
+        #: Whether the current text quotes the tags of a call. Its other tags are then text, too.
+        self._quotes_tags = False
         self._draft: _Draft | None = None
         #: Whether an answer of JSON may be a call: nothing precedes it, and JSON was not asked for.
         self._may_be_whole = not json_answer
@@ -460,6 +472,8 @@ class FormatParser:
             if not is_left:
                 self._skip_terminal(terminal)
             self._enter(to)
+            if self._ends_last_call(terminal):
+                self._markup.clear()
         elif to == RESULT:
             self._take_buffer(len(terminal))
             self._end_before_result()
@@ -468,9 +482,16 @@ class FormatParser:
             if self._state == THINKING:
                 self.reasoning_tokens += len(self._take_tokens(tag))
             self._sink.mark_reasoning_tag()
-            self._state = to
+            self._state, self._quotes_tags = to, False
         else:
             self._begin_markup(terminal, to, is_peek=is_left)
+
+    def _ends_last_call(self, terminal: str) -> bool:
+        """Return whether ``terminal`` closes a call that is already complete, and so belongs to
+        it."""
+        to, _ = self._lexer.states[START].transitions.get(terminal, (START, False))
+        is_closing = to in _OUTSIDE and self._content_kind == "between"
+        return is_closing and self._markup.call_count > 0 and not self._markup.has_text
 
     def _begin_markup(self, terminal: str, to: str, *, is_peek: bool) -> None:
         """Start a part of the reply that may contain calls. ``terminal``: the terminal that leads
@@ -524,6 +545,7 @@ class FormatParser:
         self._take_buffer(len(terminal))
         self._sink.mark_reasoning_tag()
         self._header_name, self._has_stray_text, self._state = "", False, state
+        self._quotes_tags = False
 
     def _reject_answer(self) -> None:
         """Read an answer of JSON again as text, because it is not a call, or because text follows
@@ -597,10 +619,11 @@ class FormatParser:
 
     def _is_quoted(self, terminal: str) -> bool:
         """Return whether a special token without a meaning in the current state is text: a message
-        to the user may quote the tags of calls."""
+        to the user may quote the tags of calls, and tags that follow an opening tag that is text
+        belong to it."""
         has_messages = self._tools is not None and self._tools.has_messages
         return (
-            has_messages
+            (has_messages or self._quotes_tags)
             and self._state in (TEXT, THINKING)
             and terminal not in self._lexer.end_marks
         )
@@ -668,6 +691,8 @@ class FormatParser:
         if is_named and not call.has_started and (call.name or next_kind not in _BETWEEN_CALLS):
             if not call.start():
                 return False
+        if call.is_unnamed and kind == "json" and not call.start_by_arguments():
+            return False
         if call.has_started:
             self._markup.clear()
         if self._ends_call(call, kind, next_kind):
@@ -693,7 +718,7 @@ class FormatParser:
         if not call.has_started:
             return
         call.finish()
-        self._may_be_whole = False
+        self._may_be_whole = self._quotes_tags = False
         self._markup.call_count += 1
         stray_text = self._lexer.spell_out("".join(call.stray_text)).strip()
         if stray_text:
@@ -723,6 +748,7 @@ class FormatParser:
             markup.text.pop()
         text, start = self._uncalled_text(end, is_text=True)
         if "".join(markup.plain_text).strip(_BETWEEN if markup.call_count else _BLANK):
+            self._quotes_tags |= markup.has_tags
             self._emit_uncalled(text, start, end)
             markup.clear()
             markup.position, self._header_name = end, ""
@@ -743,12 +769,14 @@ class FormatParser:
         """
         markup = self._markup
         text, start = self._uncalled_text(self._position, is_text=is_text)
+        has_tags = markup.has_tags
         markup.clear()
         self._header_name = ""
         self._state = state if markup.call_count or state == THINKING else markup.origin
         has_text = strip_marks(text).strip(_BETWEEN if markup.call_count else _BLANK)
         if not is_text and not has_text:
             return
+        self._quotes_tags |= has_tags
         if self._emit_uncalled(text, start, self._position) and self._state != THINKING:
             self._state = TEXT
 
