@@ -20,8 +20,16 @@ _GAP = re.compile(r"[\s,]*")
 _TURN = re.compile(rf"""["'()\[\]{{}},\\{QUOTE}]""")
 #: Brackets and white space that may follow a string, and how many of them are held back.
 _BRACKETS, _MAX_HELD = "}]) \t\r\n", 64
+#: How much text after a quote is held back until it is known whether the quote ends the value.
+_MAX_FOLLOWING = 128
 #: The characters that follow a string.
 _AFTER_STRING = ",:)]}"
+#: What may follow a string that is the value of a Python keyword, besides the end of the call: the
+#: next keyword. ``_FOLLOWING_PART`` matches the beginnings of such a text.
+_NEXT_KEYWORD = re.compile(r"\s*,\s*([\w.\-$]+)\s*=")
+_FOLLOWING_PART = re.compile(r"\s*(?:,\s*(?:[\w.\-$]+\s*)?)?")
+#: Characters that follow the closing bracket of a call only if it is part of the string.
+_AFTER_BRACKET = "\"')}.+-*/%:<>=&|["
 _QUOTES = ('"', "'", QUOTE)
 _PLAIN_QUOTES = ('"', "'")
 #: Prefixes of a Python string literal.
@@ -54,8 +62,10 @@ class KeywordArgumentReader:
     text of the format's quote, or ``""``.
 
     A quote ends a string only if a comma or a bracket follows it, because models do not escape the
-    quotes inside. Models drift between the format's quote and other quotes, so a quote that opens
-    nothing is dropped. If a string has no end, the brackets at its end belong to the call.
+    quotes inside. After the value of a Python keyword, another keyword or the end of the call must
+    follow, so that code such as ``print('a', b('c'))`` can stand in a string. Models drift between
+    the format's quote and other quotes, so a quote that opens nothing is dropped. If a string has
+    no end, the brackets at its end belong to the call.
     """
 
     def __init__(
@@ -66,6 +76,8 @@ class KeywordArgumentReader:
         self._quote_text = quote
         self._held = ""  # brackets and white space at the end of the string so far
         self._blank: list[str] = []  # white space after a quote that may end a string
+        self._is_keyword = False  # whether the current value belongs to a Python keyword
+        self._following = ""  # text after a quote that may end the value of a keyword
         self._last = ""  # the last character of a literal that is not white space
         self._close = close
         self._step = self._read_key
@@ -101,7 +113,10 @@ class KeywordArgumentReader:
                 self._target.add_string(
                     self._delimiter[: self._closing_quotes] + self._string.finish()
                 )
+            following = self._following.strip(_BRACKETS + ",")
             self._end_string()
+            if following:
+                self._target.stray_text.append(following)
         elif "".join(self._part).strip():
             if self._step == self._read_key:
                 self._target.start_parameter("")
@@ -120,17 +135,23 @@ class KeywordArgumentReader:
             return at
         char = text[at]
         if char in self._key_ends:
-            self._target.start_parameter("".join(self._part))
-            self._part, self._step = [], self._read_value_start
-            return at + 1
+            return self._start_keyword("".join(self._part), at)
         if char == self._close and not self._part:
             self.complete = True
             return at + 1
         if char == QUOTE or (char in "\"'" and ":" in self._key_ends):
             return at + 1  # some models quote their keys
         self._target.start_parameter("")
+        self._is_keyword = False
         self._step = self._read_literal if self._part else self._read_value_start
         return at
+
+    def _start_keyword(self, name: str, at: int) -> int:
+        """Start the parameter ``name``, whose value begins after the position ``at``."""
+        self._target.start_parameter(name)
+        self._is_keyword = self._key_ends == "="
+        self._part, self._step = [], self._read_value_start
+        return at + 1
 
     def _read_value_start(self, text: str, at: int) -> int:
         at = _match_end(_BLANK, text, at)
@@ -207,7 +228,8 @@ class KeywordArgumentReader:
         - After an empty string, a third quote of the same kind starts a triple-quoted string.
         - Any other quote starts a second string, which is joined to the first one as in Python.
         - White space is skipped.
-        - A comma or a bracket ends the value.
+        - A comma or a bracket ends the value. After the value of a keyword, the text that follows
+          decides.
         - After any other character, the quote was part of the string, as in ``'sed -n '1,5p' x'``.
         """
         char = text[at]
@@ -219,21 +241,51 @@ class KeywordArgumentReader:
             self._is_empty = False
             self._blank.append(char)
             return at + 1
+        elif self._is_keyword and self._delimiter in _PLAIN_QUOTES and char in f",{self._close}":
+            self._following, self._step = "".join(self._blank), self._read_following
+            return at
         elif char in _AFTER_STRING or char == QUOTE or self._delimiter not in _PLAIN_QUOTES:
             self._end_string()
             return at
         else:
-            self._target.add_string(self._delimiter + "".join(self._blank))
-            self._closing_quotes, self._is_empty = 0, False
-            self._string = string_decoder(self._delimiter, raw=self._is_raw)
-            self._step = self._read_string
-            self._blank = []
-            return at
+            return self._resume_string("".join(self._blank), at)
         self._blank = []
         return at + 1
 
+    def _read_following(self, text: str, at: int) -> int:
+        """Read a character of the text after the value of a keyword, until it is known whether the
+        quote has ended this value."""
+        char = text[at]
+        following = self._following + char
+        if self._close in self._following:
+            if not char.isspace():
+                if char in _AFTER_BRACKET:
+                    return self._resume_string(self._following, at)
+                self._end_string()
+                self.complete = True
+                return at
+        elif (keyword := _NEXT_KEYWORD.fullmatch(following)) is not None:
+            self._end_string()
+            return self._start_keyword(keyword.group(1), at)
+        elif len(following) > _MAX_FOLLOWING or not (
+            _FOLLOWING_PART.fullmatch(following)
+            or (char == self._close and self._following.strip() in ("", ","))
+        ):
+            return self._resume_string(self._following, at)
+        self._following = following
+        return at + 1
+
+    def _resume_string(self, following: str, at: int) -> int:
+        """Go on with a string, because the quote before the text ``following`` is part of it."""
+        assert self._string is not None
+        self._target.add_string(self._delimiter + following)
+        self._closing_quotes, self._is_empty = 0, False
+        self._string = string_decoder(self._delimiter, raw=self._is_raw)
+        self._step, self._blank = self._read_string, []
+        return at
+
     def _end_string(self) -> None:
-        self._blank = []
+        self._blank, self._following = [], ""
         self._target.end_string()
         self._string, self._step = None, self._read_separator
 

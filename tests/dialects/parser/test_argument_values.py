@@ -138,12 +138,17 @@ def read_pairs(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
         ("a='''''', b='')", [("key", "a"), ("string", ""), ("key", "b"), ("string", "")]),
         ('a="say "hi" now")', [("key", "a"), ("string", 'say "hi" now')]),
         ("a='sed '1p' /x')", [("key", "a"), ("string", "sed '1p' /x")]),
+        ("a='f('b', c) + g('d'))', b=1)", [
+            ("key", "a"), ("string", "f('b', c) + g('d'))"), ("key", "b"), ("value", "1"),
+        ]),
+        ("a='x',\n)", [("key", "a"), ("string", "x")]),
+        ("a='x', b", [("key", "a"), ("string", "x")]),
         ('a="""x""', [("key", "a"), ("string", 'x""')]),
         ("a=Rb'\\n', b=u'\\n')", [("key", "a"), ("string", "\\n"), ("key", "b"), ("string", "\n")]),
     ],
 )  # fmt: skip
 def test_python_keyword_arguments_are_parsed(text: str, events: list[tuple[str, str]]) -> None:
-    found, taken = read_pairs("pythonic", text + " rest" if text.endswith(")") else text)
+    found, taken = read_pairs("pythonic", text + "] rest" if text.endswith(")") else text)
     assert [one for one in found if one[0] != "end"] == events
     assert taken == len(text)
 
