@@ -204,7 +204,13 @@ def with_function_tags(row: ToolFormat) -> ToolFormat:
         "tag key": State(reads="key", on={**ends, ">": "tag value", '">': "tag value"}),
         "tag value": State(reads="value", on=value_on, ends=value_ends),
     }
-    return replace(row, states={**row.states, **states}, trims=True)
+    return replace(
+        row,
+        opens={**row.opens, **names},
+        inner=row.inner | names.keys(),
+        states={**row.states, **states},
+        trims=True,
+    )
 
 
 def keyed_json_calls(
