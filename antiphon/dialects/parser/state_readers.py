@@ -114,9 +114,10 @@ class _LabelReader(_NameReader):
     """
 
     def finish(self) -> None:
-        if _FOREIGN_ID.fullmatch(self.text) and self.call.only_tool:
+        if _FOREIGN_ID.fullmatch(self.text):
             # The model imitates the ids of other servers, which contain no name.
             self.call.name, self.call.call_id = self.call.only_tool, self.text
+            self.call.is_unnamed = not self.call.name
             return
         found = _LABEL.fullmatch(self.text)
         if found is not None:

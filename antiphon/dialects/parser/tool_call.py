@@ -104,6 +104,9 @@ class CallBuilder:
         self.name = ""
         self.call_id = ""
         self.has_started = False
+        #: Whether only the arguments can tell which tool is called. They are then held back.
+        self.is_unnamed = False
+        self._unnamed_arguments: list[str] = []
         #: Text inside the call that is part of neither the name, the id nor the arguments.
         self.stray_text: list[str] = []
 
@@ -142,14 +145,14 @@ class CallBuilder:
     def start(self) -> bool:
         """Start the call. The caller must have set ``name``. Returns False and starts nothing if
         the model's text is not a call."""
-        if self.has_started:
+        if self.has_started or self.is_unnamed:
             return True
         known = self._tool
         is_accepted = known is not None or (self._passes_unknown and not self.is_bare)
         if not self.name or not is_accepted:
             return False
         shape = known or ToolShape(wire_name=self.name)
-        self._schema = shape.schema or (_CUSTOM if shape.custom else {})
+        self._schema = _schema_of(shape)
         self._input_decoder = ToolInputDecoder() if shape.custom else None
         if self._properties.keys() & set(_WRAPPERS) or known is None:
             self._wrapper_head = None  # a key like "arguments" is a parameter of the tool itself
@@ -158,6 +161,17 @@ class CallBuilder:
             self.stray_text.insert(0, f"{self._repeated_name}\n")
         self._sink.open_call(shape, self.call_id)
         self.has_started = True
+        return True
+
+    def start_by_arguments(self) -> bool:
+        """Start a call without a name, if its arguments fit the schema of only one tool. Returns
+        False if they do not."""
+        text, self._unnamed_arguments, self.is_unnamed = "".join(self._unnamed_arguments), [], False
+        names = [name for name, tool in self._tools.items() if _fits(tool, text)]
+        self.name = names[0] if len(names) == 1 else ""
+        if not self.start():
+            return False
+        self.add_json_arguments(text)
         return True
 
     def finish(self) -> None:
@@ -197,7 +211,9 @@ class CallBuilder:
 
     def add_json_arguments(self, text: str) -> None:
         """Add the next piece of arguments that the model writes as JSON."""
-        if self._object is not None:  # the call already has arguments between tags
+        if self.is_unnamed:
+            self._unnamed_arguments.append(text)
+        elif self._object is not None:  # the call already has arguments between tags
             self.stray_text.append(text)
         else:
             self._write_unwrapped(text)
@@ -386,6 +402,28 @@ def _may_be_wrapper(head: str) -> bool:
     bare = "".join(head.split())
     is_prefix = any(f'{{"{key}":'.startswith(bare) for key in _WRAPPERS)
     return is_prefix and len(head) < _WRAP_LIMIT
+
+
+def _schema_of(tool: ToolShape) -> Mapping[str, Any]:
+    return tool.schema or (_CUSTOM if tool.custom else {})
+
+
+def _fits(tool: ToolShape, arguments: str) -> bool:
+    """Return whether arguments, as JSON, have all required parameters of a tool and no others than
+    its parameters."""
+    try:
+        given = load(arguments)
+    except ValueError:
+        return False
+    schema = _schema_of(tool)
+    required, properties = schema.get("required"), schema.get("properties")
+    names = properties.keys() if isinstance(properties, Mapping) else ()
+    needed = required if isinstance(required, list) else ()
+    return (
+        isinstance(given, dict)
+        and all(key in names for key in given)
+        and all(name in list(given) for name in needed)
+    )
 
 
 def _is_object(text: str) -> bool:
