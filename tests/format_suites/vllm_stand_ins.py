@@ -29,6 +29,7 @@ from antiphon.dialects.formats.registry import SHIPPED
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import SetupError
 from antiphon.inference.tokens import Chunk
+from antiphon.testing.tokenizer import END
 from tests.format_suites.replies import AnyNames, Reply, format_parser, plain
 
 __all__ = ["Adapter", "default_tokenizer", "pytest_configure"]
@@ -184,6 +185,9 @@ class ChatCompletionRequest(_Record):
             ]
         super().__init__(**fields)
 
+    def to_sampling_params(self, *_: Any, **__: Any) -> Any:
+        pytest.skip("an internal of vLLM: to_sampling_params")
+
 
 class ResponsesRequest(ChatCompletionRequest):
     pass
@@ -281,6 +285,8 @@ class Adapter:
     def _feed(self, text: str, *, final: bool = False) -> list[tuple[str, str]]:
         """Feed text. The end of a text that may be a part of a special token is held back."""
         assert self._reply is not None
+        for end in getattr(self.model_tokenizer, "ends", ()):
+            text = text.replace(end, END)
         text, self._held = self._held + text, ""
         for size in range(min(len(text), self._longest), 0, -1):
             if text[-size:] in self._ids.special:
@@ -320,10 +326,11 @@ class Adapter:
         previous_text: str = "",
         current_text: str = "",
         delta_text: str = "",
-        *_: Any,
+        *ids_and_request: Any,
         request: Any = None,
         **__: Any,
     ) -> DeltaMessage | None:
+        request = ids_and_request[3] if len(ids_and_request) > 3 else request
         is_first = not previous_text and current_text == delta_text
         if self._reply is None or self._is_over or is_first:
             self._begin(request)
@@ -419,6 +426,8 @@ class _Tokenizer:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self._vocabulary = _Vocabulary()
+        #: The tokens that end a reply.
+        self.ends: list[str] = []
 
     @classmethod
     def from_pretrained(cls, *_: Any, **__: Any) -> _Tokenizer:
@@ -433,6 +442,10 @@ class _Tokenizer:
 
     def get_added_vocab(self) -> dict[str, int]:
         return {}
+
+    def add_tokens(self, tokens: Iterable[str]) -> None:
+        """Add special tokens. Every tag is one already, so only the ends of replies matter."""
+        self.ends += [token for token in tokens if token.startswith("</")]
 
     def tokenize(self, text: str, *_: Any, **__: Any) -> list[str]:
         return self._TOKEN.findall(text)
