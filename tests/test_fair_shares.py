@@ -180,7 +180,7 @@ async def costly_grammars(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterato
 async def validation(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
     async def run(**request: object) -> Any:
         await gate.enter(current_tenant.get())
-        return schema_validator._Verdict()
+        return SimpleNamespace(fault=None, schema=None, error=None)
 
     patch.setattr(schema_validator, "_run_worker", run)
     validator = SchemaValidator({}, "text.format", GrammarCache().turns)

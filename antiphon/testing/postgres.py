@@ -83,6 +83,11 @@ class Postgres:
         return await self._copy(_MIGRATED)
 
     @property
+    def newest_url(self) -> str:
+        """The URL of the database that was created last."""
+        return self.url(self._taken[-1])
+
+    @property
     def pid(self) -> int:
         """The process id of the server's main process, which is the parent of its other
         processes."""

@@ -34,10 +34,10 @@ from antiphon.sandbox import cgroups
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.support import plugins
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.tools.base import AvailabilityReporter
+from antiphon.tools.base import AvailabilityReporter, CallContext, ResponseContext, ToolResult
 from antiphon.tools.containers.relay import ContainerRelay
-from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.index import PageDocument, PageIndex
+from antiphon.wire.tools import WebSearch
 from tests.conformance.fake_containers import Uploads
 from tests.sandbox.real_sandboxes import sandbox
 
@@ -84,8 +84,13 @@ async def test_index_is_seen_without_a_restart(tmp_path: Path) -> None:
         await index.add([PageDocument(url="u", title="Rivers", text="The Rhine flows.")])
         await index.close()
         assert provider.unavailable_reason() is None
-        (page,) = await provider._source.search("Rhine", SearchOptions())
-        assert page.url == "u"
+        context = ResponseContext(tenant="t", response_id="r", items=())
+        async with provider.open(WebSearch(), context) as toolset:
+            handler = next(each.handler for each in toolset.functions if each.tool.name == "search")
+            assert handler is not None
+            call = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=1000)
+            *_, found = [step async for step in handler('{"query": "Rhine"}', call)]
+        assert isinstance(found, ToolResult) and "The Rhine flows." in (found.text or "")
 
 
 async def test_missing_settings_are_named_at_startup(tmp_path: Path) -> None:

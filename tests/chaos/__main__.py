@@ -140,7 +140,7 @@ class _Chaos:
         await asyncio.to_thread(self._database.start)
 
     async def _stop_database(self, place: Place) -> None:
-        processes = process_family(self._database._process.pid)  # type: ignore[union-attr]
+        processes = process_family(self._database.pid)
         for pid in processes:
             send_signal(pid, signal.SIGSTOP)
         await self._some_time()

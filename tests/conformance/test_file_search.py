@@ -11,6 +11,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from antiphon.attachments.documents import Documents
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.store import open_store
@@ -111,8 +112,16 @@ async def test_unreadable_file_reports_its_error(serve: Serve, client_of: Client
         assert (await client.vector_stores.retrieve(vector_store.id)).file_counts.failed == 1
 
 
+async def never(*arguments: Any, **named: Any) -> str:
+    """Stands for work that takes too long."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 @pytest.mark.requirement("VS-BATCHES")
-async def test_batches_of_files(store: Store, serve: Serve, client_of: Clients) -> None:
+async def test_batches_of_files(
+    store: Store, serve: Serve, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with asyncio.timeout(60):
         server = serve(on=store)
         client = client_of(server.app)
@@ -130,7 +139,7 @@ async def test_batches_of_files(store: Store, serve: Serve, client_of: Clients) 
             one.id async for one in batches.list_files(batch.id, vector_store_id=vector_store)
         ]
         assert listed == ids[1::-1]
-        server.service.vector_stores._indexer._slots = asyncio.Semaphore(0)
+        monkeypatch.setattr(Documents, "text", never)
         other = await batches.create(
             vector_store, files=[{"file_id": ids[2], "attributes": {"n": 2}}]
         )

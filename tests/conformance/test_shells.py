@@ -7,14 +7,17 @@ import json
 from base64 import b64encode
 from typing import Any
 
+import msgspec
 import pytest
 
 from antiphon.resources.skills import Skills
 from antiphon.store.base import Store
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
+from antiphon.tools.base import ResponseContext
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.shell import ShellProvider
+from antiphon.wire.tools import Tool
 from tests.attachments.test_skill_bundles import zipped
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import (
@@ -29,6 +32,7 @@ from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.sandbox.real_sandboxes import SMALL, sandbox
 
 CLIENTS = {"providers": {**CLIENT_TOOLS, "shell": ShellProvider(None)}}
+PREVIEW = {"display_width": 1, "display_height": 1, "environment": "browser"}
 HERE = {"type": "shell", "environment": {"type": "container_auto"}}
 #: Arguments with a lone surrogate in every text.
 HALF = (
@@ -183,12 +187,15 @@ async def test_truncated_commands_are_closed(serve: Serve, ask: Ask) -> None:
 
 @pytest.mark.parametrize("tool", sorted(CLIENT_TOOLS))
 @pytest.mark.parametrize("arguments", ["", "{", "[1]", '"ls"', '{"commands": 3}', "null", HALF])
-def test_any_arguments_make_a_valid_item(tool: str, arguments: str) -> None:
-    spec = CLIENT_TOOLS[tool]._spec
-    fields = spec.parse_fields(arguments)
+async def test_any_arguments_make_a_valid_item(tool: str, arguments: str) -> None:
+    context = ResponseContext(tenant="t", response_id="r", items=())
+    more = PREVIEW if tool == "computer_use_preview" else {}
+    declared = msgspec.convert({"type": tool, **more}, Tool)
+    (function,) = await CLIENT_TOOLS[tool].declared_functions(declared, context)
+    fields = function.parse_fields(arguments)
     assert fields.keys() <= {"action", "actions", "operation"}
     json.dumps(fields, ensure_ascii=False).encode()
-    assert (spec.argument_observer is not None) == (tool == "shell")
+    assert (function.argument_observer is not None) == (tool == "shell")
 
 
 async def test_tool_choice_forces_the_call(serve: Serve, ask_foreground: Ask) -> None:

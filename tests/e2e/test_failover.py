@@ -19,6 +19,7 @@ from tests.conformance import oracle
 from tests.conformance.server import Server
 from tests.tiny_models.tiny_tools import GGUF
 from tests.upstream.started import llama_server_process
+from tests.upstream.test_fleet import recorded_replicas
 
 pytestmark = pytest.mark.e2e
 
@@ -87,6 +88,7 @@ def _without_ids(response: dict[str, Any]) -> list[dict[str, Any]]:
 async def test_replies_survive_the_death_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as stack:
         processes = dict(stack.enter_context(llama_server_process(GGUF)) for _ in range(2))
+        made = recorded_replicas(monkeypatch)
         engine = await load(",".join(processes), LoadOptions(name="tiny"))
         backend = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
         server = Server(backend, MemoryStore())
@@ -96,8 +98,7 @@ async def test_replies_survive_the_death_of_an_engine(monkeypatch: pytest.Monkey
                 begun, sampled = _count_chunks(engine, monkeypatch, 250)
                 asking = asyncio.create_task(_ask_all(server))
                 await begun.wait()
-                replicas = engine._upstream._pool._replicas
-                victim = max(replicas, key=lambda replica: replica.running)
+                victim = max(made, key=lambda replica: replica.running)
                 running = victim.running
                 sizes = [len(ids) for ids in sampled]
                 processes[victim.root].kill()

@@ -80,15 +80,15 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    _last: int = 0
+    last: int = 0
 
     @property
     def token_ids_diff(self) -> list[int]:
-        return self.token_ids[self._last :]
+        return self.token_ids[self.last :]
 
     @property
     def logprobs_diff(self) -> list[dict[int, Logprob]]:
-        return self.logprobs[self._last :]
+        return self.logprobs[self.last :]
 
 
 class RequestOutput:
@@ -126,7 +126,7 @@ class RequestOutput:
         if self._llm.broken:
             raise RuntimeError("Executor worker returned error")
         output = self.outputs[0]
-        output._last = len(output.token_ids)
+        output.last = len(output.token_ids)
         # A stop word is cut off again, unless it is asked for.
         if reason != "stop" or self._params.include_stop_str_in_output:
             output.token_ids.append(token)
@@ -231,10 +231,17 @@ def _zeros(size: int, dtype: Any) -> _Bias:
     return _Bias([0.0] * size)
 
 
-def install(patch: pytest.MonkeyPatch, llm: type[BaseLLM] = LLM) -> None:
-    """Make imports of TensorRT-LLM and PyTorch return the fakes."""
+def install(patch: pytest.MonkeyPatch, llm: type[BaseLLM] = LLM) -> list[BaseLLM]:
+    """Make imports of TensorRT-LLM and PyTorch return the fakes. Return the list to which each new
+    fake is added."""
+    made: list[BaseLLM] = []
+
+    def make(model: str, **arguments: Any) -> BaseLLM:
+        made.append(llm(model, **arguments))
+        return made[-1]
+
     contents: dict[str, dict[str, Any]] = {
-        "tensorrt_llm": {"LLM": llm, "SamplingParams": SamplingParams},
+        "tensorrt_llm": {"LLM": make, "SamplingParams": SamplingParams},
         "tensorrt_llm.llmapi": {"GuidedDecodingParams": GuidedDecodingParams},
         "torch": {"zeros": _zeros, "float32": "float32"},
     }
@@ -243,3 +250,4 @@ def install(patch: pytest.MonkeyPatch, llm: type[BaseLLM] = LLM) -> None:
         module.__spec__ = ModuleSpec(name, None)
         module.__dict__.update(content)
         patch.setitem(sys.modules, name, module)
+    return made

@@ -277,8 +277,15 @@ class AsyncLLM:
             yield RequestOutput(request_id, [output], reason is not None, cached)
 
 
-def install(patch: pytest.MonkeyPatch) -> None:
-    """Make imports of vLLM return the fake."""
+def install(patch: pytest.MonkeyPatch) -> list[AsyncLLM]:
+    """Make imports of vLLM return the fake. Return the list to which each new fake is added."""
+    made: list[AsyncLLM] = []
+
+    class Recorded(AsyncLLM):
+        def __init__(self, arguments: AsyncEngineArgs) -> None:
+            super().__init__(arguments)
+            made.append(self)
+
     contents: dict[str, dict[str, Any]] = {
         "vllm": {"SamplingParams": SamplingParams},
         "vllm.engine": {},
@@ -291,10 +298,11 @@ def install(patch: pytest.MonkeyPatch) -> None:
         },
         "vllm.v1": {},
         "vllm.v1.engine": {},
-        "vllm.v1.engine.async_llm": {"AsyncLLM": AsyncLLM},
+        "vllm.v1.engine.async_llm": {"AsyncLLM": Recorded},
     }
     for name, content in contents.items():
         module = ModuleType(name)
         module.__spec__ = ModuleSpec(name, None)
         module.__dict__.update(content)
         patch.setitem(sys.modules, name, module)
+    return made

@@ -16,11 +16,8 @@ from tests.engines import fake_tensorrt, fake_vllm
 from tests.tiny_models.tiny_tools import FOLDER, prompt
 
 WAIT_S = 60
-#: The engine's module, its double, and the name of the attribute that holds the double.
-KINDS = {
-    "vllm": (vllm, fake_vllm, "_engine"),
-    "tensorrt_llm": (tensorrt_llm, fake_tensorrt, "_llm"),
-}
+#: The engine's module and the module of its double.
+KINDS = {"vllm": (vllm, fake_vllm), "tensorrt_llm": (tensorrt_llm, fake_tensorrt)}
 
 
 class Engine:
@@ -49,12 +46,12 @@ class Engine:
 
 @pytest.fixture(params=KINDS)
 async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
-    module, double, attribute = KINDS[request.param]
+    module, fake = KINDS[request.param]
     with pytest.MonkeyPatch.context() as patch:
-        double.install(patch)
+        doubles = fake.install(patch)
         load: Callable[..., Awaitable[Any]] = module.load
         loaded = await load(FOLDER, LoadOptions(context_size=256, parallel=1))
-        yield Engine(loaded, getattr(loaded, attribute))
+        yield Engine(loaded, doubles[-1])
         await loaded.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +20,24 @@ WAIT_S = 60
 
 
 @pytest.fixture
-def double() -> Iterator[pytest.MonkeyPatch]:
-    with pytest.MonkeyPatch.context() as patch:
-        fake_tensorrt.install(patch)
-        yield patch
+def doubles(monkeypatch: pytest.MonkeyPatch) -> list[fake_tensorrt.BaseLLM]:
+    """Every double that the test makes."""
+    return fake_tensorrt.install(monkeypatch)
 
 
 @pytest.fixture
-async def engine(double: pytest.MonkeyPatch) -> AsyncIterator[TensorrtEngine]:
+async def engine(doubles: list[fake_tensorrt.BaseLLM]) -> AsyncIterator[TensorrtEngine]:
     loaded = await load(FOLDER, LoadOptions(context_size=256))
-    working = inner(loaded).working
     yield loaded
     await loaded.close()
-    for task in working:
+    for task in doubles[0].working:
         task.cancel()
 
 
-def inner(engine: TensorrtEngine) -> fake_tensorrt.LLM:
-    double: fake_tensorrt.LLM = engine._llm
-    return double
+@pytest.fixture
+def double(doubles: list[fake_tensorrt.BaseLLM], engine: TensorrtEngine) -> fake_tensorrt.BaseLLM:
+    """The double behind ``engine``."""
+    return doubles[0]
 
 
 def greedy(max_tokens: int = 4, **more: Any) -> Sampling:
@@ -50,36 +49,41 @@ async def test_keeps_the_contract(engine: TensorrtEngine, check: Check) -> None:
     await check(engine)
 
 
-async def test_closed_engine_refuses_requests(engine: TensorrtEngine) -> None:
-    double = inner(engine)
+async def test_closed_engine_refuses_requests(
+    engine: TensorrtEngine, double: fake_tensorrt.BaseLLM
+) -> None:
     await check_closed(engine)
     assert double.down and double.aborted == 1
 
 
-async def test_only_abandoned_requests_are_aborted(engine: TensorrtEngine) -> None:
+async def test_only_abandoned_requests_are_aborted(
+    engine: TensorrtEngine, double: fake_tensorrt.BaseLLM
+) -> None:
     await collect(engine, prompt(engine, "Hi"), greedy())
-    assert inner(engine).aborted == 0
+    assert double.aborted == 0
     chunks = engine.generate(prompt(engine, "Hi"), greedy(100))
     async with asyncio.timeout(WAIT_S):
         await anext(chunks)
         await chunks.aclose()
-    assert inner(engine).aborted == 1
+    assert double.aborted == 1
 
 
 @pytest.mark.requirement("VN-45")
-async def test_priorities_salt_and_trace_reach_it(engine: TensorrtEngine) -> None:
+async def test_priorities_salt_and_trace_reach_it(
+    engine: TensorrtEngine, double: fake_tensorrt.BaseLLM
+) -> None:
     trace = {"traceparent": "00-1-2-01"}
     for priority in (-3, 0, 2, None):
         sampling = greedy(priority=priority, trace=trace, cache_salt="mine")
         await collect(engine, prompt(engine, "Hi"), sampling)
-    request = inner(engine).requests
+    request = double.requests
     soon, usual, late, unset = (each["priority"] for each in request)
     assert 1 > soon > usual == unset == 0.5 > late > 0
     assert (request[0]["trace"], request[0]["cache_salt"]) == (trace, "mine")
 
 
-async def test_versions_without_them_say_so(double: pytest.MonkeyPatch) -> None:
-    fake_tensorrt.install(double, fake_tensorrt.OldLLM)
+async def test_versions_without_them_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_tensorrt.install(monkeypatch, fake_tensorrt.OldLLM)
     engine = await load(FOLDER, LoadOptions(context_size=256))
     assert not (engine.capabilities.priority or engine.capabilities.cache_salt)
     sampling = greedy(trace={"traceparent": "00-1-2-01"})
@@ -93,10 +97,12 @@ async def test_requests_without_a_seed_differ(engine: TensorrtEngine) -> None:
     assert len(set(text)) > 1
 
 
-async def test_no_temperature_is_not_greedy(engine: TensorrtEngine) -> None:
+async def test_no_temperature_is_not_greedy(
+    engine: TensorrtEngine, double: fake_tensorrt.BaseLLM
+) -> None:
     await collect(engine, prompt(engine, "Hi"), Sampling(max_tokens=2, ignore_eos=True))
     await collect(engine, prompt(engine, "Hi"), greedy())
-    hot, cold = (each["params"].greedy for each in inner(engine).requests)
+    hot, cold = (each["params"].greedy for each in double.requests)
     assert (hot, cold) == (False, True)
 
 
@@ -111,14 +117,17 @@ async def test_what_it_refuses_is_the_requests_fault(engine: TensorrtEngine) -> 
         await collect(engine, prompt(engine, "Hi"), Sampling(max_tokens=4, top_p=2.0))
 
 
-async def test_its_failure_fails_the_run(engine: TensorrtEngine) -> None:
-    inner(engine).broken = True
+async def test_its_failure_fails_the_run(
+    engine: TensorrtEngine, double: fake_tensorrt.BaseLLM
+) -> None:
+    double.broken = True
     with pytest.raises(BackendError) as raised:
         await collect(engine, prompt(engine, "Hi"), greedy())
     assert "worker returned error" in str(raised.value.__cause__)
 
 
-async def test_load_failure_gives_a_one_line_error(double: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("doubles")
+async def test_load_failure_gives_a_one_line_error() -> None:
     with pytest.raises(SetupError, match="Only 1 GPUs") as raised:
         await load(FOLDER, LoadOptions(engine_options={"tensor_parallel_size": 2}))
     assert "\n" not in str(raised.value)

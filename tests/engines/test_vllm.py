@@ -21,10 +21,10 @@ WAIT_S = 60
 
 
 @pytest.fixture(autouse=True)
-def double() -> Iterator[None]:
+def doubles() -> Iterator[list[fake_vllm.AsyncLLM]]:
+    """Every double that the test makes."""
     with pytest.MonkeyPatch.context() as patch:
-        fake_vllm.install(patch)
-        yield
+        yield fake_vllm.install(patch)
 
 
 @pytest.fixture
@@ -34,9 +34,11 @@ async def engine() -> AsyncIterator[VllmEngine]:
     await loaded.close()
 
 
-def inner(engine: VllmEngine) -> fake_vllm.AsyncLLM:
-    double: fake_vllm.AsyncLLM = engine._engine
-    return double
+@pytest.fixture
+def double(doubles: list[fake_vllm.AsyncLLM], engine: VllmEngine) -> fake_vllm.AsyncLLM:
+    """The double behind ``engine``."""
+    (made,) = doubles
+    return made
 
 
 def greedy(max_tokens: int = 4, **more: Any) -> Sampling:
@@ -48,26 +50,29 @@ async def test_keeps_the_contract(engine: VllmEngine, check: Check) -> None:
     await check(engine)
 
 
-async def test_closed_engine_refuses_requests(engine: VllmEngine) -> None:
-    double = inner(engine)
+async def test_closed_engine_refuses_requests(
+    engine: VllmEngine, double: fake_vllm.AsyncLLM
+) -> None:
     await check_closed(engine)
     assert double.down
 
 
-async def test_abandoned_request_is_aborted(engine: VllmEngine) -> None:
+async def test_abandoned_request_is_aborted(engine: VllmEngine, double: fake_vllm.AsyncLLM) -> None:
     chunks = engine.generate(prompt(engine, "Hi"), greedy(100))
     async with asyncio.timeout(WAIT_S):
         await anext(chunks)
         await chunks.aclose()
-    assert len(inner(engine).aborted) == 1
+    assert len(double.aborted) == 1
 
 
 @pytest.mark.requirement("VN-45")
-async def test_priority_adapter_and_trace_reach_it(engine: VllmEngine) -> None:
+async def test_priority_adapter_and_trace_reach_it(
+    engine: VllmEngine, double: fake_vllm.AsyncLLM
+) -> None:
     trace = {"traceparent": "00-1-2-01"}
     sampling = greedy(priority=-3, adapter="poet", trace=trace, cache_salt="mine")
     await collect(engine, prompt(engine, "Hi"), sampling)
-    (request,) = inner(engine).requests
+    (request,) = double.requests
     assert (request["priority"], request["trace"], request["cache_salt"]) == (-3, trace, "mine")
     assert request["lora"] == fake_vllm.LoRARequest("poet", 1, "/adapters/poet")
     assert engine.capabilities.adapters == {"poet"}
@@ -93,7 +98,9 @@ async def test_extra_fields_are_passed_by_name(engine: VllmEngine) -> None:
 
 
 @pytest.mark.requirement("HF-6")
-async def test_images_are_passed_decoded(engine: VllmEngine) -> None:
+async def test_images_are_passed_decoded(
+    engine: VllmEngine, doubles: list[fake_vllm.AsyncLLM]
+) -> None:
     pytest.importorskip("PIL")
     seeing = await load(FOLDER, LoadOptions(engine_options={"limit_mm_per_prompt": {"image": 2}}))
     assert seeing.capabilities.images and not engine.capabilities.images
@@ -109,7 +116,7 @@ async def test_images_are_passed_decoded(engine: VllmEngine) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await collect(seeing, full, greedy())
     assert refused.value.code == "context_length_exceeded"
-    (request,) = inner(seeing).requests
+    (request,) = doubles[-1].requests
     assert [image.mode for image in request["multi_modal_data"]["image"]] == ["RGB", "RGB"]
     assert tuple(request["prompt_token_ids"]) == ids
     for blind, image in ((engine, png()), (seeing, b"no image"), (seeing, png(3))):
@@ -124,11 +131,13 @@ async def test_what_it_refuses_is_the_requests_fault(engine: VllmEngine) -> None
     assert len((await collect(engine, prompt(engine, "Hi"), greedy())).ids) == 4
 
 
-async def test_engine_death_fails_running_and_later_requests(engine: VllmEngine) -> None:
+async def test_engine_death_fails_running_and_later_requests(
+    engine: VllmEngine, double: fake_vllm.AsyncLLM
+) -> None:
     chunks = engine.generate(prompt(engine, "Hi"), greedy(100))
     async with asyncio.timeout(WAIT_S):
         await anext(chunks)
-        inner(engine).dead = True
+        double.dead = True
         with pytest.raises(BackendError) as raised:
             async for _ in chunks:
                 pass
@@ -137,11 +146,13 @@ async def test_engine_death_fails_running_and_later_requests(engine: VllmEngine)
         await collect(engine, prompt(engine, "Hi"), greedy())
 
 
-async def test_engine_options_override_our_arguments() -> None:
+async def test_engine_options_override_our_arguments(
+    doubles: list[fake_vllm.AsyncLLM],
+) -> None:
     engine = await load(
         FOLDER, LoadOptions(parallel=9, engine_options={"scheduling_policy": "fcfs"})
     )
-    arguments = inner(engine).arguments
+    arguments = doubles[-1].arguments
     assert (arguments.scheduling_policy, arguments.max_num_seqs) == ("fcfs", 9)
     assert engine.card.context_size == 4096
     await engine.close()

@@ -98,7 +98,8 @@ class Played(Struct):
 async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     """Run the story's request while the model writes these chunks."""
     numbers = itertools.count(1)
-    container_pool, painter, words = containers(_Leaving()), FakeImageGenerator(), ScriptedWords()
+    sandbox, painter, words = _Leaving(), FakeImageGenerator(), ScriptedWords()
+    container_pool = containers(sandbox)
     model, _, late = story.model.partition(" ")
     service = Service(
         RunDependencies(
@@ -128,7 +129,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     sink = RecordingSink()
     driving = asyncio.create_task(run.drive(sink))
     painter.leave = words.leave = driving.cancel
-    container_pool.local._sandbox.leave = driving.cancel  # type: ignore[attr-defined]
+    sandbox.leave = driving.cancel
     await asyncio.wait({driving}, timeout=60)
     await service.drain(5)
     check(sink.events)

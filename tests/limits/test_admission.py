@@ -16,7 +16,7 @@ class Caller:
     def __init__(
         self, admission: AdmissionQueue, tenant: str, order: list[str], name: str = ""
     ) -> None:
-        self._go = asyncio.Event()
+        self.go = asyncio.Event()
         self._order = order
         self.name = name or tenant
         self.task = asyncio.create_task(self._run(admission, tenant))
@@ -24,10 +24,10 @@ class Caller:
     async def _run(self, admission: AdmissionQueue, tenant: str) -> None:
         async with admission.slot(tenant):
             self._order.append(self.name)
-            await self._go.wait()
+            await self.go.wait()
 
     async def release(self) -> None:
-        self._go.set()
+        self.go.set()
         await self.task
         await settle()
 
@@ -92,7 +92,7 @@ async def test_slot_granted_during_cancellation_is_released() -> None:
     admission, order = AdmissionQueue(1, 2), list[str]()
     first, second = Caller(admission, "t", order, "a"), Caller(admission, "t", order, "b")
     await settle()
-    first._go.set()
+    first.go.set()
     await first.task  # the second has been granted the slot but has not run yet
     second.task.cancel()
     await settle()

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.on_demand import ProgressCallback
 from antiphon.errors import SetupError
 from antiphon.models import download as pull
 from antiphon.models.huggingface_hub import Hub as HubClient
@@ -70,13 +69,13 @@ async def test_processes_that_start_together_fetch_it_once(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched = []
-    fetch = pull._fetch_default
+    start = asyncio.create_subprocess_exec
 
-    async def counted(folder: Path, progress: ProgressCallback) -> Path:
-        fetched.append(folder)
-        return await fetch(folder, progress)
+    async def counted(*command: Any, **options: Any) -> Any:
+        fetched.append(command)
+        return await start(*command, **options)
 
-    monkeypatch.setattr(pull, "_fetch_default", counted)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", counted)
     monkeypatch.setattr(pull, "LOCK_POLL_S", 0)
     async with asyncio.timeout(PATIENCE_S):
         paths = await asyncio.gather(*(pull.ensure_default(tmp_path) for _ in range(3)))

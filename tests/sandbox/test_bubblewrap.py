@@ -84,7 +84,7 @@ async def test_output_is_truncated_in_the_middle(box: AgentBox) -> None:
 async def test_cancelled_call_interrupts_its_code(box: AgentBox) -> None:
     await run(box, "x = 5")
     endless = asyncio.create_task(run(box, "while True: pass", timeout_s=60))
-    while not box._call_lock.locked():
+    for _ in range(5):  # until it has been sent
         await asyncio.sleep(0)
     endless.cancel()
     async with asyncio.timeout(80):

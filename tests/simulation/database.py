@@ -190,7 +190,7 @@ class Connection:
     """``Store`` of one process. A process that has crashed is cancelled at its next call."""
 
     def __init__(self, database: Database, process: ProcessState) -> None:
-        self._database = database
+        self.database = database
         self._process = process
         self.subscriptions = Subscriptions()
         self.listener: RunListener = _NoListener()
@@ -203,7 +203,7 @@ class Connection:
         self.keys = KeyStore(self.values)
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._database.store, name)
+        method = getattr(self.database.store, name)
         return partial(self.call, name, method)
 
     async def clock(self, now: float) -> float:
@@ -211,7 +211,7 @@ class Connection:
         return await self.call("clock", self._clock)  # type: ignore[no-any-return]
 
     async def _clock(self) -> float:
-        return self._database.clock()
+        return self.database.clock()
 
     async def close(self) -> None:
         """Close nothing: other processes use the store."""
@@ -221,7 +221,7 @@ class Connection:
         await self._check_alive()
         effect = partial(method, *args, **kwargs)
         if name in ("begin", "settle"):
-            self._database.on_journal_call(self._process)
+            self.database.on_journal_call(self._process)
         if name not in _UNCANCELLABLE:
             return await self._call(name, effect)
         task = asyncio.create_task(self._call(name, effect))
@@ -229,25 +229,25 @@ class Connection:
         return await asyncio.shield(task)
 
     async def _call(self, name: str, effect: partial[Any]) -> Any:
-        random, network = self._database.random, self._process.network
+        random, network = self.database.random, self._process.network
         has_effect = random.random() < 0.5  # of a call whose caller gives up
         try:
             await asyncio.sleep(min(random.expovariate(1 / network.delay_s), _TIMEOUT_S))
             if random.random() < network.fails_before:
                 raise StoreError("The store does not answer.")
-            if network.is_cut or not self._database.running.is_set():
+            if network.is_cut or not self.database.running.is_set():
                 async with asyncio.timeout(_TIMEOUT_S):
                     while network.is_cut:
                         await asyncio.sleep(0.1)
-                    await self._database.running.wait()
+                    await self.database.running.wait()
         except (TimeoutError, asyncio.CancelledError) as error:
             if has_effect and not network.is_cut:
-                self._database.run_late(self, effect)
+                self.database.run_late(self, effect)
             if isinstance(error, TimeoutError):
                 raise StoreError("The store does not answer.") from None
             raise
         await self._check_alive()
-        result, notices = await self._database.execute(self, effect)
+        result, notices = await self.database.execute(self, effect)
         if random.random() < network.answer_lost or network.is_cut:
             await asyncio.sleep(random.expovariate(1 / network.delay_s))
             raise StoreError("The store does not answer.")
@@ -275,7 +275,7 @@ class Connection:
             self._queue.put_nowait(notices)
 
     async def _receive(self) -> None:
-        random, network = self._database.random, self._process.network
+        random, network = self.database.random, self._process.network
         while True:
             notices = await self._queue.get()
             await asyncio.sleep(random.expovariate(1 / network.delay_s))
@@ -310,7 +310,7 @@ class _Runs:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._runs = connection._database.store.runs
+        self._runs = connection.database.store.runs
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._connection.call, name, getattr(self._runs, name))

@@ -122,7 +122,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self, loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = None
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context)
-        task._simulation_number = next(self._task_numbers)  # type: ignore[attr-defined]
+        task.simulation_number = next(self._task_numbers)  # type: ignore[attr-defined]
         self.tasks.append(task)
         if context is None:
             self.on_task(task)
@@ -177,4 +177,4 @@ class SimulationLoop(asyncio.BaseEventLoop):
 
 def _task_number(handle: Any) -> int:
     owner = getattr(handle.callback, "__self__", None)
-    return getattr(owner, "_simulation_number", 0)
+    return getattr(owner, "simulation_number", 0)

@@ -13,16 +13,16 @@ class Holder:
     """A task that takes a slot and holds it until it is released."""
 
     def __init__(self, limiter: FairLimiter, name: str, order: list[str]) -> None:
-        self._done = asyncio.Event()
+        self.done = asyncio.Event()
         self.task = asyncio.create_task(self._run(limiter, name, order))
 
     async def _run(self, limiter: FairLimiter, name: str, order: list[str]) -> None:
         async with limiter.slot(name[0]):
             order.append(name)
-            await self._done.wait()
+            await self.done.wait()
 
     async def release(self) -> None:
-        self._done.set()
+        self.done.set()
         await self.task
         await settle()
 
@@ -99,7 +99,7 @@ async def test_cancelled_caller_frees_its_place() -> None:
 async def test_cancellation_after_the_grant_releases_the_slot() -> None:
     limiter, order = FairLimiter(1), list[str]()
     holders = await start(limiter, ["a1", "a2", "a3"], order)
-    holders["a1"]._done.set()
+    holders["a1"].done.set()
     await holders["a1"].task  # the second has been granted the slot but has not run yet
     holders["a2"].task.cancel()
     await settle()

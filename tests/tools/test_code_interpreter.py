@@ -49,7 +49,7 @@ async def test_cancelled_code_stops_and_the_container_stays() -> None:
         started = asyncio.Event()
         running = asyncio.create_task(endless())
         await started.wait()
-        while not container._lock.locked():
+        for _ in range(20):  # until the code has been sent
             await asyncio.sleep(0)
         running.cancel()
         async with asyncio.timeout(60):

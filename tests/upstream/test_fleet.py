@@ -70,6 +70,19 @@ async def ask(upstream: Upstream, key: str | None = None) -> list[bytes]:
     return received
 
 
+def recorded_replicas(patch: pytest.MonkeyPatch) -> list[replicas.Replica]:
+    """Return the list to which each new replica is added."""
+    made: list[replicas.Replica] = []
+    make = replicas.Replica
+
+    def record(**fields: Any) -> replicas.Replica:
+        made.append(make(**fields))
+        return made[-1]
+
+    patch.setattr(replicas, "Replica", record)
+    return made
+
+
 def request_count(playing: Fake) -> int:
     return sum(path == "/ask" for path, _, _ in playing.asked)
 
@@ -137,10 +150,11 @@ async def test_replica_that_is_up_again_is_found_without_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replicas, "_FIRST_PROBE_S", 0.01)
+    made = recorded_replicas(monkeypatch)
     async with fleet([Answer(cut=True), GOOD], [Answer(cut=True), GOOD]) as (upstream, fakes, _):
         assert await ask(upstream, "one") == [b'{"n": 1}']
         async with asyncio.timeout(60):
-            while any(each.is_down for each in upstream._pool._replicas):
+            while any(each.is_down for each in made):
                 await asyncio.sleep(0.01)
         assert sum(map(request_count, fakes)) == 3
 

@@ -24,7 +24,7 @@ from antiphon.support.installation import needs_extra
 
 from .long_words import split_long_words
 
-__all__ = ["LlamaTokenizer", "library_path", "require_llama"]
+__all__ = ["LlamaTokenizer", "library_path", "require_llama", "split_at_turns"]
 
 BINDING = "xllamacpp"
 #: Texts with more characters are split at the ends of turns, and each piece is encoded on its own.
@@ -216,23 +216,12 @@ class LlamaTokenizer:
             return self._tokens(text, special)
         parts = split_long_words(text, self._special if special else {})
         if special and len(text) > _PIECE_CHARS:
-            parts = (piece for part in parts for piece in self._split_at_turns(part))
+            parts = (
+                piece
+                for part in parts
+                for piece in split_at_turns(part, self._turn_ends, _PIECE_CHARS)
+            )
         return [id for part in parts for id in self._tokens(part, special)]
-
-    def _split_at_turns(self, text: str) -> Iterator[str]:
-        """Yield the text in pieces, because llama.cpp is slow for long texts with special tokens.
-        After each special token, llama.cpp searches the rest of the text for every other special
-        token. So its work grows with the square of the text's length.
-
-        Each piece except the last has at least ``_PIECE_CHARS`` characters. Each piece except the
-        first begins with an end token.
-        """
-        start = 0
-        for end in self._turn_ends.finditer(text):
-            if end.start() - start >= _PIECE_CHARS:
-                yield text[start : end.start()]
-                start = end.start()
-        yield text[start:]
 
     def _tokens(self, text: str, special: bool) -> list[int]:
         spelled = text.encode("utf-8", "replace")
@@ -303,3 +292,19 @@ class LlamaTokenizer:
         longest_first = sorted(user_defined, key=len, reverse=True)
         pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         return MappingProxyType(special), frozenset(ends), pattern
+
+
+def split_at_turns(text: str, turn_ends: re.Pattern[str], size: int) -> Iterator[str]:
+    """Yield the text in pieces, because llama.cpp is slow for long texts with special tokens.
+    After each special token, llama.cpp searches the rest of the text for every other special
+    token. So its work grows with the square of the text's length.
+
+    ``turn_ends``: matches the end tokens. Each piece except the first begins with an end token.
+    Each piece except the last has at least ``size`` characters.
+    """
+    start = 0
+    for end in turn_ends.finditer(text):
+        if end.start() - start >= size:
+            yield text[start : end.start()]
+            start = end.start()
+    yield text[start:]

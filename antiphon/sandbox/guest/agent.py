@@ -28,7 +28,7 @@ from . import files, forwarder
 from .processor_share import ProcessorShare, lower_priority
 from .python_kernel import HOME, Kernel, receive_frame, send_frame
 
-__all__ = ["Agent", "main"]
+__all__ = ["Agent", "main", "open_exit_fd"]
 
 GRACE_S = 2.0
 POLL_S = 0.2
@@ -293,7 +293,7 @@ def _signal_others(number: int) -> None:
             continue
 
 
-def _exit_fd(pid: int) -> int:
+def open_exit_fd(pid: int) -> int:
     """Return a file descriptor that becomes readable when the child process ``pid`` ends."""
     try:
         return os.pidfd_open(pid)
@@ -394,7 +394,7 @@ class Agent:
         output, kernel = self.kernel_output, self.kernel_pid
         assert output is not None and kernel is not None
         output.reset(request["most"])
-        exit_fd = _exit_fd(kernel)
+        exit_fd = open_exit_fd(kernel)
         exchange = _KernelExchange(self.kernel_socket, {"code": request["code"]})
         try:
             end = self.wait_for_end(
@@ -441,7 +441,7 @@ class Agent:
         )
         os.close(out.write_fd)
         os.close(err.write_fd)
-        exit_fd = _exit_fd(process.pid)
+        exit_fd = open_exit_fd(process.pid)
         group = process.pid
 
         def stop() -> None:

@@ -81,11 +81,12 @@ async def test_slow_validation_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
+_WORKER = str(Path(schema_validator.__file__).with_name("validator_worker.py"))
 #: The worker in an environment without the libraries that validate.
 _WITHOUT_MODULES = f"""
 import runpy, sys
 sys.modules["jsonschema_rs"] = sys.modules["llguidance"] = None
-runpy.run_path({str(schema_validator._WORKER)!r}, run_name="__main__")
+runpy.run_path({_WORKER!r}, run_name="__main__")
 """
 
 

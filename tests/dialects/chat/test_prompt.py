@@ -105,13 +105,19 @@ def test_turn_of_a_long_conversation_reads_only_what_is_new() -> None:
 
 def test_remembered_beginnings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_module, "_MAX_REMEMBERED", 10_000)
-    encoder = ChatPromptEncoder(TOKENIZER, "f")
-    for number in range(20):
-        text = f"<|a|>{number} {'word ' * 400}{END}"
-        ids = encoder.encode(text, None)
-        encoder.encode(text, PromptTokens(ids=ids, fingerprint="f"))
-    sizes = [len(entry.ids) for entry in encoder._beginnings._entries]
-    assert 1 < len(sizes) < 6 and sum(sizes) <= 10_000
+    tokenizer = CountingTokenizer(SPECIAL)
+    encoder = ChatPromptEncoder(tokenizer, "f")
+    texts = [f"<|a|>{number} {'word ' * 400}{END}" for number in range(20)]
+    stored = [PromptTokens(ids=encoder.encode(text, None), fingerprint="f") for text in texts]
+    for text, tokens in zip(texts, stored, strict=True):
+        encoder.encode(text, tokens)
+    read = []
+    for text, tokens in zip(reversed(texts), reversed(stored), strict=True):
+        tokenizer.count = 0
+        encoder.encode(text, tokens)
+        read.append(tokenizer.count)
+    remembered = sum(count < 100 for count in read)
+    assert 1 < remembered < 6 and min(read[remembered:]) > 2_000
 
 
 def test_unusual_tokenization_is_preserved() -> None:

@@ -14,8 +14,10 @@ import pytest
 
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.gguf.reader import read_gguf
+from antiphon.engines.llama import engine as llama_engine
 from antiphon.engines.llama.client import LlamaClient
 from antiphon.engines.llama.engine import LlamaEngine, load
+from antiphon.engines.llama.stream import LlamaStream
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.testing.engine_check import TIMEOUT_S, collect
@@ -141,33 +143,47 @@ async def test_slow_consumer_receives_merged_chunks(llama: LlamaEngine) -> None:
     assert (len(rest[0].ids), rest[0].finish) == (30, "length")
 
 
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> list[LlamaStream]:
+    """Every generation that begins."""
+    begun: list[LlamaStream] = []
+
+    def begin(*arguments: Any) -> LlamaStream:
+        begun.append(LlamaStream(*arguments))
+        return begun[-1]
+
+    monkeypatch.setattr(llama_engine, "LlamaStream", begin)
+    return begun
+
+
 async def test_closing_the_iterator_stops_llama_cpp_and_frees_the_thread(
-    llama: LlamaEngine,
+    llama: LlamaEngine, streams: list[LlamaStream]
 ) -> None:
-    observed = []
+    observed, others = [], asyncio.all_tasks()
     chunks = llama.generate(prompt(llama, "Count: 1 2 3"), greedy(900, ignore_eos=True))
     async with asyncio.timeout(TIMEOUT_S):
         while not observed:
             observed += (await anext(chunks)).ids
-        (stream,) = llama._running
         await chunks.aclose()
-        at_close = len(stream.sampled)
-        while llama._running:
-            await asyncio.wait(list(llama._running.values()))
-    assert len(stream.sampled) <= at_close + 1
+        at_close = len(streams[0].sampled)
+        while running := asyncio.all_tasks() - others:
+            await asyncio.wait(running)
+    assert len(streams[0].sampled) <= at_close + 1
 
 
-async def test_prompt_processing_can_be_aborted(llama: LlamaEngine) -> None:
+async def test_prompt_processing_can_be_aborted(
+    llama: LlamaEngine, streams: list[LlamaStream]
+) -> None:
+    others = asyncio.all_tasks()
     ids = tuple(range(1000, 2000))
     chunks = llama.generate(Prompt(ids), greedy(1))
     async with asyncio.timeout(TIMEOUT_S):
         first = await anext(chunks)
         assert first == Chunk(cached_tokens=first.cached_tokens)
-        (stream,) = llama._running
         await chunks.aclose()
-        while llama._running:
-            await asyncio.wait(list(llama._running.values()))
-    assert stream.sampled == []
+        while running := asyncio.all_tasks() - others:
+            await asyncio.wait(running)
+    assert streams[0].sampled == []
 
 
 @pytest.mark.parametrize("max_tokens", [6, 900], ids=["finished", "interrupted"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.engines.llama import tokenizer as module
-from antiphon.engines.llama.tokenizer import LlamaTokenizer
+from antiphon.engines.llama.tokenizer import LlamaTokenizer, split_at_turns
 from antiphon.errors import SetupError
 from antiphon.testing.embedded_model import smollm2
 from tests.hypothesis_settings import examples
@@ -63,6 +64,11 @@ def test_encodes_as_llama_cpp_does(
     assert tokenizer.encode(text, special=special) == expected
 
 
+def test_long_texts_are_split_before_end_tokens() -> None:
+    ends = re.compile("</s>")
+    assert [*split_at_turns("ab</s>cdefgh</s></s>", ends, 5)] == ["ab</s>cdefgh", "</s></s>"]
+
+
 @examples(50)
 @given(turns=st.lists(TEXTS, min_size=2, max_size=8))
 def test_long_texts_are_encoded_as_whole_ones(tokenizer: LlamaTokenizer, turns: list[str]) -> None:
@@ -70,7 +76,6 @@ def test_long_texts_are_encoded_as_whole_ones(tokenizer: LlamaTokenizer, turns: 
     whole = tokenizer.encode(text, special=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PIECE_CHARS", 5)
-        assert len([*tokenizer._split_at_turns("<|im_end|>" * 3)]) == 3
         assert tokenizer.encode(text, special=True) == whole
 
 

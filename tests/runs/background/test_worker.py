@@ -563,14 +563,23 @@ async def test_run_fails_if_the_secrets_of_its_tools_cannot_be_decrypted(store: 
     assert "decrypt" in ended.error.message
 
 
-async def test_former_owner_cannot_write_events(store: Store) -> None:
+async def test_former_owner_cannot_write_events(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that has lost its run stops at its next event, which is not stored."""
     backend = ScriptedBackend([TEXT], wait_s=0.002, tokens=True)
+    owners, claim = list[str](), store.runs.claim
+
+    async def record(query: ClaimQuery) -> Any:
+        owners.append(query.owner)
+        return await claim(query)
+
+    monkeypatch.setattr(store.runs, "claim", record)
     async with serving(backend, store) as zombie:
         queued = await enqueue(zombie)
         await until(zombie, queued.id, lambda response: bool(response.output))
         store.runs.set_listener(_SilentListener())
-        await store.runs.release(zombie._background.owner)
+        await store.runs.release(owners[0])
         other = make_service(ScriptedBackend([TEXT], tokens=True), store, lease=LEASE)
         other.start()
         try:

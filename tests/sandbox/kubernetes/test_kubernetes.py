@@ -94,12 +94,12 @@ async def test_interpreter_that_exits_is_reported_as_died(box: PodBox) -> None:
     assert await run(box, "1") == "1\n"
 
 
-async def test_cancelled_call_interrupts_its_code(box: PodBox) -> None:
+async def test_cancelled_call_interrupts_its_code(cluster: FakeCluster, box: PodBox) -> None:
     await run(box, "x = 5")
     code = "open('started', 'w').close()\nimport time\nwhile True: time.sleep(0.01)"
     running = asyncio.create_task(box.python(code, timeout_s=WAIT_S, max_chars=99))
     async with asyncio.timeout(WAIT_S):
-        while await box._runtime.download("data/started", 1) is None:
+        while not [*cluster.folder.glob("*/data/started")]:
             await asyncio.sleep(0.05)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -241,7 +241,7 @@ def test_end_of_a_child_is_seen_without_pidfd(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(os, "pidfd_open", fail)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        ended = agent._exit_fd(child.pid)
+        ended = agent.open_exit_fd(child.pid)
         assert not select.select([ended], [], [], 0)[0]
         assert child.stdin is not None
         child.stdin.close()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import asyncpg
 import msgspec
@@ -15,6 +14,7 @@ from antiphon.errors import RunError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.common import claimable_runs
+from antiphon.store.common.claimable_runs import ClaimableRuns
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.postgres import store as postgres_store
 from antiphon.store.records import (
@@ -516,27 +516,42 @@ async def test_reader_sees_an_end_whose_answer_was_lost(
             assert tail.is_stale
 
 
+def recorder(
+    calls: list[tuple[str, list[str]]], method: Callable[..., None]
+) -> Callable[..., None]:
+    """Wrap a method of ``ClaimableRuns``: its name and the ids are added to ``calls``."""
+
+    def record(self: ClaimableRuns, run_ids: Iterable[str]) -> None:
+        ids = list(run_ids)
+        if ids:
+            calls.append((method.__name__, ids))
+        method(self, ids)
+
+    return record
+
+
 async def test_claimed_run_wakes_no_other_process(
     database: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others wait before they claim what was queued elsewhere; a run that is claimed meanwhile
     does not wake them."""
     monkeypatch.setattr(claimable_runs, "_MIN_WAIT_S", 3600.0)
-    async with two(database) as (one, other, listener):
-        queue: Any = other.runs
-        queue = queue.notifications._queue
+    calls: list[tuple[str, list[str]]] = []
+    for name in ("add", "remove"):
+        monkeypatch.setattr(ClaimableRuns, name, recorder(calls, getattr(ClaimableRuns, name)))
+    async with two(database) as (one, _, listener):
         listener.news.clear()
         await one.runs.create(NewRun(job=job("a"), stored=queued_response("a"), batch=batch(0)))
         async with asyncio.timeout(60):
-            while queue._timer is None:
+            while calls != [("add", ["resp_a"])]:
                 await asyncio.sleep(0)
             (claim,) = await one.runs.claim(
                 ClaimQuery(owner="one", models=["m"], limit=1, lease_s=60)
             )
-            while queue._timer is not None:
+            while calls[1:].count(("remove", ["resp_a"])) < 2:  # each of the two processes
                 await asyncio.sleep(0)
             assert not listener.news.is_set()
             await one.runs.take_over("t", claim.job.id)
             await one.runs.release("one")  # others are told that there may be something to claim
-            while queue._timer is None:
+            while calls[-1][0] != "add":
                 await asyncio.sleep(0)

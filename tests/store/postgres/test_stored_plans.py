@@ -9,11 +9,14 @@ from contextlib import suppress
 from typing import Any
 
 import asyncpg
+import pytest
 
 from antiphon.store.base import Store
 from antiphon.store.containers import ContainerRecord
 from antiphon.store.files import FileQuery
 from antiphon.store.journal import JournalEntry
+from antiphon.store.postgres.connections import Connections
+from antiphon.store.postgres.driver import DriverConnection
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import (
@@ -193,10 +196,20 @@ async def test_plans_of_empty_tables_suit_large_tables() -> None:
 
 
 async def check_plans(url: str) -> None:
-    pool: Any = await ConnectionPool.open(url, connections=1)
-    store = PostgresStore(pool)
+    opened: list[Any] = []
+    acquire = Connections.acquire
+
+    async def record(self: Connections) -> DriverConnection:
+        opened.append(await acquire(self))
+        return opened[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connections, "acquire", record)
+        pool = await ConnectionPool.open(url, connections=1)
+        store = PostgresStore(pool)
+        await store.has_response("t", "resp_a")
     used: dict[str, Sequence[Any]] = {}
-    connection = pool._connections._pool._holders[0]._con
+    connection = opened[0]
     connection.add_query_logger(lambda record: used.update({record.query: record.args}))
     for n in range(ALL):
         await use_all(store, n)

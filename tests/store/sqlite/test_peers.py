@@ -16,6 +16,7 @@ from antiphon.store.common import claimable_runs
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, Reservation, RunEnd
 from antiphon.store.sqlite import peer_notifications
+from antiphon.store.sqlite.peers import Peers
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import (
@@ -92,8 +93,7 @@ async def test_a_lost_message_only_delays_an_event(
     monkeypatch.setattr(peer_notifications, "_LOOK_S", 0.05)
     async with pair(tmp_path) as (one, other):
         claim = await begin_run(one)
-        notifications: Any = one.runs
-        notifications.notifications._peers.send = lambda *message: None
+        monkeypatch.setattr(Peers, "send", lambda *message: None)
         with other.runs.subscribe("t", "resp_a") as subscription:
             reading = asyncio.create_task(follow(other, subscription, 3))
             await one.runs.append((Append(claim, batch(2)),))

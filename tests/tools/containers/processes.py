@@ -131,9 +131,11 @@ class WorkerServer:
 
     async def kill_host(self) -> None:
         """End the host as in a crash. Its sockets and its lease are not removed."""
-        assert self.host.relay._server is not None
         self.host.registry.local._sweeps.cancel_all()
-        await self.host.relay._server.close()
+        left = [*self._folder.iterdir()]
+        await self.host.relay.close()
+        for path in left:
+            path.touch()
         await self._calls.close()
 
     def worker(self) -> ContainerRegistry:

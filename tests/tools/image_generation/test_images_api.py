@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from antiphon.errors import BackendError, SetupError
 from antiphon.security.ssrf import parse_network
 from antiphon.testing.image_generator_check import check_image_generator
 from antiphon.testing.tool_check import ToolCheckCase, check_tool
+from antiphon.tools.image_generation import images_api as images_api_module
 from antiphon.tools.image_generation.base import (
     GeneratedImage,
     ImageRequest,
@@ -24,6 +26,7 @@ from antiphon.tools.image_generation.base import (
 from antiphon.tools.image_generation.conversation_images import ImageSources
 from antiphon.tools.image_generation.images_api import ImagesApi
 from antiphon.tools.image_generation.provider import ImageGenerationProvider, ImagePolicy
+from antiphon.upstream.client import Upstream
 from antiphon.wire.tools import ImageGeneration as Tool
 from tests.attachments.samples import png
 
@@ -37,13 +40,13 @@ KEY = "sk-of-the-operator"
 async def open_images_api(
     api: FakeImagesApi, *, fetcher: Any = None, max_bytes: int = 100_000, **options: Any
 ) -> Any:
-    images_api = ImagesApi.open(
-        api.url, key=KEY, settings=options, fetcher=fetcher, max_bytes=max_bytes
-    )
-
     async def no_pause(seconds: float) -> None: ...
 
-    images_api._upstream._pause = no_pause
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images_api_module, "Upstream", partial(Upstream, pause=no_pause))
+        images_api = ImagesApi.open(
+            api.url, key=KEY, settings=options, fetcher=fetcher, max_bytes=max_bytes
+        )
     try:
         yield images_api
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import AsyncIterator
 
@@ -25,12 +26,14 @@ async def test_certificates_are_read_once_for_all_sessions(monkeypatch: pytest.M
 
     monkeypatch.setattr(httpcore2, "default_ssl_context", count)
     connector = McpConnector()
-    for needs_public_address in (True, False, True):
-        endpoint = McpEndpoint(
-            url="https://localhost/mcp", needs_public_address=needs_public_address
-        )
-        async with connector._http_client(endpoint, {}, 1):
-            pass
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"https://127.0.0.1:{closed.getsockname()[1]}/mcp"
+        for needs_public_address in (True, False, True):
+            endpoint = McpEndpoint(url=url, needs_public_address=needs_public_address)
+            with pytest.raises(Exception, match=r"."):
+                async with connector.connect(endpoint, 1):
+                    pass
     assert len(contexts) == 1
 
 

@@ -47,7 +47,7 @@ class _FollowedRun(Struct):
     - ``last``: the sequence number of the last event that was delivered to the readers.
     - ``renewed_at``: the time after which the mark must be renewed. The mark is the entry in the
       store that makes this process a follower of the run.
-    - ``grew``: whether a batch was delivered since the last call of ``FollowedRuns._look``.
+    - ``grew``: whether a batch was delivered since the last call of ``FollowedRuns.look``.
     - ``grew_here``: whether this process itself has appended a batch since that call.
     """
 
@@ -169,9 +169,9 @@ class FollowedRuns:
     async def _look_regularly(self) -> None:
         while self._runs:
             await asyncio.sleep(_LOOK_S)
-            await self._look()
+            await self.look()
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
         """Do the regular work for the followed runs:
 
         - Forget the runs that have no readers.

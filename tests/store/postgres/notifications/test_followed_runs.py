@@ -16,8 +16,10 @@ from antiphon.store.base import Store
 from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.postgres.bus import connection
 from antiphon.store.postgres.bus.base import BusError, Handlers
-from antiphon.store.postgres.notifications import followed_runs
+from antiphon.store.postgres.notifications import followed_runs, listener
 from antiphon.store.postgres.notifications.batch_payloads import decode_batches, encode_batches
+from antiphon.store.postgres.notifications.followed_runs import FollowedRuns
+from antiphon.store.postgres.notifications.listener import NOTICES
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import Append, ClaimQuery, EventBatch
 from antiphon.testing.postgres import Postgres
@@ -67,12 +69,6 @@ def record_channels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-def url_of(store: Store) -> str:
-    """The URL of the store's database."""
-    opened: Any = store
-    return str(opened._pool._url)
-
-
 async def until_followed(url: str) -> None:
     """Wait until the run is marked in the store."""
     connection = await asyncpg.connect(url)
@@ -102,7 +98,7 @@ async def test_follower_receives_batches_without_a_look(
     async with two(database) as (one, other, _):
         claim = await begin_run(one)
         reading = asyncio.create_task(receive(other, 6))
-        await until_followed(url_of(other))
+        await until_followed(database.newest_url)
         for n in range(2, 7):
             await one.runs.append((Append(claim, padded(n, size)),))
         found = await reading
@@ -119,7 +115,7 @@ async def test_lost_notifications_are_made_up_for_by_a_look(
         runs: Any = one.runs
         monkeypatch.setattr(runs.notifications, "publish_to", lambda *_: None)
         reading = asyncio.create_task(receive(other, 6))
-        await until_followed(url_of(other))
+        await until_followed(database.newest_url)
         for n in range(2, 7):
             await one.runs.append((Append(claim, batch(n)),))
         await reading
@@ -149,10 +145,10 @@ async def test_look_fetches_only_runs_that_did_not_grow() -> None:
                 await asyncio.sleep(0)
         (payload,) = encode_batches([(7, padded(2, 10))])
         followed.on_batches(payload)
-        await followed._look()
+        await followed.look()
         await asyncio.sleep(0)
         assert pool.names == ["follow"]
-        await followed._look()
+        await followed.look()
         await asyncio.sleep(0)
         assert pool.names == ["follow", "new_batches"]
     await followed.close()
@@ -173,9 +169,9 @@ async def test_next_owner_notifies_the_followers(
     monkeypatch.setattr(followed_runs, "_LOOK_S", NEVER_S)
     async with two(database) as (one, other, _):
         await begin_run(one)
-        third = await open_store(url_of(other))
+        third = await open_store(database.newest_url)
         reading = asyncio.create_task(receive(other, 2))
-        await until_followed(url_of(other))
+        await until_followed(database.newest_url)
         (claim,) = await third.runs.claim(
             ClaimQuery(owner="third", models=["m"], limit=1, lease_s=0)
         )
@@ -184,15 +180,16 @@ async def test_next_owner_notifies_the_followers(
         await third.close()
 
 
-async def test_append_notifies_nobody_if_nobody_follows(database: Postgres) -> None:
+async def test_append_notifies_nobody_if_nobody_follows(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with two(database) as (one, other, _):
         claim = await begin_run(one)
         with one.runs.subscribe("t", "resp_a"), other.runs.subscribe("t", "resp_a"):
-            sent: list[object] = []
-            runs: Any = one.runs
-            runs.notifications._batches.send = lambda *batch: sent.append(batch)
+            sent = record_channels(monkeypatch)
             await one.runs.append((Append(claim, batch(2)),))
-            assert not sent
+            await one.close()  # sends what is left to send
+            assert set(sent) <= {NOTICES}, "only of claimed runs"
 
 
 # --- over a bus ----------------------------------------------------------------------------------
@@ -272,11 +269,11 @@ async def two_with_bus(
         await other.close()
 
 
-async def follow_ten_batches(one: Store, other: Store) -> list[EventBatch]:
+async def follow_ten_batches(database: Postgres, one: Store, other: Store) -> list[EventBatch]:
     """Append ten batches to a run that the other store follows, and return what its reader gets."""
     claim = await begin_run(one)
     reading = asyncio.create_task(receive(other, 11))
-    await until_followed(url_of(other))
+    await until_followed(database.newest_url)
     for n in range(2, 12):
         await one.runs.append((Append(claim, padded(n, 20_000)),))
     return await reading
@@ -289,7 +286,7 @@ async def test_bus_brings_batches_without_a_look(
     monkeypatch.setattr(followed_runs, "_LOOK_S", NEVER_S)
     async with two_with_bus(database, "nothing", monkeypatch) as (one, other, bus):
         channels = record_channels(monkeypatch)
-        found = await follow_ten_batches(one, other)
+        found = await follow_ten_batches(database, one, other)
         assert all(each.lines == padded(each.first, 20_000).lines for each in found)
         assert bus.sent and not channels
 
@@ -301,11 +298,23 @@ async def test_faulty_bus_loses_and_doubles_nothing(
     monkeypatch.setattr(followed_runs, "_LOOK_S", 0.05)
     monkeypatch.setattr(connection, "_SEND_S", 0.05)
     async with two_with_bus(database, fault, monkeypatch) as (one, other, _):
-        found = await follow_ten_batches(one, other)
+        found = await follow_ten_batches(database, one, other)
         numbers = [each.first for each in found]
         assert numbers == sorted(set(numbers)) and all(
             each.lines == padded(each.first, 20_000).lines for each in found
         )
+
+
+def recorded_followed_runs(patch: pytest.MonkeyPatch) -> list[FollowedRuns]:
+    """Return the list to which the ``FollowedRuns`` of each opened store is added."""
+    made: list[FollowedRuns] = []
+
+    def record(*arguments: Any) -> FollowedRuns:
+        made.append(FollowedRuns(*arguments))
+        return made[-1]
+
+    patch.setattr(listener, "FollowedRuns", record)
+    return made
 
 
 async def test_signed_message_from_the_future_stops_no_reader(
@@ -313,12 +322,12 @@ async def test_signed_message_from_the_future_stops_no_reader(
 ) -> None:
     """What a message says about a run is not believed beyond the next batch."""
     monkeypatch.setattr(followed_runs, "_LOOK_S", 0.05)
+    made = recorded_followed_runs(monkeypatch)
     async with two_with_bus(database, "nothing", monkeypatch) as (one, other, _):
         claim = await begin_run(one)
         reading = asyncio.create_task(receive(other, 6))
-        await until_followed(url_of(other))
-        runs: Any = other.runs
-        followed = runs.notifications._followed
+        await until_followed(database.newest_url)
+        followed = made[-1]
         async with asyncio.timeout(60):
             while not followed._keys:
                 await asyncio.sleep(0.01)
@@ -334,14 +343,14 @@ async def test_followers_fetch_what_they_missed_when_the_bus_is_back(
     database: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(followed_runs, "_LOOK_S", NEVER_S)
+    made = recorded_followed_runs(monkeypatch)
     async with two_with_bus(database, "loses", monkeypatch) as (one, other, _):
         claim = await begin_run(one)
         reading = asyncio.create_task(receive(other, 6))
-        await until_followed(url_of(other))
+        await until_followed(database.newest_url)
         for n in range(2, 7):
             await one.runs.append((Append(claim, batch(n)),))
-        runs: Any = other.runs
-        followed = runs.notifications._followed
+        followed = made[-1]
         async with asyncio.timeout(60):
             while not reading.done():  # it may follow only later
                 followed.on_bus_connected()

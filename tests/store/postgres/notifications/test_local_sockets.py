@@ -6,11 +6,13 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from antiphon.ipc.frames import FrameConnection
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.postgres.notifications import followed_runs, local_sockets
@@ -27,7 +29,6 @@ from tests.store.postgres.notifications.test_followed_runs import (
     receive,
     record_channels,
     until_followed,
-    url_of,
 )
 
 
@@ -115,7 +116,9 @@ async def test_failed_connection_is_tried_again_later(
             while not one.unsent:
                 await asyncio.sleep(0.001)
     assert not one.sockets.send("other", 1, batch(12))
-    one.sockets._retry_at["other"] = 0.0
+    loop = asyncio.get_running_loop()
+    later = loop.time() + 60
+    monkeypatch.setattr(loop, "time", lambda: later)
     assert one.sockets.send("other", 1, batch(22))
     await other.until_received(1)
     assert other.received == [(1, batch(22))]
@@ -146,9 +149,11 @@ async def test_receiver_that_does_not_read_gets_no_more(
             assert one.sockets.send("stopped", 1, padded(n, 50_000))
             for _ in range(10):
                 await asyncio.sleep(0)
-        (connection,) = one.sockets._connections.values()
-        assert 100_000 < connection.unsent_bytes < 200_000
-    await one.sockets.close()
+        await one.sockets.close()
+        reader, _ = stopped.accept()
+        with reader:
+            received = sum(map(len, iter(partial(reader.recv, 100_000), b"")))
+    assert received < 2_000_000, "of 5,000,000"
 
 
 @pytest.mark.parametrize("fault", ["other users may enter it", "a file", "a long path"])
@@ -175,8 +180,8 @@ async def two_on_a_host(database: Postgres, folders: tuple[Path, Path]) -> Async
         await other.close()
 
 
-async def check_ten_batches(one: Store, other: Store) -> None:
-    found = await follow_ten_batches(one, other)
+async def check_ten_batches(database: Postgres, one: Store, other: Store) -> None:
+    found = await follow_ten_batches(database, one, other)
     assert [each.lines for each in found] == [padded(each.first, 20_000).lines for each in found]
 
 
@@ -186,7 +191,7 @@ async def test_events_reach_a_reader_on_the_same_host_without_the_database(
     monkeypatch.setattr(followed_runs, "_LOOK_S", NEVER_S)
     async with two_on_a_host(database, (folder, folder)) as (one, other):
         channels = record_channels(monkeypatch)
-        await check_ten_batches(one, other)
+        await check_ten_batches(database, one, other)
         assert set(channels) <= {NOTICES}, "only notices of claimed runs"
 
 
@@ -196,7 +201,7 @@ async def test_events_reach_a_reader_on_another_host(
     monkeypatch.setattr(followed_runs, "_LOOK_S", NEVER_S)
     folders = (tmp_path / "host one", tmp_path / "host two")
     async with two_on_a_host(database, folders) as (one, other):
-        await check_ten_batches(one, other)
+        await check_ten_batches(database, one, other)
 
 
 async def test_lost_socket_loses_no_event(
@@ -204,19 +209,27 @@ async def test_lost_socket_loses_no_event(
 ) -> None:
     """Also if the reader's socket is deleted while it reads."""
     monkeypatch.setattr(followed_runs, "_LOOK_S", NEVER_S)
+    made: list[FrameConnection] = []
+
+    class Recorded(FrameConnection):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(local_sockets, "FrameConnection", Recorded)
     async with two_on_a_host(database, (folder, folder)) as (one, other):
         claim = await begin_run(one)
         reading = asyncio.create_task(receive(other, 11))
-        await until_followed(url_of(other))
+        await until_followed(database.newest_url)
         for n in range(2, 12):
             await one.runs.append((Append(claim, padded(n, 100)),))
             if n == 6:
-                sockets = one.runs.notifications._batches._sockets
                 async with asyncio.timeout(60):
-                    while not sockets._connections:
+                    while not made:
                         await asyncio.sleep(0.001)
-                other.runs.notifications._batches._sockets._own_path.unlink()
-                for connection in tuple(sockets._connections.values()):
+                for path in folder.glob("*.events"):
+                    path.unlink()
+                for connection in made:
                     connection.close()
                     await asyncio.sleep(0.01)
         await reading
