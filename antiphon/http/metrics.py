@@ -79,9 +79,10 @@ class _Series(Struct, frozen=True):
 
     def count_tokens(self, model: str, usage: Usage) -> None:
         """Count the tokens of an ended response."""
-        self.input_tokens.labels(model).inc(usage.input_tokens)
-        self.cached_tokens.labels(model).inc(usage.input_tokens_details.cached_tokens)
-        self.output_tokens.labels(model).inc(usage.output_tokens)
+        labels = (model,)
+        self.input_tokens.values[labels] += usage.input_tokens
+        self.cached_tokens.values[labels] += usage.input_tokens_details.cached_tokens
+        self.output_tokens.values[labels] += usage.output_tokens
 
 
 def _series(registry: CollectorRegistry) -> _Series:
@@ -333,8 +334,8 @@ class Metrics:
 
     def record_tool_call(self, tool: str, seconds: float, failed: bool) -> None:
         """Record a server-side tool call that has ended. ``tool``: the type of its output item."""
-        self._tools.calls.labels(tool, "failed" if failed else "completed").inc()
-        self._tools.seconds.labels(tool).observe(seconds)
+        self._tools.calls.values[tool, "failed" if failed else "completed"] += 1
+        self._tools.seconds.of[tool,].observe(seconds)
 
     def count_stall(self) -> None:
         """Count one stall of the event loop. Any thread may call it."""
@@ -342,7 +343,7 @@ class Metrics:
 
     def count_request(self, method: str, route: str, status: int) -> None:
         """Count one HTTP request. ``route`` is a route template, or ``unknown``."""
-        self._http.labels(method, route, str(status)).inc()
+        self._http.values[method, route, str(status)] += 1
 
     def record_outcome(
         self, timing: RunTiming, response: Response, events: int, now: float
@@ -357,7 +358,7 @@ class Metrics:
     def record_background(self, response: Response) -> None:
         """Count a background response that ended in this process, and count its tokens. Latencies
         are not recorded, because no client waits for the response."""
-        self._runs.labels(response.model, response.status).inc()
+        self._runs.values[response.model, response.status] += 1
         if response.usage is not None:
             self._of_models.count_tokens(response.model, response.usage)
 
@@ -367,11 +368,12 @@ class Metrics:
         """Record a response that reached its end. ``events``: number of its events. ``now``: the
         current time on the clock of ``timing``."""
         series, model = self._of_models, response.model
-        self._runs.labels(response.model, response.status).inc()
-        series.end_to_end.labels(model).observe(now - timing.started_at)
+        labels = (model,)
+        self._runs.values[model, response.status] += 1
+        series.end_to_end.of[labels].observe(now - timing.started_at)
         # A series without observations is exported, too.
-        to_first, per_token = series.to_first.labels(model), series.per_token.labels(model)
-        series.events.labels(model).inc(events if timing.is_streamed else 0)
+        to_first, per_token = series.to_first.of[labels], series.per_token.of[labels]
+        series.events.values[labels] += events if timing.is_streamed else 0
         if timing.first_token_at is not None:
             seconds = timing.first_token_at - timing.started_at
             to_first.observe(seconds)
@@ -387,21 +389,21 @@ class Metrics:
 
     def count_abandoned(self, model: str) -> None:
         """Count a response whose client disconnected."""
-        self._runs.labels(model, "cancelled").inc()
+        self._runs.values[model, "cancelled"] += 1
 
     def record_embeddings(self, model: str, tokens: int) -> None:
         """Count a request for embeddings and its input tokens."""
-        self._runs.labels(model, "completed").inc()
-        self._of_models.input_tokens.labels(model).inc(tokens)
+        self._runs.values[model, "completed"] += 1
+        self._of_models.input_tokens.values[model,] += tokens
 
     # --- the store -------------------------------------------------------------------------------
 
     def on_operation(self, operation: str, seconds: float, *, failed: bool) -> None:
         """Record one operation of the store: its duration in ``seconds``, and whether it
         ``failed``."""
-        self._store.seconds.labels(operation).observe(seconds)
+        self._store.seconds.of[operation,].observe(seconds)
         if failed:
-            self._store.errors.labels(operation).inc()
+            self._store.errors.values[operation,] += 1
 
     def on_append(self, batches: int, events: int) -> None:
         """Count events that were appended to event logs. ``batches``: the number of batches in
@@ -413,18 +415,19 @@ class Metrics:
         """Add the usage of requests to their tenants' metrics."""
         for record in records:
             tenant = record.tenant if record.tenant in self._tenant_names else _OTHER_TENANTS
-            self._tenants.requests.labels(tenant, _status(record)).inc(record.requests)
-            tokens = self._tenants.tokens
-            tokens.labels(tenant, "input").inc(record.input_tokens)
-            tokens.labels(tenant, "cached").inc(record.cached_tokens)
-            tokens.labels(tenant, "output").inc(record.output_tokens)
+            status = _status(record)
+            self._tenants.requests.values[tenant, status] += record.requests
+            tokens = self._tenants.tokens.values
+            tokens[tenant, "input"] += record.input_tokens
+            tokens[tenant, "cached"] += record.cached_tokens
+            tokens[tenant, "output"] += record.output_tokens
             self._exporter.record_request(
                 record.model,
                 "embeddings" if record.kind == "embedding" else "chat",
                 seconds=record.latency_ms / 1000,
                 input_tokens=record.input_tokens,
                 output_tokens=record.output_tokens,
-                status=_status(record),
+                status=status,
             )
 
     def on_follower(self, subscription: _Follower) -> None:

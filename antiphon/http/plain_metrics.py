@@ -7,6 +7,7 @@ the event loop alone, so it needs no lock. The times at which they were created 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import inf
@@ -17,19 +18,6 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 __all__ = ["PlainCounter", "PlainHistogram"]
-
-
-class _Count:
-    """The value of a counter for one set of labels."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0.0
-
-    def inc(self, amount: float = 1) -> None:
-        """Add ``amount``."""
-        self.value += amount
 
 
 class _Distribution:
@@ -48,8 +36,20 @@ class _Distribution:
         self.sum += value
 
 
+class _Distributions(dict[tuple[str, ...], _Distribution]):
+    """Label values → their observations, which begin when they are first looked up."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+
+    def __missing__(self, labels: tuple[str, ...]) -> _Distribution:
+        distribution = self[labels] = _Distribution(self._bounds)
+        return distribution
+
+
 class PlainCounter(Collector):
-    """A counter. The arguments are those of prometheus_client's ``Counter``."""
+    """A counter. The arguments are those of prometheus_client's ``Counter``. ``values``: label
+    values → count; add to it directly."""
 
     def __init__(
         self,
@@ -60,29 +60,25 @@ class PlainCounter(Collector):
         registry: CollectorRegistry,
     ) -> None:
         self._name, self._documentation, self._labelnames = name, documentation, labelnames
-        self._children: dict[tuple[str, ...], _Count] = {} if labelnames else {(): _Count()}
+        self.values: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        if not labelnames:
+            self.values[()] = 0.0
         registry.register(self)
-
-    def labels(self, *values: str) -> _Count:
-        """Return the counter for these label values."""
-        child = self._children.get(values)
-        if child is None:
-            child = self._children[values] = _Count()
-        return child
 
     def inc(self, amount: float = 1) -> None:
         """Add ``amount`` to a counter without labels."""
-        self.labels().inc(amount)
+        self.values[()] += amount
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
-        for values, child in self._children.items():
-            family.add_metric(values, child.value)
+        for labels, value in self.values.items():
+            family.add_metric(labels, value)
         yield family
 
 
 class PlainHistogram(Collector):
-    """A histogram. The arguments are those of prometheus_client's ``Histogram``."""
+    """A histogram. The arguments are those of prometheus_client's ``Histogram``. ``of``: label
+    values → their observations."""
 
     def __init__(
         self,
@@ -95,26 +91,15 @@ class PlainHistogram(Collector):
     ) -> None:
         self._name, self._documentation, self._labelnames = name, documentation, labelnames
         self._bounds = (*map(float, buckets), inf)
-        self._children: dict[tuple[str, ...], _Distribution] = {}
+        self.of = _Distributions(self._bounds)
         if not labelnames:
-            self.labels()
+            self.observe = self.of[()].observe
         registry.register(self)
-
-    def labels(self, *values: str) -> _Distribution:
-        """Return the histogram for these label values."""
-        child = self._children.get(values)
-        if child is None:
-            child = self._children[values] = _Distribution(self._bounds)
-        return child
-
-    def observe(self, value: float) -> None:
-        """Add an observation to a histogram without labels."""
-        self.labels().observe(value)
 
     def collect(self) -> Iterator[Metric]:
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
         bounds = tuple(map(floatToGoString, self._bounds))
-        for values, child in self._children.items():
-            counts = accumulate(map(float, child.counts))
-            family.add_metric(values, list(zip(bounds, counts, strict=True)), child.sum)
+        for labels, distribution in self.of.items():
+            counts = accumulate(map(float, distribution.counts))
+            family.add_metric(labels, list(zip(bounds, counts, strict=True)), distribution.sum)
         yield family
