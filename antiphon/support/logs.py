@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -149,7 +150,7 @@ def _redact_values(value: object) -> Any:
 
 
 def _render_json(event: _Event) -> str:
-    return msgspec.json.encode(event, enc_hook=repr).decode()
+    return msgspec.json.encode(_redact_event(event), enc_hook=repr).decode()
 
 
 def _human_renderer(*, colors: bool) -> _Renderer:
@@ -163,6 +164,7 @@ def _human_renderer(*, colors: bool) -> _Renderer:
     def render(event: _Event) -> str:
         if event["event"] == _REQUEST and _REQUEST_FIELDS <= event.keys():
             return _render_request(event)
+        event = _redact_event(event)
         if colors or not _LAID_OUT.isdisjoint(event):
             return console(None, "", event)
         head = f"{event.pop('timestamp')} [{event.pop('level'):9}] {event.pop('event')!s:30}"
@@ -179,22 +181,30 @@ def _human_renderer(*, colors: bool) -> _Renderer:
 def _render_request(event: _Event) -> str:
     """Return the line of a request: time (UTC), status, method, path, model, tokens and duration.
     The other values, such as the request id, are only in JSON."""
-    parts = [
-        event["timestamp"][11:19],
-        str(event["status"]),
-        event["method"],
-        _value(event["path"]),
-    ]
+    line = f"{event['timestamp'][11:19]} {event['status']} {event['method']} "
+    line += _value(event["path"])
     if "model" in event:
-        parts.append(_value(event["model"]))
+        line += f" {_value(event['model'])}"
     if "input_tokens" in event:
-        parts.append(f"{event['input_tokens']}+{event['output_tokens']} tokens")
-    return " ".join((*parts, f"{event['ms']:.0f} ms"))
+        line += f" {event['input_tokens']}+{event['output_tokens']} tokens"
+    return f"{line} {event['ms']:.0f} ms"
 
 
 def _value(value: object) -> str:
     is_plain = isinstance(value, str) and value.isprintable() and not _QUOTED.search(value)
     return str(value) if is_plain else repr(value)
+
+
+def _timestamp() -> str:
+    """Return the present time in UTC, with microseconds."""
+    second, microsecond = divmod(time.time_ns() // 1000, 1_000_000)
+    return f"{_whole_second(second)}.{microsecond:06d}Z"
+
+
+@lru_cache(2)
+def _whole_second(second: int) -> str:
+    """Return a Unix time in UTC. The lines of a second share it."""
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class LogLevel:
@@ -256,14 +266,13 @@ class _LineLog:
             **get_contextvars(),
             **fields,
             "level": method,
+            "timestamp": _timestamp(),
         }
-        now = datetime.now(UTC).isoformat(timespec="microseconds")
-        fields["timestamp"] = now.replace("+00:00", "Z")
         if "stack_info" in fields:
             fields = _STACK_INFO(None, method, fields)
         if "exc_info" in fields:
             fields = format_exc_info(None, method, fields)
-        line = redact(self._render(_redact_event(fields)))
+        line = redact(self._render(fields))
         with self._lock:
             self._stream.write(f"{line}\n")
             self._stream.flush()
