@@ -12,7 +12,6 @@ from tests.sources import MODULES, PACKAGE, nodes
 #: repeats. All other tasks are started by ``antiphon.support.tasks`` or by ``asyncio.TaskGroup``.
 CREATES_TASKS: dict[str, tuple[int, str]] = {
     "support/tasks.py": (3, "gives tasks their owners"),
-    "http/routes/responses.py": (1, "the path of foreground runs"),
     "runs/execution/run.py": (2, "the path of foreground runs; the next write awaits the task"),
     "http/streaming/disconnect.py": (1, "the request must not wait for the end of the task"),
     "http/streaming/keepalive.py": (1, "a task per stream would cost more than a timer"),

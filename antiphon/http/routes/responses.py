@@ -6,7 +6,6 @@ run with an Idempotency-Key, keeps running without the client.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -123,9 +122,7 @@ class CreateEndpoint:
             pads = request.pads_deltas
             sink = _ClientSink(run, stream, timing, pads=pads) if request.stream else None
             try:
-                # In a task of its own: otherwise each delta would resume the coroutines of all
-                # middleware.
-                await asyncio.create_task(run.drive(sink))
+                await run.drive(sink)
             finally:
                 record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
                 record_content(self._deps.tracer, context.span, request, run.response)

@@ -1,11 +1,11 @@
 """Executes a run. A run is one attempt to produce one response: it records the deltas of the
 model's reply and writes numbered events.
 
-One task drives each run. A foreground run has its own task, which ends when the request ends. A
-background run is driven by a task of the worker. While the model generates, the task waits. The run
-is the sink of the reply (see ``support.push``): in the call that pushes deltas, they are recorded,
-and their events are written to the client or the event log. There is no queue between the model and
-the client's socket. So if the client reads slowly, the reply pauses.
+One task drives each run: that of the request for a foreground run, and a task of the worker for a
+background run. While the model generates, the task waits. The run is the sink of the reply (see
+``support.push``): in the call that pushes deltas, they are recorded, and their events are written
+to the client or the event log. There is no queue between the model and the client's socket. So if
+the client reads slowly, the reply pauses.
 """
 
 from __future__ import annotations
