@@ -37,9 +37,9 @@ _T = TypeVar("_T")
 
 class RequestShape:
     """The shape of requests. ``template``: a request of this shape without its own fields, such as
-    the input. ``instructions``: its instructions, encoded."""
+    the input. ``instructions``: its instructions, encoded. ``facts``: see ``_Facts``."""
 
-    __slots__ = ("_derived", "instructions", "template")
+    __slots__ = ("_derived", "facts", "instructions", "template")
 
     def __init__(self, template: CreateResponse) -> None:
         if not isinstance(tools := template.tools, SharedTools):
@@ -48,6 +48,7 @@ class RequestShape:
                 tools.instructions = EncodedText.of(template.instructions)
         self.instructions = tools.instructions
         self.template = ShapedRequest(**{**asdict(template), "tools": tools, "shape": self})
+        self.facts = _Facts(self.template)
         self._derived: dict[Hashable, tuple[Any, Any]] = {}
 
     def derive(
@@ -73,6 +74,17 @@ class RequestShape:
         return result
 
 
+class _Facts(dict[Callable[[CreateResponse], Any], Any]):
+    """Function → its result for the template of a shape. It is computed when it is looked up."""
+
+    def __init__(self, template: CreateResponse) -> None:
+        self._template = template
+
+    def __missing__(self, function: Callable[[CreateResponse], Any]) -> Any:
+        fact = self[function] = function(self._template)
+        return fact
+
+
 class ShapedRequest(CreateResponse, frozen=True, kw_only=True):
     """A request with a kept shape."""
 
@@ -90,9 +102,13 @@ def derive(request: CreateResponse, function: Callable[..., _T], *objects: objec
     ``function``: its result depends only on its other arguments and on those fields of the request
     that belong to its shape. ``objects``: immutable values that are compared by identity.
     """
-    if (shape := shape_of(request)) is None:
+    if not isinstance(request, ShapedRequest):
         return function(request, *objects)
-    return shape.derive(function, (shape.template, *objects))
+    shape = request.shape
+    if objects:
+        return shape.derive(function, (shape.template, *objects))
+    fact: _T = shape.facts[function]
+    return fact
 
 
 class RequestShapes:
