@@ -239,8 +239,9 @@ PARTS: Mapping[Part, int] = {
 }
 
 
-#: Part → turns after which a victim is served, if more than one. A text is split in a turn.
-TURNS: Mapping[Part, int] = {embedding: 2}
+#: Part → turns after which a victim is served, if more than one. A text is split in a turn, and one
+#: more read waits at the thread.
+TURNS: Mapping[Part, int] = {embedding: 2, store_reads: 2}
 
 
 async def settle(reached: Callable[[], bool]) -> None:

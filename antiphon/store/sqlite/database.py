@@ -29,7 +29,8 @@ from antiphon.errors import DISK_FULL, SetupError, StoreError
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import Columns
 from antiphon.store.common.sql import migrations, queries
-from antiphon.support.fair_threads import FairThreads
+from antiphon.support.fair_limiter import FairLimiter
+from antiphon.support.fair_threads import current_tenant
 from antiphon.support.file_locks import try_lock
 
 from .file_lock import FileLock, open_lock_file, open_private
@@ -44,6 +45,9 @@ _log = structlog.get_logger(__name__)
 
 #: Names of the locks of processes that share a database: one for writes, one for sweeps.
 _SHARED_LOCKS = _WRITES, _SWEEPS = "writes", "sweeps"
+#: Reads that the reader thread has or that wait for it. Tenants share these places fairly. With the
+#: second one, the thread need not wait for the event loop after a read.
+_READS_IN_TURN = 2
 
 
 #: Types of arguments that SQLite stores as they are. For such an argument, sqlite3 looks for an
@@ -51,11 +55,33 @@ _SHARED_LOCKS = _WRITES, _SWEEPS = "writes", "sweeps"
 _STORED_AS_IS = (bool, bytes, type(None))
 
 
-class _Write:
-    """A queued write. ``work``: the function that writes. ``done``: the future of the caller, which
-    gets the result. ``then``: a function to call with the result after the commit."""
+class _Job:
+    """Work for one of the two threads. ``work``: the function that reads or writes. ``done``: the
+    future of the caller, which gets the result."""
 
-    __slots__ = ("error", "frees_space", "future", "result", "then", "work")
+    __slots__ = ("error", "future", "result", "work")
+
+    def __init__(
+        self, work: Callable[[sqlite3.Connection], Any], done: asyncio.Future[Any]
+    ) -> None:
+        self.work = work
+        self.future = done
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def settle(self) -> None:
+        if self.future.done():
+            return  # the caller was cancelled
+        if self.error is None:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(self.error)
+
+
+class _Write(_Job):
+    """A queued write. ``then``: a function to call with the result after the commit."""
+
+    __slots__ = ("frees_space", "then")
 
     def __init__(
         self,
@@ -64,22 +90,14 @@ class _Write:
         then: Callable[[Any], None] | None,
         frees_space: bool,
     ) -> None:
-        self.frees_space = frees_space
-        self.work = work
+        super().__init__(work, done)
         self.then = then
-        self.future = done
-        self.result: Any = None
-        self.error: BaseException | None = None
+        self.frees_space = frees_space
 
     def settle(self) -> None:
         if self.then is not None and self.error is None:
             self.then(self.result)
-        if self.future.done():
-            return  # the caller was cancelled
-        if self.error is None:
-            self.future.set_result(self.result)
-        else:
-            self.future.set_exception(self.error)
+        super().settle()
 
 
 class Database:
@@ -117,8 +135,12 @@ class Database:
         #: Writes that are not yet passed to the writer thread.
         self._new_writes: list[_Write] = []
         self._close_task: asyncio.Future[None] | None = None
-        self._read_thread = FairThreads(1, "sqlite-read")
-        self._read_connection = reader
+        #: Work for the reader thread. None ends the thread.
+        self._reads: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._read_turns = FairLimiter(_READS_IN_TURN)
+        self._read_thread = threading.Thread(
+            target=self._read_loop, args=(reader,), name="sqlite-read", daemon=True
+        )
         self._write_thread = threading.Thread(
             target=self._write_loop, args=(writer,), name="sqlite-write", daemon=True
         )
@@ -185,6 +207,7 @@ class Database:
             cipher is not None and cipher.encrypts,
         )
         store._write_thread.start()
+        store._read_thread.start()
         return store
 
     def check_open(self) -> None:
@@ -196,13 +219,13 @@ class Database:
         if self._close_task is None:
             self._queue_writes()
             self._writes.put(None)
+            self._reads.put(None)
             self._close_task = self._loop.run_in_executor(None, self._close)
         await asyncio.shield(self._close_task)  # a cancelled caller does not cancel closing
 
     def _close(self) -> None:
         self._write_thread.join()
-        self._read_thread.shutdown()
-        self._read_connection.close()
+        self._read_thread.join()
         for lock in self._shared_locks.values():
             lock.close()
         self._lock.close()
@@ -249,14 +272,24 @@ class Database:
 
     async def _in_reader_thread(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         self.check_open()
-        return await self._loop.run_in_executor(self._read_thread, self._read, work)
+        async with self._read_turns.slot(current_tenant.get()):
+            self.check_open()
+            done: asyncio.Future[_T] = self._loop.create_future()
+            self._reads.put(_Job(work, done))
+            return await done
 
-    def _read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        try:
-            return work(self._read_connection)
-        except (sqlite3.Error, msgspec.MsgspecError, UnicodeError) as error:
-            _log_damage(error)
-            raise StoreError("The store could not be read.") from error
+    def _read_loop(self, connection: sqlite3.Connection) -> None:
+        """Do the queued reads until None is read from the queue. Runs in the reader thread."""
+        with contextlib.closing(connection):
+            for job in iter(self._reads.get, None):
+                _read(connection, job)
+                self._in_loop(job.settle)
+                del job  # it holds what was read
+
+    def _in_loop(self, function: Callable[[], None]) -> None:
+        """Let the event loop call a function, unless the loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
 
     async def compact(self) -> None:
         """Write the database again without the space that is free, which may contain deleted
@@ -308,10 +341,7 @@ class Database:
                         break
                     group += more
                 self._commit(connection, group)
-                try:
-                    self._loop.call_soon_threadsafe(_settle_writes, group)
-                except RuntimeError:
-                    pass  # the event loop is closed
+                self._in_loop(partial(_settle_writes, group))
 
     def _commit(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
         try:
@@ -353,6 +383,17 @@ class Database:
 
 def _as_is(argument: _T) -> _T:
     return argument
+
+
+def _read(connection: sqlite3.Connection, job: _Job) -> None:
+    try:
+        job.result = job.work(connection)
+    except (sqlite3.Error, msgspec.MsgspecError, UnicodeError) as error:
+        _log_damage(error)
+        job.error = StoreError("The store could not be read.")
+        job.error.__cause__ = error
+    except Exception as error:
+        job.error = error
 
 
 def _settle_writes(jobs: list[_Write]) -> None:
