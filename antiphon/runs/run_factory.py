@@ -19,6 +19,7 @@ from antiphon.runs.execution.run import Run, RunSpec
 from antiphon.runs.execution.supervisor import Supervisor
 from antiphon.runs.history.chain_cache import chain_items
 from antiphon.runs.history.encrypted_items import TenantSealer
+from antiphon.store.health import StoreHealth
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.stream.writer import ResponseWriter
 from antiphon.tracing.base import TraceHeaders
@@ -41,13 +42,18 @@ _Save = Callable[[StoredResponse], Awaitable[None]]
 
 class RunFactory:
     """Creates runs. ``supervisor`` waits for the foreground runs when the server stops. ``usage``
-    counts the usage of responses that are not stored. In the methods, ``api_key`` is the name of
-    the API key to which the usage is charged."""
+    counts the usage of responses that are not stored. ``health`` learns of each response that was
+    stored. In the methods, ``api_key`` is the name of the API key to which the usage is charged."""
 
     def __init__(
-        self, dependencies: RunDependencies, supervisor: Supervisor, usage: UsageCounter
+        self,
+        dependencies: RunDependencies,
+        supervisor: Supervisor,
+        usage: UsageCounter,
+        health: StoreHealth,
     ) -> None:
         self._dependencies = dependencies
+        self._health = health
         self._usage = usage
         self._supervisor = supervisor
         #: The supervisor of background runs is never drained: when the server stops, these runs are
@@ -233,6 +239,7 @@ class RunFactory:
                     lambda: store.save(tenant, stored, lock=lock, usage=usage), limit_s=save_retry_s
                 ):
                     raise ConversationLost
+            self._health.note_write()
 
         return save
 

@@ -147,7 +147,7 @@ class Service:
         self._input_lists = InputLists(store)
         self._supervisor = Supervisor()
         #: Knows whether the store can be written.
-        self.store_health = StoreHealth(store)
+        self.store_health = health = StoreHealth(store)
         owner = secrets.token_hex(8)
         #: Seconds without an event after which a stream gets a keepalive.
         self.keepalive_s = policy.keepalive_s
@@ -181,7 +181,7 @@ class Service:
         )
         #: Counts the usage of requests.
         self.usage_counter = UsageCounter(store.usage_log, clock)
-        self._runs = RunFactory(dependencies, self._supervisor, self.usage_counter)
+        self._runs = RunFactory(dependencies, self._supervisor, self.usage_counter, health)
         self._jobs = BackgroundJobs(
             dependencies, self._preparer, self._runs, self.conversations, self.prompts
         )

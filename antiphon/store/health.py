@@ -1,4 +1,5 @@
-"""The health check of the store. It runs at most once per second."""
+"""The health check of the store. It runs at most once per second, and not after a response was
+saved."""
 
 from __future__ import annotations
 
@@ -41,6 +42,11 @@ class StoreHealth:
         if self._checked_at is None or now - self._checked_at >= _FRESH_S:
             await asyncio.shield(self._checks.start_once("check", self._run))
         return self._is_writable
+
+    def note_write(self) -> None:
+        """Count a write that has succeeded as a check."""
+        if self._is_writable:
+            self._checked_at = self._succeeded_at = asyncio.get_running_loop().time()
 
     async def _run(self) -> None:
         problem = ""

@@ -46,6 +46,20 @@ async def test_one_check_serves_all_callers_for_a_while(monkeypatch: pytest.Monk
     assert await healthy.is_writable() and store.checks == 1
 
 
+async def test_write_counts_as_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, healthy = checked(monkeypatch, 3_600)
+    healthy.note_write()
+    assert await healthy.is_writable() and store.checks == 0
+
+
+async def test_late_write_does_not_hide_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, healthy = checked(monkeypatch, 3_600)
+    store.problem = StoreError("The store does not answer.")
+    assert not await healthy.is_writable()
+    healthy.note_write()
+    assert not await healthy.is_writable()
+
+
 async def test_store_that_fails_and_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     store, healthy = checked(monkeypatch, 0)
     await healthy.require()
