@@ -26,6 +26,20 @@ _BOUNDS: Mapping[str, str] = {
 }
 
 
+#: Operation → an example of its body. "MODEL" stands for a model that the server has.
+_SAMPLES: Mapping[str, JsonObject] = {
+    "createResponse": {"model": "MODEL", "input": "Name three colours.", "max_output_tokens": 60},
+    "createChatCompletion": {
+        "model": "MODEL",
+        "messages": [{"role": "user", "content": "Name three colours."}],
+        "max_completion_tokens": 60,
+    },
+}
+_SAMPLE_FIELDS: Mapping[str, Any] = {"model": "MODEL", "max_tokens": 60}
+_SAMPLE_VALUES: Mapping[str, Any] = {"string": "text", "integer": 1, "number": 1, "boolean": True}
+_SAMPLE_DEPTH = 4
+
+
 class TextSpan(Struct, frozen=True):
     """A piece of a type's description. ``ref``: the name of the OpenAPI component to which the
     piece refers; None for plain text."""
@@ -50,8 +64,8 @@ class FieldRow(Struct, frozen=True, kw_only=True):
 class OperationView(Struct, frozen=True, kw_only=True):
     """An operation, ready for display. ``bodies``: media type → request type. ``answers``: status
     and media type → response type. ``form``: the fields of the form that the operation accepts.
-    ``headers``: header of a successful response → meaning. ``x-request-id`` is left out, because
-    every response has it."""
+    ``sample``: an example of a JSON body; None if the operation takes none. ``headers``: header of
+    a successful response → meaning. ``x-request-id`` is left out, because every response has it."""
 
     method: str
     path: str
@@ -62,6 +76,7 @@ class OperationView(Struct, frozen=True, kw_only=True):
     bodies: Mapping[str, tuple[TextSpan, ...]]
     form: tuple[FieldRow, ...]
     answers: Mapping[str, tuple[TextSpan, ...]]
+    sample: Any
     headers: Mapping[str, str]
     errors: tuple[str, ...]
 
@@ -70,10 +85,10 @@ def operations(document: JsonObject) -> Iterator[OperationView]:
     """Yield the operations of an OpenAPI document, in the order of the document."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            yield _view(method.upper(), path, operation, document["components"]["headers"])
+            yield _view(method.upper(), path, operation, document["components"])
 
 
-def _view(method: str, path: str, operation: JsonObject, headers: JsonObject) -> OperationView:
+def _view(method: str, path: str, operation: JsonObject, components: JsonObject) -> OperationView:
     content = operation.get("requestBody", {}).get("content", {})
     form = content.get("multipart/form-data", {}).get("schema")
     answers, own_headers, errors = {}, {}, []
@@ -82,7 +97,7 @@ def _view(method: str, path: str, operation: JsonObject, headers: JsonObject) ->
             errors.append(status)
             continue
         for name in answer.get("headers", {}).keys() - {"x-request-id"}:
-            own_headers[name] = headers[name]["description"]
+            own_headers[name] = components["headers"][name]["description"]
         for kind, each in answer.get("content", {}).items():
             answers[f"{status} {kind}"] = type_spans(each["schema"])
         if "content" not in answer:
@@ -100,9 +115,41 @@ def _view(method: str, path: str, operation: JsonObject, headers: JsonObject) ->
             if kind != "multipart/form-data"
         },
         form=rows(form) if form else (),
+        sample=_sample(operation, content, components),
         answers=answers,
         headers=dict(sorted(own_headers.items())),
         errors=tuple(errors),
+    )
+
+
+def _sample(operation: JsonObject, content: JsonObject, components: JsonObject) -> Any:
+    """Return an example of the JSON body of an operation, with its required fields."""
+    schema = content.get("application/json", {}).get("schema")
+    if schema is None:
+        return None
+    return _SAMPLES.get(operation["operationId"]) or _example(schema, components, depth=0)
+
+
+def _example(schema: JsonObject, components: JsonObject, depth: int) -> Any:
+    if "$ref" in schema:
+        schema = components["schemas"][schema["$ref"].rpartition("/")[2]]
+    if depth > _SAMPLE_DEPTH:
+        return None
+    if "anyOf" in schema:
+        return _example(schema["anyOf"][0], components, depth)
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema.get("type") == "array":
+        return [_example(schema.get("items", {}), components, depth + 1)]
+    if schema.get("type") == "object":
+        required = schema.get("required", ())
+        return {
+            name: _SAMPLE_FIELDS.get(name) or _example(each, components, depth + 1)
+            for name, each in schema.get("properties", {}).items()
+            if name in required
+        }
+    return {"string": "text", "integer": 1, "number": 1, "boolean": True}.get(
+        schema.get("type", "")
     )
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from antiphon.wire.json_types import JsonObject
 
-from .describe import operations, rows, type_spans
+from .describe import OperationView, operations, rows, type_spans
 
 __all__ = ["ReferencePage", "make_page"]
 
@@ -34,7 +34,9 @@ class ReferencePage(Struct, frozen=True):
 
 def make_page(document: JsonObject) -> ReferencePage:
     """Render the API reference of an OpenAPI document."""
-    style, script = _resource("reference.css"), _resource("reference.js")
+    # The colours, type and controls are those of the web page.
+    shared = (files("antiphon.http.ui") / "static/css/base.css").read_text(encoding="utf-8")
+    style, script = shared + _resource("reference.css"), _resource("reference.js")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     html = environment.from_string(_resource("reference.html.jinja")).render(
         document=document,
@@ -42,15 +44,30 @@ def make_page(document: JsonObject) -> ReferencePage:
         schemas=document["components"]["schemas"],
         rows=rows,
         type_spans=type_spans,
+        inputs=_inputs,
         code=_code,
         style=Markup(style),
         script=Markup(script),
     )
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)};"
-        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return ReferencePage(html.encode(), policy)
+
+
+def _inputs(operation: OperationView) -> list[JsonObject]:
+    """Return the inputs with which a reader tries an operation: its parameters and its form."""
+    fields = (
+        {
+            "name": each.name,
+            "in": each.location,
+            "required": each.required,
+            "file": any(span.text == "file" for span in each.spans),
+        }
+        for each in (*operation.params, *operation.form)
+    )
+    return [field for field in fields if field["in"] != "header"]
 
 
 def _resource(name: str) -> str:
