@@ -693,6 +693,7 @@ NOT_SCANNERS = {
     "dialects/tools.py": "names that are distinct in the request",
     "engines/llama/disk_states.py": "our own file",
     "engines/llama/kept_states.py": _CACHE,
+    "engines/llama/threads.py": "a measurement of limited duration",
     "engines/llama/tokenizer.py": "one token",
     "engines/openvino/worker.py": _PROGRAM,
     "http/openapi/schemas.py": "our own types",

@@ -3,11 +3,10 @@ type, bounds, default and help text."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from . import groups
 from .folders import cache_folder, data_folder
@@ -29,10 +28,6 @@ from .tables import (
 from .tenants import Tenant
 
 __all__ = ["Settings"]
-
-
-def _spare_cores() -> int:
-    return max(1, (os.cpu_count() or 2) - 1)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -227,13 +222,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     threads: Annotated[
-        int,
+        Annotated[int, Meta(ge=1)] | None,
         groups.models(
-            "Number of CPU threads for each model whose own setting `threads` is not set.",
-            default="all cores but one",
-            ge=1,
+            "Number of CPU threads for each model whose own setting `threads` is not set. Unset: "
+            "`llama` measures which number is fastest; other engines use the processors that are "
+            "available, or all but one of them."
         ),
-    ] = field(default_factory=_spare_cores)
+    ] = None
     cache_dir: Annotated[
         Path, groups.models("Folder for downloaded models.", default="~/.cache/antiphon/models")
     ] = field(default_factory=lambda: cache_folder() / "models")

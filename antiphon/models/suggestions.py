@@ -6,11 +6,11 @@ of these models is downloaded unless a user asks for it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from msgspec import Struct
 
+from antiphon.support.cpus import available_cpus
 from antiphon.support.gpus import Gpu
 from antiphon.support.memory import available_bytes
 
@@ -107,7 +107,7 @@ def this_machine(gpu: Gpu | None) -> Machine:
     on the CPU."""
     if gpu is not None and gpu.memory_bytes is not None:
         return Machine(gpu.memory_bytes, None)
-    return Machine(int(available_bytes() * _SHARE), os.cpu_count() or 1)
+    return Machine(int(available_bytes() * _SHARE), available_cpus())
 
 
 def problem(suggestion: Suggestion, machine: Machine) -> str | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .control_groups import GROUPS, PROC, own_groups
+
 __all__ = ["available_bytes"]
 
 
-def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+def available_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
     """Return the bytes of main memory that are available: on this machine, or in this process's
     control group (version 2) if the group may use less. ``proc``, ``groups``: where Linux shows
     them. On other systems, half of the machine's memory is returned."""
@@ -24,16 +26,12 @@ def _group_limits(proc: Path, groups: Path) -> list[int]:
     """Return the bytes that are left in the control group of this process and in the groups that
     contain it. The list has at least two numbers."""
     limits = [1 << 62, 1 << 62]
-    try:
-        name = (proc / "self" / "cgroup").read_text("ascii").strip().rpartition("::")[2]
-        group = groups / name.strip("/")
-        for folder in (group, *group.parents):
-            if not folder.is_relative_to(groups):
-                break
-            limit = folder / "memory.max"
-            if limit.is_file() and (text := limit.read_text("ascii").strip()) != "max":
+    for folder in own_groups(proc, groups):
+        try:
+            limit = (folder / "memory.max").read_text("ascii").strip()
+            if limit != "max":
                 used = int((folder / "memory.current").read_text("ascii"))
-                limits.append(max(0, int(text) - used))
-    except (OSError, ValueError):
-        pass
+                limits.append(max(0, int(limit) - used))
+        except (OSError, ValueError):
+            continue
     return limits

@@ -54,7 +54,7 @@ def test_every_setting_has_a_default() -> None:
     assert set(loaded.origins) == set(options(Settings))
     assert (loaded.settings.host, loaded.settings.port) == ("127.0.0.1", 8000)
     assert loaded.settings.models == {DEFAULT_MODEL: Model(source=DEFAULT_MODEL)}
-    assert loaded.settings.threads >= 1
+    assert loaded.settings.threads is None
 
 
 def test_flags_override_variables_override_the_file() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -49,6 +48,7 @@ from .slots import Slot, Slots
 from .state_copier import LlamaStateCopier, lora_scales
 from .state_files import StateFiles
 from .stream import LlamaStream
+from .threads import model_matrices
 from .tokenizer import LlamaTokenizer, require_llama
 
 __all__ = ["LlamaEngine", "load"]
@@ -86,9 +86,7 @@ async def load(
 ) -> LlamaEngine:
     """Load the GGUF file at ``path``.
 
-    ``options.threads``: number of CPU threads. The default is the number of cores minus one. ggml's
-    threads wait in a busy loop, so they become very slow when they share a core with other threads:
-    on two cores with many other processes, two threads took twenty times as long as one.
+    ``options.threads``: number of CPU threads. By default, it is measured (``threads``).
 
     ``options.context_size``: maximum tokens of each of the ``parallel`` generations. The default is
     8192; the limit is the size that the model was trained for. ``load`` allocates the memory for
@@ -115,7 +113,8 @@ async def load(
     await _check_files(options.projector, draft_model, *options.adapters.values())
     wanted = options.context_size or DEFAULT_CONTEXT
     context = min(wanted, int(head.architecture_value("context_length") or wanted))
-    setup = replace(_server_setup(path, options, context, batch), speculation=speculation)
+    setup = _server_setup(path, options, context, batch)
+    setup = replace(setup, speculation=speculation, matrices=model_matrices(head))
     cache_mb = options.prompt_cache_mb
     cache_mb = default_cache_mb() if cache_mb is None else cache_mb
     if draft_model is not None:
@@ -210,7 +209,7 @@ def _server_setup(path: Path, options: LoadOptions, context: int, batch: int) ->
         fields["flash_attn_type"] = 0
     return ServerSetup(
         model=str(path),
-        threads=options.threads or max(1, (os.cpu_count() or 2) - 1),
+        threads=options.threads,
         fields=fields,
         projector=None if options.projector is None else str(options.projector),
         adapters=tuple(str(Path(file).expanduser()) for file in options.adapters.values()),

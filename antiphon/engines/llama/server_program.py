@@ -18,8 +18,12 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.support.cpus import available_cpus, spare_cpus
 
 from .options import Speculation
+from .threads import WAIT_POLICY, Matrix, measure
 from .zero_pages import release_zero_pages, writable_ranges
 
 __all__ = [
@@ -45,7 +49,9 @@ class ServerSetup(Struct, frozen=True, kw_only=True):
 
     - ``model``, ``projector``, ``adapters``: GGUF files of the model, its image encoder, and its
       LoRA adapters.
-    - ``threads``: number of CPU threads.
+    - ``threads``: number of CPU threads. None: the process measures with ``matrices``, which are
+      some of the model's, how many threads compute a single token fastest. Several tokens at a time
+      are then computed by ``batch_threads``, which are as many as there are processors.
     - ``fields``: fields of ``CommonParams``, which is llama.cpp's configuration.
     - ``pooling``: name of a value of llama.cpp's ``llama_pooling_type``; None for the file's.
     - ``host``, ``port``: where the server listens. If the port is 0, the host is the path of a
@@ -54,8 +60,10 @@ class ServerSetup(Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    threads: int
     fields: Mapping[str, int | bool]
+    threads: int | None = None
+    batch_threads: int | None = None
+    matrices: tuple[Matrix, ...] = ()
     projector: str | None = None
     adapters: tuple[str, ...] = ()
     speculation: Speculation | None = None
@@ -78,12 +86,13 @@ class ServerStart(Struct, frozen=True):
 
 
 def create_params(setup: ServerSetup) -> Any:
-    """Return llama.cpp's ``CommonParams`` for this setup."""
+    """Return llama.cpp's ``CommonParams`` for this setup, whose ``threads`` is not None."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = setup.model
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = setup.threads
+    params.cpuparams.n_threads = setup.threads
+    params.cpuparams_batch.n_threads = setup.batch_threads or setup.threads
     params.slot_prompt_similarity = SIMILARITY
     params.verbosity = -1
     params.warmup = params.use_jinja = False
@@ -124,9 +133,15 @@ def _inactive_adapter(adapter: Any, file: str) -> Any:
 
 def main() -> None:
     """Run llama.cpp's server until standard input is closed."""
+    for name, value in WAIT_POLICY.items():
+        os.putenv(name, value)  # the library of threads reads it when it is loaded
     import xllamacpp
 
     setup = decode_setup(sys.stdin.buffer.readline())
+    if setup.threads is None:
+        cpus = available_cpus()
+        threads = measure(setup.matrices, cpus) or spare_cpus()
+        setup = replace(setup, threads=threads, batch_threads=cpus)
     params = create_params(setup)
     try:
         server = xllamacpp.Server(params)

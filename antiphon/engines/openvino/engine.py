@@ -25,6 +25,7 @@ from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.engines.xgrammar.ebnf import EbnfConverter
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
+from antiphon.support.cpus import available_cpus
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
 
@@ -95,8 +96,8 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
         "enable_prefix_caching": True,
         **scheduler_options,
     }
-    if options.threads and device == "CPU":
-        properties.setdefault("INFERENCE_NUM_THREADS", options.threads)
+    if device == "CPU":
+        properties.setdefault("INFERENCE_NUM_THREADS", options.threads or available_cpus())
     worker = WorkerProcess(WorkerSetup(str(source.expanduser()), device, scheduler, properties))
     await worker.start()
     return OpenvinoEngine(

@@ -28,6 +28,7 @@ from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, SetupError, first_line
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
+from antiphon.support.cpus import spare_cpus
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
 
@@ -137,8 +138,7 @@ def _load_model(
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    if threads:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads or spare_cpus())
     if device is None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         device = "cpu" if accelerator is None else accelerator.type
