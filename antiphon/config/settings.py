@@ -556,7 +556,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             ),
             ge=0,
         ),
-    ] = 0
+    ] = 10_000_000
     max_responses_bytes: Annotated[
         int,
         groups.limits(
@@ -566,7 +566,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             ),
             ge=0,
         ),
-    ] = 0
+    ] = 100 * 2**30
     max_files: Annotated[
         int, groups.limits("Maximum number of files of a tenant. 0: no limit.", ge=0)
     ] = 100_000

@@ -1,8 +1,9 @@
 """The quota of stored responses. Before a response is generated, the server reserves room for the
-response in the quota of its tenant."""
+response in the quota of its tenant. If the tenant is far from a large quota, it does without."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 
 from antiphon.errors import StoreError
@@ -17,6 +18,12 @@ __all__ = ["ResponseQuota"]
 #: Number of confirmed releases after which a reservation is certainly gone.
 _RELEASES = 2
 
+#: A tenant has ample room if this many responses and bytes are free. All servers together store
+#: less in the seconds for which this is remembered.
+_AMPLE_RESPONSES, _AMPLE_BYTES, _AMPLE_S = 100_000, 10 << 30, 60.0
+#: Tenants whose ample room is remembered.
+_MAX_TENANTS = 10_000
+
 #: A tenant and the id of a response.
 _Key = tuple[str, str]
 
@@ -27,10 +34,17 @@ class ResponseQuota:
 
     ``owner``: the name of this server in the store. The server sends heartbeats under this name.
     ``lease_s``: if the server sends no heartbeat for this many seconds, its reservations end.
+    ``timer`` returns monotonic seconds.
     """
 
     def __init__(
-        self, store: Store, tenants: quotas.TenantQuotas, *, owner: str, lease_s: float
+        self,
+        store: Store,
+        tenants: quotas.TenantQuotas,
+        *,
+        owner: str,
+        lease_s: float,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._tenants = tenants
@@ -41,11 +55,39 @@ class ResponseQuota:
         #: Attempts to create each response that have not ended. The last attempt of a response
         #: releases its reservation.
         self._attempts: dict[_Key, set[object]] = {}
+        self._timer = timer
+        #: Tenants with ample room: their quotas, and until when this is remembered.
+        self._ample: dict[str, tuple[quotas.Quotas, float]] = {}
 
     def applies_to(self, tenant: str) -> bool:
-        """Whether the tenant has a quota of stored responses. If so, the caller must call
-        ``reserve`` before it generates a response for the tenant."""
-        return self._tenants.for_tenant(tenant).limits_responses
+        """Whether the tenant has a quota of stored responses, and is not known to be far from it.
+        If so, the caller must call ``reserve`` before it generates a response for the tenant."""
+        limits = self._tenants.for_tenant(tenant)
+        return limits.limits_responses and not self._is_far(tenant, limits)
+
+    def _is_far(self, tenant: str, limits: quotas.Quotas) -> bool:
+        known, until = self._ample.get(tenant, (None, 0.0))
+        return known is limits and self._timer() < until
+
+    async def _finds_ample_room(self, tenant: str, limits: quotas.Quotas) -> bool:
+        """Return whether the tenant is far from its quota, and remember it. If the store does not
+        answer, a large quota is no reason to refuse a request."""
+        responses, size = limits.max_responses, limits.max_responses_bytes
+        if not (_is_free(_AMPLE_RESPONSES, 0, responses) and _is_free(_AMPLE_BYTES, 0, size)):
+            return False
+        try:
+            usage = await self._store.usage(tenant)
+        except StoreError:
+            return True
+        if not (
+            _is_free(_AMPLE_RESPONSES, usage.responses, responses)
+            and _is_free(_AMPLE_BYTES, usage.responses_bytes, size)
+        ):
+            return False
+        while len(self._ample) >= _MAX_TENANTS:
+            del self._ample[next(iter(self._ample))]
+        self._ample[tenant] = limits, self._timer() + _AMPLE_S
+        return True
 
     async def reserve(self, tenant: str, response_id: str) -> Callable[[], Awaitable[None]]:
         """Reserve room for a response in the tenant's quota of stored responses. Return a function
@@ -56,6 +98,8 @@ class ResponseQuota:
         ``reserve`` raises ``QuotaExceeded`` and ``StoreError``.
         """
         limits = self._tenants.for_tenant(tenant)
+        if await self._finds_ample_room(tenant, limits):
+            return _release_nothing
         key, attempt = (tenant, response_id), object()
         attempts = self._attempts.setdefault(key, set())
         is_only = not attempts
@@ -139,3 +183,12 @@ class ResponseQuota:
 
         await repeat_until_done(release, self._lease_s, failure="a reservation is not released")
         self._remove(key, attempt)
+
+
+def _is_free(room: int, used: int, limit: int | None) -> bool:
+    """Whether so much room is free below a limit."""
+    return limit is None or used + room <= limit
+
+
+async def _release_nothing() -> None:
+    """Do nothing: nothing was reserved."""

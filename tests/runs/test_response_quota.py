@@ -9,7 +9,7 @@ import pytest
 from antiphon.errors import QuotaExceeded, StoreError
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.runs.response_quota import ResponseQuota
-from antiphon.store.records import Reservation
+from antiphon.store.records import Reservation, TenantUsage
 from antiphon.testing.memory_store.store import MemoryStore
 
 
@@ -99,3 +99,52 @@ async def test_refused_attempt_leaves_nothing_behind(
     release = await quota.reserve("t", "resp_a")
     await release()  # the room is free: no attempt is left
     assert not await is_full(store)
+
+
+class Counted(MemoryStore):
+    """Counts what the quota asks. ``stored``: the responses that it reports."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored, self.reads, self.reservations = 0, 0, 0
+        self.fails = False
+
+    async def usage(self, tenant: str) -> TenantUsage:
+        self.reads += 1
+        if self.fails:
+            raise StoreError("The store does not answer.")
+        return TenantUsage(responses=self.stored)
+
+    async def reserve_response(self, reservation: Reservation) -> bool:
+        self.reservations += 1
+        return await super().reserve_response(reservation)
+
+
+async def test_tenant_far_from_a_large_quota_reserves_nothing() -> None:
+    store, now = Counted(), 0.0
+    tenants = TenantQuotas(Quotas(max_responses=1_000_000, max_responses_bytes=100 << 30))
+    quota = ResponseQuota(store, tenants, owner="one", lease_s=5, timer=lambda: now)
+    assert quota.applies_to("t")
+    await (await quota.reserve("t", "resp_a"))()
+    assert not quota.applies_to("t")
+    assert (store.reads, store.reservations) == (1, 0)
+    now += 61
+    store.stored = 950_000
+    assert quota.applies_to("t")
+    await (await quota.reserve("t", "resp_b"))()
+    assert quota.applies_to("t")
+    assert (store.reads, store.reservations) == (2, 1)
+    store.stored = 0
+    await quota.reserve("t", "resp_c")
+    tenants.update(TenantQuotas(Quotas(max_responses=5)))  # the settings were reloaded
+    assert quota.applies_to("t")
+
+
+async def test_large_quota_refuses_nothing_while_the_store_does_not_answer() -> None:
+    store = Counted()
+    store.fails = True
+    tenants = TenantQuotas(Quotas(max_responses=1_000_000))
+    quota = ResponseQuota(store, tenants, owner="one", lease_s=5)
+    await quota.reserve("t", "resp_a")
+    assert store.reservations == 0
+    assert quota.applies_to("t")
