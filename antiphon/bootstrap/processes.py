@@ -20,6 +20,7 @@ from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.resources.file_storage.files import Files
 from antiphon.store import is_postgres, open_store
 from antiphon.store.clock import StoreClock
+from antiphon.support.fair_threads import default_threads
 from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel, capture_libraries
 from antiphon.tools.containers.local import LocalContainers
@@ -76,6 +77,7 @@ async def serve_host(
     level = LogLevel(loaded.settings.log_level)
     log = open_server_log(loaded.settings, level, process="host")
     capture_libraries(log)
+    loop.set_default_executor(default_threads())
     hosted: asyncio.Future[catalog.Catalog] = loop.create_future()
     server = CallServer(lambda: ModelHostSession(hosted))
     async with AsyncExitStack() as stack:

@@ -13,7 +13,7 @@ import msgspec
 from antiphon.errors import AntiphonError, BackendError
 
 from .frames import LENGTH_BYTES, encode_length, frame_length
-from .messages import CallMessage, MessageKind, decode_error, encode
+from .messages import CallMessage, MessageKind, call_message, decode_error
 
 __all__ = ["BlockingClient"]
 
@@ -43,7 +43,7 @@ class BlockingClient:
         """Call a method of the other process. Returns its result, decoded as the type ``returns``.
         Raises the method's error. If the connection is lost, raises the error that ``on_lost``
         creates."""
-        payload = encode((MessageKind.CALL, 1, method, arguments))
+        payload = call_message(1, method, arguments)
         try:
             message = _decode(self._exchange(encode_length(payload) + payload))
         except OSError:

@@ -17,7 +17,14 @@ import msgspec
 from antiphon.errors import AntiphonError, BackendError
 
 from .frames import FrameConnection
-from .messages import CallMessage, MessageKind, decode_error, encode, error_message
+from .messages import (
+    CallMessage,
+    MessageKind,
+    call_message,
+    decode_error,
+    encode,
+    error_message,
+)
 
 __all__ = ["CallClient"]
 
@@ -88,8 +95,11 @@ class CallClient:
 
     async def forward(self, message: CallMessage) -> AsyncGenerator[bytes, None]:
         """Forward a call that another process has sent to this process, without decoding its
-        arguments. Yields the encoded answers: the items that the called method yields, then its
-        result or its error. Closing the iterator cancels the call."""
+        arguments. The caller has set ``current_tenant`` to the tenant of the call.
+
+        Yields the encoded answers: the items that the called method yields, then its result or its
+        error. Closing the iterator cancels the call.
+        """
         try:
             frames = await self._open()
             answers = self._begin(frames, message.method, message.payload)
@@ -160,7 +170,7 @@ class CallClient:
     def _begin(self, frames: FrameConnection, method: str, arguments: object) -> _Answers:
         self._calls += 1
         answers = self._answers[self._calls] = _Answers(self._calls, frames)
-        frames.send(encode((MessageKind.CALL, self._calls, method, arguments)))
+        frames.send(call_message(self._calls, method, arguments))
         return answers
 
     def _cancel(self, answers: _Answers) -> None:

@@ -14,7 +14,7 @@ from antiphon.errors import PeerLost
 
 from .frames import LENGTH_BYTES, frame_length
 from .http_endpoint import CALLS_PATH, KEEPALIVE_S
-from .messages import CallMessage, MessageKind, decode_error, encode
+from .messages import CallMessage, MessageKind, call_message, decode_error
 from .signatures import CallSigner, content_digest
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class HttpCalls:
         error of the method, or ``PeerLost``."""
         import aiohttp
 
-        body = encode((MessageKind.CALL, 1, method, arguments))
+        body = call_message(1, method, arguments)
         try:
             async with self._caller.post(self._owner, self._url, body) as response:
                 if response.status != 200:

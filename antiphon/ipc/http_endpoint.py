@@ -14,6 +14,7 @@ from typing import TypeAlias
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from antiphon.support.fair_threads import current_tenant
 from antiphon.support.tasks import BackgroundTasks
 
 from .frames import encode_length
@@ -67,6 +68,7 @@ class HttpCallEndpoint:
             message = _decode(body)
         except msgspec.MsgspecError:
             return await _refuse(send, 400)
+        current_tenant.set(message.tenant)
         async with aclosing(answer(message)) as answers:
             await _stream(answers, receive, send)
 

@@ -11,8 +11,16 @@ from msgspec import Struct
 
 from antiphon import errors
 from antiphon.errors import AntiphonError
+from antiphon.support.fair_threads import current_tenant
 
-__all__ = ["CallMessage", "MessageKind", "decode_error", "encode", "error_message"]
+__all__ = [
+    "CallMessage",
+    "MessageKind",
+    "call_message",
+    "decode_error",
+    "encode",
+    "error_message",
+]
 
 encode = msgspec.msgpack.Encoder().encode
 
@@ -33,12 +41,14 @@ class MessageKind(IntEnum):
 class CallMessage(Struct, frozen=True, array_like=True):
     """A message of an RPC call. ``call``: the number that the caller gave to the call. ``method``:
     the name of the method; only in calls and notices. ``payload``: the arguments as a list, or the
-    result, the item or the error."""
+    result, the item or the error. ``tenant``: for whom the caller works, so that tenants take turns
+    in the other process, too; only in calls."""
 
     kind: MessageKind
     call: int
     method: str = ""
     payload: msgspec.Raw = msgspec.Raw(b"")
+    tenant: str = ""
 
 
 class _ErrorFields(Struct, frozen=True):
@@ -50,6 +60,11 @@ class _ErrorFields(Struct, frozen=True):
 
 
 _decode_fields = msgspec.msgpack.Decoder(_ErrorFields).decode
+
+
+def call_message(call: int, method: str, arguments: object) -> bytes:
+    """Encode a call that this task makes. ``call``: the number of the call."""
+    return encode((MessageKind.CALL, call, method, arguments, current_tenant.get()))
 
 
 def error_message(call: int, error: AntiphonError) -> bytes:

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import AntiphonError, BackendError
+from antiphon.support.fair_threads import current_tenant
 from antiphon.support.tasks import BackgroundTasks
 
 from .frames import FrameConnection
@@ -110,6 +111,7 @@ class _Connection:
             _log.error("a call of another process is invalid", method=message.method, exc_info=True)
             self._send_error(message.call, BackendError(str(error)))
             return
+        current_tenant.set(message.tenant)  # the call works for this tenant
         if method.is_plain:
             self._call_plain(message, method, arguments)
             return

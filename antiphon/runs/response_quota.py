@@ -84,8 +84,8 @@ class ResponseQuota:
             and _is_free(_AMPLE_BYTES, usage.responses_bytes, size)
         ):
             return False
-        while len(self._ample) >= _MAX_TENANTS:
-            del self._ample[next(iter(self._ample))]
+        if len(self._ample) >= _MAX_TENANTS:
+            self._ample.clear()
         self._ample[tenant] = limits, self._timer() + _AMPLE_S
         return True
 

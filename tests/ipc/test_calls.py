@@ -14,6 +14,7 @@ from antiphon.errors import BackendError, InvalidRequest, Overloaded
 from antiphon.inference.tokens import Chunk, Prompt
 from antiphon.ipc.client import CallClient
 from antiphon.ipc.server import CallServer
+from antiphon.support.fair_threads import current_tenant
 
 
 class Target:
@@ -26,6 +27,9 @@ class Target:
 
     async def double(self, chunk: Chunk) -> Prompt:
         return Prompt(chunk.ids * 2)
+
+    async def tenant(self) -> str:
+        return await asyncio.to_thread(current_tenant.get)
 
     def note(self, text: str) -> None:
         self.notices.append(text)
@@ -78,6 +82,18 @@ async def test_values_keep_their_types(tmp_path: Path) -> None:
         client.notify("note", "first")
         await client.call("note", "second")
         assert target.notices == ["first", "second"]
+
+
+async def test_calls_work_for_the_tenant_of_their_caller(tmp_path: Path) -> None:
+    """So tenants take turns in the other process, as they do in this one."""
+    async with connected(tmp_path) as (_, client, _):
+
+        async def ask(tenant: str) -> object:
+            current_tenant.set(tenant)
+            return await client.call("tenant", returns=str)
+
+        names = ["a", "b", "a", ""]
+        assert await asyncio.gather(*map(ask, names)) == names
 
 
 async def test_errors_keep_their_class_and_fields(tmp_path: Path) -> None:
