@@ -15,7 +15,7 @@ from antiphon.limits.clients import Client
 from antiphon.store.batches import BatchRecord, BatchStore
 from antiphon.store.values import ValueStore
 from antiphon.stream.writer import Ids
-from antiphon.wire.cursors import PageParams, page_of, select_page
+from antiphon.wire.cursors import PageParams, page_of
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources.batches import BATCH_WINDOWS_S, Batch, CreateBatch
 
@@ -33,10 +33,6 @@ _RETENTION_S = 30 * 86_400
 def has_ended(batch: Batch) -> bool:
     """Return whether a batch will not change any more."""
     return batch.status in _ENDED
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    id: str
 
 
 class Batches:
@@ -89,7 +85,7 @@ class Batches:
             output_expires_after=request.output_expires_after,
         )
         await self._forget_old(tenant, now)
-        await self.store.create(tenant, record)
+        await self.store.add(tenant, batch.id, record)
         self._on_created()
         return batch
 
@@ -112,27 +108,24 @@ class Batches:
         record = await self.store.load(tenant, batch_id)
         if record is None:
             raise _not_found(batch_id)
-        return record.current
+        return record.batch
 
     async def list(self, tenant: str, params: PageParams, *, prefix: str = "batch") -> Page[Batch]:
         """Return a page of the batches whose ids begin with ``prefix``. Raises ``InvalidRequest``
         for an unknown cursor."""
-        ids = await self.store.list(tenant)
-        entries = [_Entry(id) for id in ids if id.startswith(f"{prefix}_")]
-        chosen, has_more = select_page(entries, params)
-        records = [await self.store.load(tenant, entry.id) for entry in chosen]
-        return page_of([record.current for record in records if record], has_more)
+        records, has_more = await self.store.page(tenant, params, prefix=f"{prefix}_")
+        return page_of([record.batch for record in records], has_more)
 
     async def cancel(self, tenant: str, batch_id: str) -> Batch:
         """Cancel a batch. Requests that have begun end, and the results so far are kept. A batch
         that has ended does not change."""
 
         def change(record: BatchRecord) -> Batch:
-            batch = record.current
+            batch = record.batch
             if batch.status in ("validating", "in_progress"):
                 now = int(self._clock())
                 record.batch = replace(batch, status="cancelling", cancelling_at=now)
-            return record.current
+            return record.batch
 
         changed = await self.store.update(tenant, batch_id, change)
         if changed is None:
@@ -148,10 +141,10 @@ class Batches:
 
     async def _forget_old(self, tenant: str, now: int) -> None:
         """Delete the oldest batches that ended long ago."""
-        for batch_id in await self.store.list(tenant):
+        for batch_id in await self.store.ids(tenant):
             record = await self.store.load(tenant, batch_id)
             if record is not None:
-                batch = record.current
+                batch = record.batch
                 if batch.created_at > now - _RETENTION_S or not has_ended(batch):
                     return
             await self.store.delete(tenant, batch_id)

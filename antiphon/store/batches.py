@@ -1,15 +1,13 @@
 """Stores batches as values of the store.
 
-Each batch is one value. A value with an index lists the batches of a tenant, and another one lists
-the batches of all tenants that have not ended. The results of a batch are kept in values with
-several results each, until the result files are written: so a batch survives the end of its server,
-and no result is lost or written twice.
+The batches of a tenant are a collection, and a value lists the batches of all tenants that have not
+ended. The results of a batch are kept in values with several results each, until the result files
+are written: so a batch survives the end of its server, and no result is lost or written twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from typing import TypeVar
+from collections.abc import AsyncGenerator
 
 import msgspec
 from msgspec import Struct
@@ -18,13 +16,9 @@ from antiphon.wire.resources.batches import Batch
 from antiphon.wire.resources.files import FileExpiresAfter
 from antiphon.wire.response import Usage
 
-from .values import SERVER, Document, ValueStore
+from .values import SERVER, Collection, Document, ValueStore, delete_value
 
 __all__ = ["BatchRecord", "BatchStore", "ResultChunk"]
-
-_R = TypeVar("_R")
-#: Name of the value with the batches that have not ended, and of the value with those of a tenant.
-_ACTIVE, _INDEX = "active_batches", "batches"
 
 
 class BatchRecord(Struct, kw_only=True):
@@ -35,16 +29,11 @@ class BatchRecord(Struct, kw_only=True):
     - ``output_expires_after``: when the result files expire.
     """
 
-    batch: Batch | None = None
+    batch: Batch
     client: msgspec.Raw = msgspec.Raw(b"{}")
     owner: str = ""
     lease_until: float = 0
     output_expires_after: FileExpiresAfter | None = None
-
-    @property
-    def current(self) -> Batch:
-        assert self.batch is not None
-        return self.batch
 
 
 class ResultChunk(Struct, frozen=True, kw_only=True):
@@ -59,58 +48,33 @@ class ResultChunk(Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
-class BatchStore:
+class BatchStore(Collection[BatchRecord]):
     """The batches of all tenants. Methods return after a change is durable."""
 
     def __init__(self, values: ValueStore) -> None:
-        self._values = values
+        super().__init__(values, "batch", BatchRecord)
+        self._active = Document(values, SERVER, "active_batches", dict[str, str])
 
-    async def create(self, tenant: str, record: BatchRecord) -> None:
-        """Store a new batch."""
-        batch = record.current
+    async def add(self, tenant: str, id: str, item: BatchRecord) -> None:
+        """Store a new batch, which has not ended."""
+        await super().add(tenant, id, item)
+        await self._active.update(lambda ids: ids.setdefault(id, tenant))
 
-        def fill(stored: BatchRecord) -> None:
-            for name in BatchRecord.__struct_fields__:
-                setattr(stored, name, getattr(record, name))
-
-        await self._document(tenant, batch.id).update(fill)
-        await self._index(tenant).update(lambda ids: ids.setdefault(batch.id, batch.created_at))
-        await self._active().update(lambda ids: ids.setdefault(batch.id, tenant))
-
-    async def load(self, tenant: str, batch_id: str) -> BatchRecord | None:
-        """Return a batch. Returns None if it is unknown."""
-        record = await self._document(tenant, batch_id).load()
-        return None if record.batch is None else record
-
-    async def update(
-        self, tenant: str, batch_id: str, change: Callable[[BatchRecord], _R]
-    ) -> _R | None:
-        """Change a batch in place, and return the result of ``change``. ``change`` may be called
-        several times. Returns None if the batch is unknown."""
-        return await self._document(tenant, batch_id).update(
-            lambda record: None if record.batch is None else change(record)
-        )
-
-    async def list(self, tenant: str) -> tuple[str, ...]:
-        """Return the ids of a tenant's batches, oldest first."""
-        return tuple(await self._index(tenant).load())
-
-    async def delete(self, tenant: str, batch_id: str) -> None:
+    async def delete(self, tenant: str, id: str) -> None:
         """Delete a batch with its results."""
-        await self.end(tenant, batch_id)
-        await self._index(tenant).update(lambda ids: ids.pop(batch_id, None))
-        await self._drop(tenant, _batch(batch_id))
+        await self.end(tenant, id)
+        await super().delete(tenant, id)
 
     async def active(self) -> dict[str, str]:
         """Return the batches that have not ended: id → tenant."""
-        return await self._active().load()
+        return await self._active.load()
 
     async def end(self, tenant: str, batch_id: str) -> None:
         """Record that a batch has ended, and delete the chunks of its results."""
         number = 0
-        while await self._drop(tenant, _chunk(batch_id, number)):
+        while await delete_value(self._values, tenant, _chunk(batch_id, number)):
             number += 1
-        await self._active().update(lambda ids: ids.pop(batch_id, None))
+        await self._active.update(lambda ids: ids.pop(batch_id, None))
 
     async def add_chunk(self, tenant: str, batch_id: str, number: int, chunk: ResultChunk) -> bool:
         """Store a chunk of results. Returns False and stores nothing if another server has stored a
@@ -124,24 +88,6 @@ class BatchStore:
         while (content := await self._values.read(tenant, _chunk(batch_id, number))) is not None:
             yield msgspec.msgpack.decode(content, type=ResultChunk)
             number += 1
-
-    def _document(self, tenant: str, batch_id: str) -> Document[BatchRecord]:
-        return Document(self._values, tenant, _batch(batch_id), BatchRecord)
-
-    def _index(self, tenant: str) -> Document[dict[str, int]]:
-        return Document(self._values, tenant, _INDEX, dict[str, int])
-
-    def _active(self) -> Document[dict[str, str]]:
-        return Document(self._values, SERVER, _ACTIVE, dict[str, str])
-
-    async def _drop(self, tenant: str, name: str) -> bool:
-        """Delete a value. Returns whether there was one."""
-        found = await self._values.read(tenant, name)
-        return found is not None and await self._values.replace(tenant, name, found, None)
-
-
-def _batch(batch_id: str) -> str:
-    return f"batch {batch_id}"
 
 
 def _chunk(batch_id: str, number: int) -> str:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from antiphon.wire.resources.skills import Skill, SkillVersion
 
 from .common.quotas import exceeds
-from .values import Document, ValueStore
+from .values import Document, ValueStore, delete_value
 
 __all__ = ["SkillDraft", "SkillStore"]
 
@@ -248,8 +248,7 @@ class SkillStore:
     async def _drop_bundles(self, tenant: str, ids: Collection[str]) -> None:
         """Delete bundles that belong to no version."""
         for id in ids:
-            name = _bundle(id)
-            await self._values.replace(tenant, name, await self._values.read(tenant, name), None)
+            await delete_value(self._values, tenant, _bundle(id))
         if ids:
             await self._skills(tenant).update(
                 lambda skills: [skills.loose.pop(id, 0) for id in ids]

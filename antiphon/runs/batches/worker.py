@@ -168,7 +168,7 @@ class BatchWorker:
             if record.owner != self._owner:
                 return None
             record.lease_until = self._clock() + self._lease_s
-            record.batch = change(record.current)
+            record.batch = change(record.batch)
             return record
 
         changed = await self._store.update(tenant, batch_id, apply)
@@ -217,9 +217,9 @@ class BatchWorker:
     async def _work(self, tenant: str, batch_id: str) -> None:
         record = await self._change(tenant, batch_id)
         try:
-            if record.current.status == "validating":
+            if record.batch.status == "validating":
                 record = await self._validate(tenant, record)
-            if not has_ended(record.current):
+            if not has_ended(record.batch):
                 await self._execute_lines(tenant, record)
         except RequestError as error:
             fault = BatchFault(code=error.code or "invalid_request", message=error.message)
@@ -242,7 +242,7 @@ class BatchWorker:
 
     async def _validate(self, tenant: str, record: BatchRecord) -> BatchRecord:
         """Check all lines before the first one is executed."""
-        batch = record.current
+        batch = record.batch
         faults: list[BatchFault] = []
         seen: set[str] = set()
         total, model = 0, None
@@ -285,7 +285,7 @@ class BatchWorker:
 
     async def _execute_lines(self, tenant: str, record: BatchRecord) -> None:
         """Execute the lines that have no result yet, and write the result files."""
-        batch = record.current
+        batch = record.batch
         client = msgspec.json.decode(record.client, type=Client)
         results = await BatchResults.load(
             self._store,
@@ -335,7 +335,7 @@ class BatchWorker:
         record = await self._store.load(tenant, batch.id)
         if record is None or record.owner != self._owner:
             raise LeaseLost
-        if record.current.status == "cancelling":
+        if record.batch.status == "cancelling":
             return "cancelling"
         try:
             await self._keys.check(tenant, client.key)
