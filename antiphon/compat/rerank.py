@@ -7,10 +7,6 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.wire.parsing.errors import missing_parameter
-from antiphon.wire.parsing.fields import convert, known_fields
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
-
 __all__ = [
     "RankedDocument",
     "RerankAnswer",
@@ -18,7 +14,6 @@ __all__ = [
     "RerankRequest",
     "RerankUsage",
     "make_rerank_answer",
-    "parse_rerank_request",
 ]
 
 #: Maximum number of documents in a request. This is Cohere's limit.
@@ -74,16 +69,6 @@ class RerankAnswer(Struct, frozen=True, kw_only=True):
     results: tuple[RankedDocument, ...]
     usage: RerankUsage
     object: Literal["list"] = "list"
-
-
-def parse_rerank_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> RerankRequest:
-    """Parse a request body. Raises ``InvalidRequest``."""
-    raw = parse_json_object(body, limits)
-    known = known_fields(raw, RerankRequest.__struct_fields__, "")
-    for name in ("query", "documents"):
-        if name not in known:
-            raise missing_parameter(name)
-    return convert(known, RerankRequest, "")
 
 
 def make_rerank_answer(

@@ -14,11 +14,12 @@ from antiphon.compat.chat_request import parse_chat_request
 from antiphon.compat.completion_request import parse_completion_request
 from antiphon.compat.embeddings import parse_embeddings_request
 from antiphon.compat.messages.request import parse_count_request, parse_messages_request
-from antiphon.compat.rerank import parse_rerank_request
+from antiphon.compat.rerank import RerankRequest
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing import uploads, vector_stores
+from antiphon.wire.parsing.fields import body_parser
 from antiphon.wire.parsing.requests import parse_create_conversation, parse_create_response
-from antiphon.wire.parsing.tokens import parse_detokenize, parse_tokenize
+from antiphon.wire.parsing.tokens import DetokenizeRequest, parse_tokenize
 from antiphon.wire.resources.containers import parse_create_container
 from tests.compat import test_chat_request as chat
 from tests.wire.samples import CHOICES, ITEMS, TOOLS
@@ -107,14 +108,14 @@ _CASES: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
         {"input": ["a", [1]], "model": "m", "dimensions": 3, "encoding_format": "float"},
     ),
     "rerank": (
-        parse_rerank_request,
+        body_parser(RerankRequest, refuses_unknown=True),
         {"query": "q", "documents": ["a", {"text": "b"}], "top_n": 1, "return_documents": True},
     ),
     "tokenize": (
         parse_tokenize,
         {"model": "m", "prompt": "hi", "add_special_tokens": True, "return_token_strs": True},
     ),
-    "detokenize": (parse_detokenize, {"model": "m", "tokens": [1]}),
+    "detokenize": (body_parser(DetokenizeRequest), {"model": "m", "tokens": [1]}),
     "upload": (
         uploads.parse_create,
         {"filename": "a", "bytes": 3, "mime_type": "text/plain", "purpose": "user_data"},

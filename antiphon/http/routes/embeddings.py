@@ -19,7 +19,6 @@ from antiphon.compat.rerank import (
     RerankAnswer,
     RerankRequest,
     make_rerank_answer,
-    parse_rerank_request,
 )
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
@@ -27,8 +26,11 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
+from antiphon.wire.parsing.fields import body_parser
 
 __all__ = ["ReadingRoutes"]
+
+_parse_rerank = body_parser(RerankRequest, refuses_unknown=True)
 
 
 class ReadingRoutes:
@@ -60,7 +62,7 @@ class ReadingRoutes:
     async def rerank(self, request: Request) -> Reply:
         """Rank documents by how well they answer a query."""
         context = request_context(request.scope)
-        parsed = await bodies.parse(request, self._deps.limits, parse_rerank_request)
+        parsed = await bodies.parse(request, self._deps.limits, _parse_rerank)
         async with CancelOnDisconnect(request.scope, request.receive), self._deps.slot(context):
             result = await self._deps.service.rerankers.rerank(
                 parsed.model, parsed.query, parsed.texts, client=context.client

@@ -58,8 +58,7 @@ from antiphon.wire.admin.managed_models import (
     PullFailed,
     PullProgress,
 )
-from antiphon.wire.parsing.fields import convert
-from antiphon.wire.parsing.json_body import parse_json_object
+from antiphon.wire.parsing.fields import body_parser
 
 from .admin.managed_models import ModelAdministration, PullStream
 from .completions import CompletionsEndpoint
@@ -326,9 +325,7 @@ class OllamaRoutes:
         return name, names[name]
 
     async def _body(self, request: Request, cls: type[_BodyT]) -> _BodyT:
-        limits = self._deps.limits
-        body = await bodies.read(request.scope, request.receive, limits.max_body_bytes)
-        return convert(parse_json_object(body, limits.body), cls, "")
+        return await bodies.parse(request, self._deps.limits, body_parser(cls))
 
 
 def _facts(name: str, model: CatalogModel, managed: Mapping[str, ManagedModel]) -> ModelFacts:

@@ -18,10 +18,10 @@ from antiphon.wire.admin.server_info import (
     ServerVersion,
     TokenizeResult,
 )
+from antiphon.wire.parsing.fields import body_parser
 from antiphon.wire.parsing.tokens import (
     DetokenizeRequest,
     TokenizeRequest,
-    parse_detokenize,
     parse_tokenize,
 )
 
@@ -59,7 +59,7 @@ class TokenRoutes:
     @operation("detokenize", body=DetokenizeRequest, answer=DetokenizeResult, errors=(404,))
     async def detokenize(self, request: Request) -> Reply:
         """Return the text of token ids."""
-        parsed = await bodies.parse(request, self._deps.limits, parse_detokenize)
+        parsed = await bodies.parse(request, self._deps.limits, body_parser(DetokenizeRequest))
         context = request_context(request.scope)
         tokenizers = self._deps.service.tokenizers
         async with self._deps.slot(context):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -23,8 +23,10 @@ from .errors import (
     truncated,
     unknown_parameter,
 )
+from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
 __all__ = [
+    "body_parser",
     "classes_by_tag",
     "convert",
     "drop_nulls",
@@ -111,6 +113,22 @@ def convert(fields: JsonObject, cls: type[_S], path: str) -> _S:
         raise translate_validation_error(
             error, path, fields, _supported_values(cls, error)
         ) from None
+
+
+def body_parser(
+    cls: type[_S], *, refuses_unknown: bool = False
+) -> Callable[[bytes, BodyLimits], _S]:
+    """Return a parser for JSON bodies with the fields of ``cls``, which need no checks besides
+    those of their types. ``refuses_unknown``: whether other fields are errors. Otherwise, they are
+    ignored. The parser raises ``InvalidRequest``."""
+
+    def parse(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> _S:
+        raw = parse_json_object(body, limits)
+        return convert(
+            known_fields(raw, cls.__struct_fields__, "") if refuses_unknown else raw, cls, ""
+        )
+
+    return parse
 
 
 def _supported_values(cls: type[msgspec.Struct], error: msgspec.ValidationError) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from antiphon.errors import InvalidRequest
 from .fields import convert
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
-__all__ = ["DetokenizeRequest", "TokenizeRequest", "parse_detokenize", "parse_tokenize"]
+__all__ = ["DetokenizeRequest", "TokenizeRequest", "parse_tokenize"]
 
 _MAX_TEXT_CHARS = 10_485_760
 _MAX_TOKENS = 1_000_000
@@ -44,11 +44,6 @@ def parse_tokenize(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Tokenize
     if not request.add_special_tokens:
         raise _unsupported("add_special_tokens")
     return request
-
-
-def parse_detokenize(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> DetokenizeRequest:
-    """Parse the body of ``POST /detokenize``. Raises ``InvalidRequest``."""
-    return convert(parse_json_object(body, limits), DetokenizeRequest, "")
 
 
 def _unsupported(field: str, hint: str = "") -> InvalidRequest:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from antiphon.wire.resources.files import FileExpiresAfter
 
 from .errors import invalid_value, pattern_mismatch
-from .fields import convert, known_fields
-from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
+from .fields import body_parser
+from .json_body import DEFAULT_LIMITS, BodyLimits
 from .upload_form import check_expiry_seconds, check_purpose, safe_filename
 
 __all__ = ["MAX_PARTS", "CompleteUpload", "CreateUpload", "parse_complete", "parse_create"]
@@ -19,7 +19,6 @@ __all__ = ["MAX_PARTS", "CompleteUpload", "CreateUpload", "parse_complete", "par
 #: Maximum number of parts of one upload.
 MAX_PARTS = 10_000
 _MD5 = "^[0-9a-fA-F]{32}$"
-_S = TypeVar("_S", bound=Struct)
 _Id = Annotated[str, Meta(max_length=128)]
 
 
@@ -43,7 +42,7 @@ class CompleteUpload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def parse_create(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateUpload:
     """Parse the body of ``POST /uploads``. Raises ``InvalidRequest``."""
-    parsed = _fields(body, limits, CreateUpload)
+    parsed = body_parser(CreateUpload, refuses_unknown=True)(body, limits)
     check_purpose(parsed.purpose)
     if parsed.expires_after is not None:
         check_expiry_seconds(parsed.expires_after.seconds)
@@ -58,7 +57,7 @@ def parse_create(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateUplo
 
 def parse_complete(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CompleteUpload:
     """Parse the body of ``POST /uploads/{id}/complete``. Raises ``InvalidRequest``."""
-    parsed = _fields(body, limits, CompleteUpload)
+    parsed = body_parser(CompleteUpload, refuses_unknown=True)(body, limits)
     if parsed.md5 is not None and not re.fullmatch(_MD5, parsed.md5):
         raise pattern_mismatch("md5", _MD5)
     seen: set[str] = set()
@@ -67,8 +66,3 @@ def parse_complete(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Complete
             raise invalid_value(f"part_ids[{at}]", part_id)
         seen.add(part_id)
     return parsed
-
-
-def _fields(body: bytes, limits: BodyLimits, cls: type[_S]) -> _S:
-    raw = known_fields(parse_json_object(body, limits), cls.__struct_fields__, "")
-    return convert(raw, cls, "")

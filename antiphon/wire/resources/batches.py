@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import convert, drop_nulls
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_metadata
@@ -65,9 +64,6 @@ class CreateBatch(Struct, frozen=True, kw_only=True):
 def parse_create_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateBatch:
     """Parse a request body. Raises ``InvalidRequest``."""
     raw = drop_nulls(parse_json_object(body, limits))
-    for name in ("input_file_id", "endpoint", "completion_window"):
-        if name not in raw:
-            raise missing_parameter(name)
     if "metadata" in raw:
         raw["metadata"] = read_metadata(raw["metadata"])
     return convert(raw, CreateBatch, "")

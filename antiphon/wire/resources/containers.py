@@ -29,7 +29,6 @@ __all__ = [
     "FileReference",
     "NetworkPolicy",
     "parse_create_container",
-    "parse_file_reference",
     "read_auto_container",
 ]
 
@@ -157,22 +156,11 @@ def read_auto_container(raw: Mapping[str, object], path: str, type: str = "auto"
 def parse_create_container(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateContainer:
     """Parse the body of ``POST /containers``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
-    if "name" not in raw:
-        raise missing_parameter("name")
     given = known_fields(raw, CreateContainer.__struct_fields__, "")
     skills = read_shell_skills(given.pop("skills", []), "skills")
     container = replace(convert(given, CreateContainer, ""), skills=skills)
     _check_network_policy(container.network_policy, "network_policy")
     return container
-
-
-def parse_file_reference(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> str:
-    """Parse the file id in a JSON body of ``POST /containers/{id}/files``. The file is copied into
-    the container. Raises ``InvalidRequest``."""
-    raw = parse_json_object(body, limits)
-    if "file_id" not in raw:
-        raise missing_parameter("file_id")
-    return convert(raw, FileReference, "").file_id
 
 
 def _check_network_policy(policy: NetworkPolicy | None, path: str) -> None:

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import (
     classes_by_tag,
     convert,
@@ -19,7 +18,6 @@ from antiphon.wire.parsing.fields import (
     read_object,
     read_tag,
 )
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
 __all__ = [
     "DefaultVersion",
@@ -32,7 +30,6 @@ __all__ = [
     "SkillReference",
     "SkillVersion",
     "SkillVersionForm",
-    "parse_default_version",
     "read_local_skills",
     "read_shell_skills",
 ]
@@ -138,16 +135,6 @@ def read_local_skills(raw: object, path: str) -> tuple[LocalSkill, ...]:
         )
         for at, each in enumerate(read_array(raw, path, _MAX_SKILLS))
     )
-
-
-def parse_default_version(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> str:
-    """Parse the new default version in the body of ``POST /skills/{id}``. Raises
-    ``InvalidRequest``.
-    """
-    raw = parse_json_object(body, limits)
-    if "default_version" not in raw:
-        raise missing_parameter("default_version")
-    return convert(raw, DefaultVersion, "").default_version
 
 
 class DefaultVersion(Struct, frozen=True):

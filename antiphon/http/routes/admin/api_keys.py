@@ -18,10 +18,11 @@ from antiphon.limits.requests import RequestLimits
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, NewApiKey
 from antiphon.wire.pagination import DeletedObject
-from antiphon.wire.parsing.fields import convert, known_fields
-from antiphon.wire.parsing.json_body import parse_json_object
+from antiphon.wire.parsing.fields import body_parser
 
 __all__ = ["ApiKeyRoutes"]
+
+_parse = body_parser(CreateApiKey, refuses_unknown=True)
 
 
 class ApiKeyRoutes:
@@ -45,9 +46,8 @@ class ApiKeyRoutes:
     async def create(self, request: Request) -> Reply:
         """Create an API key. Only this response contains the secret of the key."""
         keys = self._checked(request)
-        raw = await bodies.parse(request, self._limits, parse_json_object)
-        fields = known_fields(raw, CreateApiKey.__struct_fields__, "")
-        created = await keys.create(convert(fields, CreateApiKey, ""))
+        wanted = await bodies.parse(request, self._limits, _parse)
+        created = await keys.create(wanted)
         await self._auditor.record(request.scope, "api_key.created", created.name)
         return json_reply(created)
 

@@ -18,13 +18,13 @@ from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.file_storage.files import MAX_WHOLE_BYTES
 from antiphon.wire.pagination import DeletedObject, Page
+from antiphon.wire.parsing.fields import body_parser
 from antiphon.wire.resources.containers import (
     ContainerFile,
     ContainerResource,
     CreateContainer,
     FileReference,
     parse_create_container,
-    parse_file_reference,
 )
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class ContainerRoutes:
             return json_reply(
                 await self._containers.add_file(tenant, container_id, form.filename, content)
             )
-        file_id = await bodies.parse(request, self._limits, parse_file_reference)
-        return json_reply(await self._containers.copy_file(tenant, container_id, file_id))
+        file = await bodies.parse(request, self._limits, body_parser(FileReference))
+        return json_reply(await self._containers.copy_file(tenant, container_id, file.file_id))
 
     @operation("listContainerFiles", query=PAGE_PARAMS, answer=Page[ContainerFile])
     async def list_files(self, request: Request) -> Reply:

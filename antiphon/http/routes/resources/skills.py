@@ -17,13 +17,13 @@ from antiphon.limits.requests import RequestLimits
 from antiphon.resources.skills import MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.errors import invalid_type
+from antiphon.wire.parsing.fields import body_parser
 from antiphon.wire.resources.skills import (
     DefaultVersion,
     DeletedSkillVersion,
     Skill,
     SkillVersion,
     SkillVersionForm,
-    parse_default_version,
 )
 
 if TYPE_CHECKING:
@@ -64,8 +64,9 @@ class SkillRoutes:
     @operation("updateSkill", body=DefaultVersion, answer=Skill)
     async def update(self, request: Request) -> Reply:
         """Set the default version of a skill."""
-        version = await bodies.parse(request, self._limits, parse_default_version)
-        return json_reply(await self._skills.set_default_version(*_skill_key(request), version))
+        body = await bodies.parse(request, self._limits, body_parser(DefaultVersion))
+        skill = self._skills.set_default_version(*_skill_key(request), body.default_version)
+        return json_reply(await skill)
 
     @operation("deleteSkill", answer=DeletedObject)
     async def delete(self, request: Request) -> Reply:
