@@ -309,6 +309,7 @@ def _routes(
         Route(path, responses.retrieve, methods=["GET"]),
         Route(path, responses.delete, methods=["DELETE"]),
         Route(path + "/cancel", responses.cancel, methods=["POST"]),
+        Route(path + "/steer", responses.steer, methods=["POST"]),
         Route(path + "/input_items", responses.list_input_items, methods=["GET"]),
         Route(views + "/transcript", responses.transcript, methods=["GET"]),
         Route(views + "/timeline", responses.timeline, methods=["GET"]),

@@ -144,10 +144,12 @@ class RunFactory:
         restored: RestoredRun,
         *,
         api_key: str | None,
+        is_steered: Callable[[], Awaitable[bool]],
     ) -> Run:
         """Create the ``Run`` object that executes a background run. It continues after the stored
         events of the run. It does not store the response, because its event sink does. ``parent``:
-        the token ids of the conversation before the response; None if they are unknown."""
+        the token ids of the conversation before the response; None if they are unknown.
+        ``is_steered``: see ``RunSpec``."""
         dependencies = self._dependencies
         writer = restored.writer(
             ids=dependencies.ids, kinds=dependencies.kinds, clock=dependencies.clock
@@ -166,6 +168,7 @@ class RunFactory:
             parent_tokens=parent,
             keepalive_s=0,
             check_access=partial(dependencies.keys.check, tenant, api_key),
+            is_steered=is_steered,
         )
         return Run(writer, spec, self._background_supervisor, recorder=recorder)
 
@@ -193,6 +196,7 @@ class RunFactory:
         save: _Save | None = None,
         keepalive_s: float | None = None,
         check_access: CheckAccess | None = None,
+        is_steered: Callable[[], Awaitable[bool]] | None = None,
     ) -> RunSpec:
         def count(response: Response, usage: Usage | None) -> None:
             if meter is not None:
@@ -212,6 +216,7 @@ class RunFactory:
             release=release,
             count=count,
             check_access=check_access,
+            is_steered=is_steered,
             reraise=policy.reraise,
         )
 

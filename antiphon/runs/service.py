@@ -40,6 +40,7 @@ from antiphon.runs.background.snapshots import Snapshots
 from antiphon.runs.background.worker import BackgroundWorker
 from antiphon.runs.batches.worker import BatchWorker
 from antiphon.runs.execution.run import Run
+from antiphon.runs.execution.steering import already_completed, check_steerable
 from antiphon.runs.execution.supervisor import Supervisor
 from antiphon.runs.history.chain_cache import stored_tokens
 from antiphon.runs.history.context import ConversationContext
@@ -57,6 +58,7 @@ from antiphon.runs.request.session_identity import (
 from antiphon.store.health import StoreHealth
 from antiphon.store.records import ResponseQuery, RunLimit, StoredResponse
 from antiphon.store.runs import RunLimitReached
+from antiphon.stream.writer import Ids
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.cursors import PageParams, page_of
@@ -71,6 +73,7 @@ from antiphon.wire.request import (
 from antiphon.wire.request_shapes import derive
 from antiphon.wire.response import CompactedResponse, Response
 from antiphon.wire.response_list import ResponseSummary, Transcript
+from antiphon.wire.steering import SteeringSubmission
 from antiphon.wire.timeline import Timeline, timeline_of
 
 from .dependencies import OptionalFeatures, RunDependencies
@@ -280,6 +283,11 @@ class Service:
         return not self._supervisor.is_stopping
 
     @property
+    def ids(self) -> Ids:
+        """Returns a new id with a prefix."""
+        return self._dependencies.ids
+
+    @property
     def active_runs(self) -> int:
         """The number of foreground runs that have not ended."""
         return self._supervisor.running
@@ -477,6 +485,18 @@ class Service:
                 self._background.on_run_lost(response_id, claim.epoch)
                 await self._jobs.end_cancelled(claim, stored)
         return (await self._load(tenant, response_id)).response
+
+    async def steer(
+        self, tenant: str, response_id: str, input: tuple[Item, ...]
+    ) -> SteeringSubmission:
+        """Steer a background run: it ends early, and a successor continues it with ``input``.
+        Raises ``NotFound`` if the response does not exist, and ``InvalidRequest`` if it cannot be
+        steered."""
+        response = (await self._load(tenant, response_id)).response
+        if response.status not in _ACTIVE:
+            raise already_completed(response_id)
+        check_steerable(response)
+        return await self._jobs.steerer.steer(tenant, response_id, input)
 
     async def _accept(
         self,

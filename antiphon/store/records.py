@@ -29,6 +29,7 @@ __all__ = [
     "ResponseQuery",
     "RunEnd",
     "RunLimit",
+    "Steering",
     "StoredResponse",
     "SweepRecord",
     "TenantUsage",
@@ -233,6 +234,14 @@ class ClaimQuery(Struct, frozen=True, kw_only=True):
     held: Collection[str] | None = None
 
 
+class Steering(Struct, frozen=True):
+    """The input with which clients steer a run. ``count``: how many times it was changed.
+    ``body``: the input, in a form that the store does not know; empty if there is none."""
+
+    count: int = 0
+    body: bytes = b""
+
+
 class RunEnd(Struct, frozen=True, kw_only=True):
     """The end of a run.
 
@@ -243,6 +252,9 @@ class RunEnd(Struct, frozen=True, kw_only=True):
     - ``expires_at``: Unix seconds at which the response is deleted.
     - ``webhook``: a webhook that is kept until it is delivered, even if the response is deleted.
     - ``usage``: a record to add to the usage log.
+    - ``steering_count``: the ``Steering.count`` that the end takes into account. If the run was
+      steered again since then, it does not end.
+    - ``successor``: a run to create in the same transaction.
     """
 
     stored: StoredResponse
@@ -251,6 +263,8 @@ class RunEnd(Struct, frozen=True, kw_only=True):
     expires_at: int | None = None
     webhook: WebhookEvent | None = None
     usage: UsageRecord | None = None
+    steering_count: int = 0
+    successor: NewRun | None = None
 
 
 class Reservation(Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from .records import (
     NewRun,
     RunEnd,
     RunLimit,
+    Steering,
 )
 
 __all__ = ["LocalNotifications", "RunLimitReached", "RunListener", "RunStore"]
@@ -152,8 +153,19 @@ class RunStore(Protocol):
     @abstractmethod
     async def end(self, claim: Claim, end: RunEnd) -> bool:
         """Store the last events of a run and its final response, in one transaction. Returns False
-        and stores nothing if the claim is no longer valid. The conversation lock of the run is
-        released."""
+        and stores nothing if the claim is no longer valid, or if the run was steered more often
+        than ``end.steering_count``. The conversation lock of the run is released."""
+
+    @abstractmethod
+    async def steering(self, tenant: str, response_id: str) -> Steering | None:
+        """Return the input with which clients steer a run. Returns None if the run is unknown or
+        has ended."""
+
+    @abstractmethod
+    async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
+        """Replace the input with which clients steer a run by ``steering.body``, and increment its
+        count. Returns False and changes nothing if the present count is not ``steering.count``, or
+        if the run is unknown or has ended."""
 
     @abstractmethod
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:

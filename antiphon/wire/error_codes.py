@@ -262,6 +262,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         " `fetch_allowed_networks`.",
         fails_run=True,
     ),
+    "invalid_input": ErrorCode(
+        400,
+        "The input of `response.steer` is no message of the user, or the event has a wrong field.",
+        "Read the message, which names the field.",
+    ),
     "invalid_json": ErrorCode(
         400,
         "The body is not valid JSON.",
@@ -383,6 +388,21 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The body is larger than the server accepts.",
         "Send a smaller body. Operator: see `max_body_bytes`.",
     ),
+    "response_already_completed": ErrorCode(
+        400,
+        "The response to steer has ended.",
+        "Continue it with `previous_response_id`.",
+    ),
+    "response_not_active": ErrorCode(
+        400,
+        "The steered response failed, or the client went on without its input.",
+        "Send the input that the event returns in a new request.",
+    ),
+    "response_not_found": ErrorCode(
+        400,
+        "The response to steer was not created on this WebSocket.",
+        "Steer it on its own connection, or a background response over HTTP.",
+    ),
     "server_error": ErrorCode(
         500,
         "The server failed (500), the model or its upstream failed (502), or the server is stopping"
@@ -409,8 +429,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "steering_not_supported": ErrorCode(
         400,
-        "A WebSocket frame tries to change a response while it runs.",
-        "Wait for the end of the response.",
+        "The response cannot be steered: it belongs to a conversation, compacts its context, or is "
+        "neither in the background nor on this WebSocket.",
+        "Wait for the end of the response, and continue it.",
     ),
     "storage_disabled": ErrorCode(
         403,
@@ -427,6 +448,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "A text is too long.",
         "Send a shorter text.",
     ),
+    "successor_creation_failed": ErrorCode(
+        400,
+        "The response that should continue the steered response was refused.",
+        "Read the message, and send the input that the event returns in a new request.",
+    ),
     "thread_not_found": ErrorCode(
         404,
         "The message that a thread continues is not stored.",
@@ -441,6 +467,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         401,
         "The access token has expired.",
         "Get a new token from the identity provider.",
+    ),
+    "too_many_pending_steers": ErrorCode(
+        400,
+        "Too many steering submissions already wait for the end of the response.",
+        "Wait until the response has ended.",
     ),
     "tool_not_allowed": ErrorCode(
         403,

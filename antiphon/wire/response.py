@@ -20,6 +20,7 @@ from .request_options import (
     PromptCacheDiagnostics,
     PromptCacheOptions,
 )
+from .steering import PendingSteering
 from .text_formats import (
     Effort,
     JsonObjectFormat,
@@ -248,6 +249,8 @@ class Response(Struct, frozen=True, kw_only=True):
     omitted_parts: tuple[OmittedPart, ...] | UnsetType = UNSET
     #: Extension: the stop string of the request that ended the output.
     matched_stop: str | UnsetType = UNSET
+    #: Extension: input of clients that steered the response, which waits for their tool results.
+    pending_steering: PendingSteering | UnsetType = UNSET
     #: Extensions: the messages the model read and wrote, and timings.
     input_messages: tuple[JsonObject, ...] | UnsetType = UNSET
     output_messages: tuple[JsonObject, ...] | UnsetType = UNSET

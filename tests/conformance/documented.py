@@ -87,8 +87,8 @@ class DocumentedClient:
 
     def using(self, client: httpx.AsyncClient) -> DocumentedClient:
         """Return a client of another server that counts its calls here."""
-        other = DocumentedClient(client, self._document, self._read)
-        other.called = self.called
+        other = DocumentedClient(client, self._document, self._read, self._stranger)
+        other.called, other.refused = self.called, self.refused
         return other
 
     async def __call__(self, id: str, *args: str, status: int = 200, **request: Any) -> Any:

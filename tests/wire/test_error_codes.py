@@ -56,6 +56,8 @@ PARSED = {
 NOT_FOR_CLIENTS = {"", "unknown"}
 #: Codes in the list of errors of a batch. They are OpenAI's, and no HTTP response has them.
 OF_BATCHES = {"duplicate_custom_id", "invalid_json_line", "invalid_request", "too_many_tasks"}
+#: Codes that only events of a WebSocket have.
+OF_STEERING = {"invalid_input", "response_not_active", "successor_creation_failed"}
 #: Codes of upstreams that arrive only in their answers.
 FROM_UPSTREAMS = {
     "image_too_small",
@@ -69,7 +71,7 @@ def test_table_has_every_code_and_no_other() -> None:
     named |= {code for pair in attachments.ERROR_CODES.values() for code in pair}
     named |= {*attachments.DOWNLOAD_CODES, errors.CONTEXT_LENGTH_EXCEEDED}
     named |= {str(code) for code in PARSED} | {"insufficient_quota", "rate_limit_exceeded"}
-    named |= {"http_error", "steering_not_supported"} | FROM_UPSTREAMS
+    named |= {"http_error"} | OF_STEERING | FROM_UPSTREAMS
     assert named - NOT_FOR_CLIENTS - OF_BATCHES == set(ERROR_CODES)
 
 

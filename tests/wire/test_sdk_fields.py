@@ -57,6 +57,7 @@ OURS = {
     ("response", "ignored_fields"): "unknown fields of the request",
     ("response", "omitted_parts"): "parts that the model cannot read",
     ("response", "matched_stop"): "the stop string that ended the output",
+    ("response", "pending_steering"): "input that waits for the client's tool results",
     **{
         ("response", name): "an extension, given where a request asks for it"
         for name in ("input_messages", "output_messages", "metrics")

@@ -38,9 +38,11 @@ from antiphon.wire.items import Item
 from antiphon.wire.pagination import DeletedObject, InputTokensCount, Page
 from antiphon.wire.parsing.ids import check_response_id
 from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
+from antiphon.wire.parsing.steering import parse_steer
 from antiphon.wire.request import INCLUDES, CreateResponse, InputTokensRequest
 from antiphon.wire.response import Response, ResponseStatus, encodable
 from antiphon.wire.response_list import ResponseSummary, Transcript
+from antiphon.wire.steering import SteeringSubmission, SteerRequest
 from antiphon.wire.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -423,6 +425,16 @@ class ResponseRoutes:
     async def cancel(self, request: Request) -> Reply:
         """Cancel a background response. Returns the response."""
         return json_reply(await self._service.cancel(*_response_key(request)))
+
+    @operation("steerResponse", body=SteerRequest, answer=SteeringSubmission, errors=(404,))
+    async def steer(self, request: Request) -> Reply:
+        """Steer a background response that is in progress.
+
+        The response ends early, and a further background response continues it with this input.
+        """
+        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
+        input = parse_steer(body, self._limits.body)
+        return json_reply(await self._service.steer(*_response_key(request), input))
 
     @operation("getTranscript", answer=Transcript, errors=(503,))
     async def transcript(self, request: Request) -> Reply:

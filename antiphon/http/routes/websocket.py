@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
 import msgspec
+from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import (
@@ -35,11 +37,12 @@ from antiphon.http.middleware.request_context import (
 from antiphon.http.streaming.sse import pad_delta
 from antiphon.limits.refusals import limit_reached
 from antiphon.runs.execution.run import EventSink, Run
+from antiphon.runs.execution.steering import already_completed
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.support.tasks import BackgroundTasks, running
 from antiphon.tracing.base import Span
 from antiphon.tracing.responses import record_content, record_response
-from antiphon.wire.events import Error, Event, Steer, SteerError, SteerFailed, encodable_event
+from antiphon.wire.events import Error, Event, encodable_event
 from antiphon.wire.parsing.websocket import (
     CreateFrame,
     FrameEnvelope,
@@ -47,6 +50,8 @@ from antiphon.wire.parsing.websocket import (
     read_envelope,
     read_frame,
 )
+
+from .lane_steering import LaneSteering, refused_steer
 
 __all__ = ["WebSocketEndpoint"]
 
@@ -60,6 +65,10 @@ _CHECK_S = 1.0
 _POLICY_VIOLATION = 1008
 #: Frames that may wait for their turn, in all lanes together.
 _MAX_QUEUED_FRAMES = 128
+#: Responses whose lanes a connection knows.
+_MAX_STEERABLE = 256
+#: Code of a steering submission whose successor could not be created.
+_NO_SUCCESSOR = "successor_creation_failed"
 
 #: Span of one frame, below the span of the connection.
 _FRAME_SPAN = "response.create"
@@ -85,14 +94,14 @@ class WebSocketEndpoint:
 
 class _Lane:
     """A lane: the WebSocket frames with one ``stream_id``, which are processed in order. ``queue``:
-    the frames that wait. ``latest``: the id of the lane's latest response. ``running``: the id of
-    the lane's response that is in progress."""
+    the frames that wait. ``latest``: the id of the lane's latest response. ``steering``: the
+    steering of the response that the lane has created last."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
         self.queue: deque[FrameEnvelope] = deque()
         self.latest: str | None = None
-        self.running: str | None = None
+        self.steering: LaneSteering | None = None
 
 
 class _Connection:
@@ -101,6 +110,8 @@ class _Connection:
         self._context = context
         self._send = send
         self._lanes: dict[str | None, _Lane] = {}
+        #: The lanes of the latest responses, by the ids of the responses.
+        self._lane_of_response: dict[str, _Lane] = {}
         #: Tasks that process the frames of lanes, by lane.
         self._workers = BackgroundTasks("WebSocket lane")
         self._run_slots = asyncio.Semaphore(_MAX_CONCURRENT_RUNS)
@@ -133,13 +144,13 @@ class _Connection:
             stream_id = envelope.stream_id
             if self._has_expired:
                 raise _expired_error()
+            if envelope.type == "response.steer":  # a queued frame would be processed too late
+                return await self._steer(envelope)
             lane = self._lane(stream_id)
             if sum(len(each.queue) for each in self._lanes.values()) >= _MAX_QUEUED_FRAMES:
                 raise limit_reached(f"{_MAX_QUEUED_FRAMES} frames are waiting on this connection")
         except RequestError as error:
             return await self.refuse(error, stream_id)
-        if envelope.type == "response.steer":
-            return await self._process(lane, envelope)  # a queued frame would be processed too late
         lane.queue.append(envelope)
         self._workers.start_once(lane, partial(self._work, lane))
 
@@ -163,6 +174,7 @@ class _Connection:
             while lane.queue:
                 async with self._run_slots:
                     await self._process(lane, lane.queue.popleft())
+                    await self._follow(lane)
         except ClientDisconnected:
             lane.queue.clear()
 
@@ -170,11 +182,8 @@ class _Connection:
         previous: str | None = None
         try:
             frame = read_frame(envelope, self._endpoint.deps.limits.body)
-            if isinstance(frame, SteerFrame):
-                return await self._refuse_steering(frame)
+            assert isinstance(frame, CreateFrame)
             previous = frame.request.previous_response_id
-            await self._context.check_access()
-            await self._context.charge()
             await self._run(lane, frame)
         except RequestError as error:
             self.evict(lane, previous)
@@ -194,6 +203,8 @@ class _Connection:
             await self._send_error(500, "server_error", UNEXPECTED, "server_error", None, lane.name)
 
     async def _run(self, lane: _Lane, frame: CreateFrame) -> None:
+        await self._context.check_access()
+        await self._context.charge()
         parent = self._context.span.headers
         with self._endpoint.deps.tracer.start(_FRAME_SPAN, parent, kind="server") as span:
             await self._drive(lane, frame, span)
@@ -211,14 +222,83 @@ class _Connection:
                 generate=frame.generate,
             )
             self._context.model, self._context.response_id = run.response.model, run.id
-            lane.running = run.id
+            await self._begin_steering(lane, LaneSteering(run, request))
             try:
                 await run.drive(_FrameSink(self, lane, run, timing, pads=request.pads_deltas))
             finally:
-                lane.running = None
                 record_response(span, run.response)
                 record_content(deps.tracer, span, request, run.response)
                 deps.metrics.record_outcome(timing, run.response, run.event_count, deps.clock())
+
+    # --- steering --------------------------------------------------------------------------------
+
+    async def _steer(self, envelope: FrameEnvelope) -> None:
+        """Process a frame of type ``response.steer``. The answer belongs to the lane of the steered
+        response, because a client routes it there."""
+        frame = read_frame(envelope, self._endpoint.deps.limits.body)
+        assert isinstance(frame, SteerFrame)
+        target = frame.previous_response_id
+        lane = self._lane_of_response.get(target)
+        name = None if lane is None else lane.name
+        try:
+            if frame.error is not None:
+                raise frame.error
+            if lane is None:
+                raise InvalidRequest(
+                    f"No response with id '{target}' was created on this connection.",
+                    code="response_not_found",
+                )
+            if lane.steering is None or lane.steering.response_id != target:
+                raise already_completed(target)
+            events = lane.steering.accept(frame.raw, frame.input, self._endpoint.deps.service.ids)
+        except InvalidRequest as error:
+            return await self.send_event(refused_steer(target, frame.raw, error), name)
+        if lane.steering.is_waiting:
+            self._hold_input(lane.steering)
+        await self._send_all(events, name)
+
+    async def _begin_steering(self, lane: _Lane, steering: LaneSteering) -> None:
+        """Note that a lane has created a response. Input that waited for the next request of the
+        client is part of this response, if it continues the right one."""
+        before, lane.steering = lane.steering, steering
+        self._lane_of_response[steering.response_id] = lane
+        if len(self._lane_of_response) > _MAX_STEERABLE:
+            del self._lane_of_response[next(iter(self._lane_of_response))]
+        if before is None or not before.is_waiting:
+            return
+        self.recent.set_pending_steering(before.response_id, UNSET)
+        if steering.continued_id != before.response_id:
+            message = "The client has created another response, which does not continue this one."
+            await self._send_all(before.fail("response_not_active", message), lane.name)
+
+    async def _follow(self, lane: _Lane) -> None:
+        """Create the successors of a lane's response, as long as there is input for them."""
+        while (steering := lane.steering) is not None and not steering.is_waiting:
+            await self._send_all(steering.end(), lane.name)
+            if steering.is_waiting:
+                return self._hold_input(steering)
+            if not steering.has_input:
+                return
+            try:
+                await self._run(lane, CreateFrame(steering.successor))
+            except (RequestError, RunError) as error:
+                message = getattr(error, "client_message", None) or error.message
+                await self._send_all(steering.fail(_NO_SUCCESSOR, message), lane.name)
+            except ClientDisconnected:
+                raise
+            except Exception:
+                self._endpoint.deps.log.exception("unexpected error")
+                await self._send_all(steering.fail(_NO_SUCCESSOR, UNEXPECTED), lane.name)
+            if lane.steering is steering:
+                return
+
+    def _hold_input(self, steering: LaneSteering) -> None:
+        """Let the next request that continues the response get its input."""
+        self.recent.set_pending_steering(steering.response_id, steering.pending)
+
+    async def _send_all(self, events: Iterable[Event], lane: str | None) -> None:
+        for event in events:
+            await self.send_event(event, lane)
 
     # --- memory ----------------------------------------------------------------------------------
 
@@ -238,7 +318,10 @@ class _Connection:
 
     def evict(self, lane: _Lane, previous: str | None) -> None:
         """Remove the response ``previous`` from memory if it is the latest response of ``lane``.
-        Called when a frame that continues this response has failed. OpenAI does the same."""
+        Called when a frame that continues this response has failed. OpenAI does the same. It stays
+        if input for its successor waits."""
+        if lane.steering is not None and lane.steering.is_waiting:
+            return
         if previous is not None and lane.latest == previous:
             lane.latest = None
             self.recent.remove(previous)
@@ -271,23 +354,6 @@ class _Connection:
     ) -> None:
         error = {"type": kind, "code": code, "message": message, "param": param}
         await self._send_line(_encode({"type": "error", "status": status, "error": error}), lane)
-
-    async def _refuse_steering(self, frame: SteerFrame) -> None:
-        """Answer a frame that steers a response. The answer belongs to the lane of this response,
-        because a client routes it there."""
-        target = frame.previous_response_id
-        failed = SteerFailed(
-            sequence_number=0,
-            error=SteerError(
-                code="steering_not_supported",
-                message="This server cannot steer a response in progress.",
-            ),
-            steer=Steer(previous_response_id=target, input=frame.input),
-        )
-        lanes = (
-            each.name for each in self._lanes.values() if target in (each.running, each.latest)
-        )
-        await self.send_event(failed, next(lanes, None))
 
     async def _send_line(self, line: bytes, lane: str | None) -> None:
         if lane is not None:

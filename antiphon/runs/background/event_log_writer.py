@@ -28,7 +28,15 @@ import structlog
 
 from antiphon.errors import StoreError
 from antiphon.runs.execution.run import EventSink, ReaderGone
-from antiphon.store.records import Append, Claim, EventBatch, RunEnd, StoredResponse, WebhookEvent
+from antiphon.store.records import (
+    Append,
+    Claim,
+    EventBatch,
+    RunEnd,
+    Steering,
+    StoredResponse,
+    WebhookEvent,
+)
 from antiphon.store.runs import RunStore
 from antiphon.store.usage import UsageRecord
 from antiphon.support.tasks import BackgroundTasks, Backoff, retry
@@ -37,7 +45,7 @@ from antiphon.wire.response import Response
 
 from .event_codec import encode_batch
 
-__all__ = ["EventLogWriter", "LogSink", "retry_until_available"]
+__all__ = ["EventLogWriter", "LogSink", "end_steered", "retry_until_available"]
 
 _T = TypeVar("_T")
 
@@ -52,6 +60,10 @@ _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
 _PERIOD_FACTOR, _MIN_PERIOD_S = 3, 0.005
 #: The factor by which the duration of a fast append grows with each append that takes longer.
 _APPEND_GROWTH = 1.02
+
+
+#: Returns the end of a run that was steered (``Steerer.conclude``).
+Conclude = Callable[[RunEnd, Steering], RunEnd]
 
 
 class EventLogWriter:
@@ -115,7 +127,8 @@ class LogSink(EventSink):
     the events.
     ``conversation``: the id of the conversation to which the response is added. ``expires_at``
     returns when the response will be deleted. ``webhook`` and ``usage`` return the webhook and the
-    usage record that are stored when the run ends. ``clock`` returns Unix seconds.
+    usage record that are stored when the run ends. ``conclude`` returns the end of a run that
+    clients have steered. ``clock`` returns Unix seconds.
     """
 
     def __init__(
@@ -129,6 +142,7 @@ class LogSink(EventSink):
         expires_at: Callable[[], int | None],
         webhook: Callable[[Response], WebhookEvent | None],
         usage: Callable[[Response], UsageRecord | None],
+        conclude: Conclude,
         clock: Callable[[], float],
     ) -> None:
         self._log_writer = log_writer
@@ -141,6 +155,7 @@ class LogSink(EventSink):
         self._expires_at = expires_at
         self._build_webhook = webhook
         self._usage_of = usage
+        self._conclude = conclude
         self._clock = clock
         self._events: list[Event] = []
         self._in_flight = 0
@@ -188,7 +203,7 @@ class LogSink(EventSink):
             usage=self._usage_of(stored.response),
         )
         is_stored = not self._lost and await retry_until_available(
-            lambda: self._store.end(self.claim, end)
+            lambda: end_steered(self._store, self.claim, end, self._conclude)
         )
         if not is_stored:
             raise ReaderGone
@@ -231,6 +246,18 @@ def _joins_conversation(stored: StoredResponse) -> bool:
     was cancelled, or is not to be stored."""
     response = stored.response
     return response.store and response.status in ("completed", "incomplete")
+
+
+async def end_steered(store: RunStore, claim: Claim, end: RunEnd, conclude: Conclude) -> bool:
+    """End a run, with the input with which clients have steered it until now. Returns False if the
+    claim is no longer valid. Raises ``StoreError``."""
+    job, concluded = claim.job, end
+    while not await store.end(claim, concluded):
+        steering = await store.steering(job.tenant, job.id)
+        if steering is None or steering.count == concluded.steering_count:
+            return False
+        concluded = conclude(end, steering)
+    return True
 
 
 async def retry_until_available(

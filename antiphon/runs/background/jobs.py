@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -47,8 +48,9 @@ from antiphon.tracing.base import Span
 from antiphon.wire.response import Response, Usage
 
 from .event_codec import encode_batch, encode_events
-from .event_log_writer import EventLogWriter, LogSink
-from .restore import FailedReply, RestoredRun
+from .event_log_writer import EventLogWriter, LogSink, end_steered
+from .restore import FailedReply, PromptedReply, RestoredRun
+from .steering import Steerer
 from .stored_request import StoredRequest
 from .worker import ClaimedRun
 
@@ -84,6 +86,7 @@ class BackgroundJobs:
         self._runs = runs
         self._conversations = conversations
         self._prompts = prompts
+        self.steerer = Steerer(dependencies)
         #: Prepared requests by response id, oldest first.
         self._prepared_requests: dict[str, PreparedRequest] = {}
 
@@ -185,7 +188,13 @@ class BackgroundJobs:
             _log.exception("a run could not be prepared", response=job.id)
             reply = FailedReply(InternalError())
         run = self._runs.background_run(
-            job.tenant, request, reply, parent, restored, api_key=request.api_key
+            job.tenant,
+            request,
+            reply,
+            parent,
+            restored,
+            api_key=request.api_key,
+            is_steered=partial(self.steerer.is_steered, job),
         )
         sink = LogSink(
             log_writer,
@@ -196,6 +205,7 @@ class BackgroundJobs:
             expires_at=self._expires_at(stored.response),
             webhook=self._webhook,
             usage=self._meter(job, request, stored.response).record,
+            conclude=partial(self.steerer.conclude, job, request),
             clock=self._dependencies.clock,
         )
         return ClaimedRun(run, sink, span)
@@ -224,20 +234,17 @@ class BackgroundJobs:
         read, sampled = 0, 0
         if restored.tokens:
             read, sampled = total_counts(restored.prompt, restored.tokens)
-        await dependencies.store.runs.end(
-            claim,
-            RunEnd(
-                stored=StoredResponse(
-                    response=response, input=stored.input, times=writer.timer.times
-                ),
-                batch=EventBatch(
-                    first=restored.next_event, count=len(events), lines=encode_events(events)
-                ),
-                expires_at=self._expires_at(response)(),
-                webhook=self._webhook(response),
-                usage=meter.record(response, Usage(input_tokens=read, output_tokens=sampled)),
+        end = RunEnd(
+            stored=StoredResponse(response=response, input=stored.input, times=writer.timer.times),
+            batch=EventBatch(
+                first=restored.next_event, count=len(events), lines=encode_events(events)
             ),
+            expires_at=self._expires_at(response)(),
+            webhook=self._webhook(response),
+            usage=meter.record(response, Usage(input_tokens=read, output_tokens=sampled)),
         )
+        conclude = partial(self.steerer.conclude, claim.job, request)
+        await end_steered(dependencies.store.runs, claim, end, conclude)
         dependencies.on_background_end(response)
 
     def _meter(self, job: Job, request: StoredRequest, response: Response) -> UsageMeter:
@@ -292,6 +299,8 @@ class BackgroundJobs:
                 raise CannotContinue("this model does not report its token ids")
             else:
                 reply = RestartedReply(reply, point)
+        elif reply.prompt_tokens is not None:  # the job was stored before it was prepared
+            reply = PromptedReply(reply, reply.prompt_tokens.ids)
         return reply, prepared.context.prompt_tokens
 
     def _expires_at(self, response: Response) -> Callable[[], int | None]:

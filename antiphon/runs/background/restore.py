@@ -9,20 +9,23 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from antiphon.backends.base import DeltaSink, Reply
+from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import RunError
 from antiphon.inference.conversation import ResumePoint
 from antiphon.runs.execution.token_log import last_turn, turn_counts
 from antiphon.store.records import EventBatch, Job
+from antiphon.stream.deltas import NewPrompt
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import ItemKind
 from antiphon.stream.run_timer import LoggedTimes, OptionalClock
 from antiphon.stream.writer import Ids, ResponseWriter
+from antiphon.support.push import send
 from antiphon.wire.items import ItemBase, Message
 from antiphon.wire.timeline import RunTimes
 
 from .event_codec import decode_events
 
-__all__ = ["FailedReply", "RestoredRun"]
+__all__ = ["FailedReply", "PromptedReply", "RestoredRun"]
 
 
 class RestoredRun(Struct, frozen=True):
@@ -107,3 +110,16 @@ class FailedReply(Reply):
 
     async def pump(self, sink: DeltaSink) -> None:
         raise self._error
+
+
+class PromptedReply(ReplyWrapper):
+    """``Reply`` of a run whose job contains no prompt. Its prompt is stored with its first events,
+    so that the run can be continued. ``ids``: the token ids of the prompt."""
+
+    def __init__(self, reply: Reply, ids: tuple[int, ...]) -> None:
+        super().__init__(reply)
+        self._ids = ids
+
+    async def pump(self, sink: DeltaSink) -> None:
+        await send(sink, (NewPrompt(self._ids),))
+        await self._reply.pump(sink)

@@ -38,6 +38,7 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.response import Usage
 
+from .steering import waiting_items
 from .token_log import append_prompt
 
 __all__ = ["ReasoningFields", "Recorder"]
@@ -103,6 +104,8 @@ class Recorder:
         self.token_log = array("I")
         #: Whether the recorded deltas must be persisted before further deltas are recorded.
         self.checkpoint_pending = False
+        #: Whether an item has ended since the caller last set this to False.
+        self.has_ended_item = False
         self.finish_reason: FinishReason | None = None
         #: The stop string of the request that ended the reply.
         self.stop_text: str | None = None
@@ -139,6 +142,13 @@ class Recorder:
                 self._record_other(delta)
 
     @property
+    def is_at_boundary(self) -> bool:
+        """Whether the response could end here and be continued: no item is open, and the model
+        waits for no call."""
+        is_open = self._current is not None or self._calls
+        return not is_open and not waiting_items(self._writer.items)
+
+    @property
     def is_truncated(self) -> bool:
         """Whether the token limit cut the reply inside an item.
 
@@ -155,7 +165,7 @@ class Recorder:
             case Open():
                 self._open(delta)
             case Close(key=""):
-                self._close_current(**{"status": delta.status, **delta.result})
+                self.close_current(**{"status": delta.status, **delta.result})
             case Close():
                 self._close_call(delta)
             case Finish():
@@ -178,7 +188,7 @@ class Recorder:
         return self._current
 
     def _open(self, delta: Open) -> None:
-        self._close_current()
+        self.close_current()
         if isinstance(delta.item, self._hidden_types):
             self._current = _DiscardingWriter()
             return
@@ -186,13 +196,14 @@ class Recorder:
         if delta.key:
             self._calls[delta.key] = item
 
-    def _close_current(self, status: str = "completed", **result: object) -> None:
+    def close_current(self, status: str = "completed", **result: object) -> None:
         """Close the current item. Exception: if the item is the call of a server-side tool, only
         the arguments of the call end now, and the item stays open until the tool has finished.
         ``status``, ``result``: the final status and further fields of the closed item."""
         item, self._current = self._current, None
         if item is None:
             return
+        self.has_ended_item = True
         if item in self._calls.values():
             if isinstance(item, ItemWriter):
                 item.seal()
@@ -211,6 +222,7 @@ class Recorder:
         if delta.tool_usage:
             self.tool_usage = _sum_numbers(self.tool_usage or _NO_TOOL_USAGE, delta.tool_usage)
         item = self._calls.pop(delta.key)
+        self.has_ended_item = True
         if self._current is item:
             self._current = None
         self._last_closed = item.close(delta.status, **delta.result)
@@ -220,7 +232,7 @@ class Recorder:
         self.stop_text = delta.stop_text
         if delta.is_answer and delta.reason == "stop" and self._is_silent:
             self._add_empty_message()
-        self._close_current("completed" if delta.reason == "stop" else "incomplete")
+        self.close_current("completed" if delta.reason == "stop" else "incomplete")
         for key in list(self._calls):
             self._last_closed = self._calls.pop(key).close("incomplete")
 
@@ -235,7 +247,7 @@ class Recorder:
     def _add_empty_message(self) -> None:
         """Add a message without text, because clients fail on a completed response that has no
         answer."""
-        self._close_current()
+        self.close_current()
         self._current = self._writer.open(Message(role="assistant", content=()))
 
 

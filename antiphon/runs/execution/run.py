@@ -25,7 +25,7 @@ from antiphon.inference.conversation import PromptTokens
 from antiphon.inference.tokens import common_prefix_length
 from antiphon.limits.key_ring import CheckAccess
 from antiphon.store.records import StoredResponse, TurnTokens
-from antiphon.stream.deltas import Delta, FinishReason
+from antiphon.stream.deltas import Delta, FinishReason, Open, finish_of
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.error_codes import response_code
 from antiphon.wire.events import Event
@@ -54,6 +54,10 @@ _INCOMPLETE: Mapping[FinishReason | None, str] = {
 class ReaderGone(Exception):
     """Raised by an ``EventSink`` when the reader has disconnected, or when another server has taken
     over the run."""
+
+
+class _Steered(ReaderGone):
+    """Raised inside a run to stop its reply, because a client steers the response."""
 
 
 class EventSink:
@@ -103,6 +107,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
       comments keep the connection open.
     - ``check_access``: raises ``AccessRevoked`` if the client's API key is no longer valid. None if
       that ends nothing.
+    - ``is_steered``: whether a client has steered the response through the store. Called whenever
+      the response could end early; see ``steering``. None if it cannot be steered so.
     - ``reraise``: raise unexpected exceptions (for tests).
     """
 
@@ -118,6 +124,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     first_delta_wait_s: float = 0
     keepalive_events: bool = True
     check_access: CheckAccess | None = None
+    is_steered: Callable[[], Awaitable[bool]] | None = None
     reraise: bool = False
 
 
@@ -132,7 +139,9 @@ class Run:
         "_failure",
         "_first_write_timer",
         "_has_deltas",
+        "_has_stopped",
         "_hold_until",
+        "_is_steered",
         "_is_writing",
         "_keepalive_timer",
         "_may_fail_early",
@@ -177,6 +186,8 @@ class Run:
         self._is_writing = False
         self._timer_write: asyncio.Task[None] | None = None
         self._failure: RunError | None = None
+        #: Whether a client steers the response, and whether it has ended early because of that.
+        self._is_steered = self._has_stopped = False
         self._ended = False
         self.response: Response = writer.response
         self.id = self.response.id
@@ -254,6 +265,18 @@ class Run:
             self._failure = error
             self._driver.cancel()
 
+    def steer(self) -> bool:
+        """End the response early, with the reason ``steered``, as soon as it is at a boundary. It
+        may complete before. Returns False if it has ended already."""
+        if not self._ended:
+            self._is_steered = True
+        return not self._ended
+
+    def take_number(self) -> int:
+        """Return a sequence number for an event that another sender adds to the stream."""
+        self._writer.number += 1
+        return self._writer.number - 1
+
     async def check_access(self) -> None:
         """Raise ``AccessRevoked`` if the client's API key is no longer valid."""
         if self._spec.check_access is not None:
@@ -301,7 +324,10 @@ class Run:
         timeout_s = self._spec.timeout_s
         try:
             async with nullcontext() if timeout_s is None else asyncio.timeout(timeout_s):
+                await self._check_steering()
                 await self._spec.reply.pump(self._push)
+        except _Steered:
+            self._has_stopped = True
         except TimeoutError:
             raise Timeout("The response took longer than this server allows.") from None
 
@@ -312,11 +338,36 @@ class Run:
             return self._push_after(self._timer_write, deltas)
         self._has_deltas = True
         recorder, writer = self.recorder, self._writer
-        recorder.record(deltas)
+        if self._is_steered and finish_of(deltas) is None:
+            self._record_to_boundary(deltas)
+        else:
+            recorder.record(deltas)
         rest = self._sink.write(writer.take()) if writer.pending else None
         if rest is None and not recorder.checkpoint_pending:
-            return None
+            if self._spec.is_steered is None or not recorder.has_ended_item:
+                return None
         return self._wait_for_sink(rest)
+
+    def _record_to_boundary(self, deltas: tuple[Delta, ...]) -> None:
+        """Record deltas up to the first boundary, and stop the reply there."""
+        for delta in deltas:
+            if isinstance(delta, Open):
+                self.recorder.close_current()
+            self._stop_at_boundary()
+            self.recorder.record((delta,))
+        self._stop_at_boundary()
+
+    def _stop_at_boundary(self) -> None:
+        if self._is_steered and self.recorder.is_at_boundary:
+            raise _Steered
+
+    async def _check_steering(self) -> None:
+        """Ask whether a client has steered the response. If so, stop the reply if it is at a
+        boundary."""
+        self.recorder.has_ended_item = False
+        if self._spec.is_steered is not None and self.recorder.finish_reason is None:
+            self._is_steered = self._is_steered or await self._spec.is_steered()
+            self._stop_at_boundary()
 
     async def _push_after(self, timer_write: Awaitable[None], deltas: tuple[Delta, ...]) -> None:
         """Wait for a write that a timer has started, then push the deltas."""
@@ -331,10 +382,14 @@ class Run:
         if self.recorder.checkpoint_pending:
             self.recorder.checkpoint_pending = False
             await self._sink.flush()
+        if self.recorder.has_ended_item:
+            await self._check_steering()
 
     def _terminal_status(self) -> tuple[str, str | None]:
         """Return the final status of the response, and the reason if the status is
         ``incomplete``."""
+        if self._has_stopped:
+            return "incomplete", "steered"
         if self.recorder.is_truncated:
             return "incomplete", "max_output_tokens"
         reason = _INCOMPLETE.get(self.recorder.finish_reason)
@@ -349,7 +404,7 @@ class Run:
             writer.finalize,
             status,
             at=int(spec.clock()),
-            usage=recorder.usage,
+            usage=self._partial_usage() if self._has_stopped else recorder.usage,
             reason=reason,
             tool_usage=recorder.tool_usage or UNSET,
             matched_stop=UNSET if recorder.stop_text is None else recorder.stop_text,

@@ -50,8 +50,11 @@ def turn_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[tuple[int
 
 def total_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[int, int]:
     """Return the number of prompt tokens and the number of sampled tokens in the token log ``log``,
-    summed over all turns. Every turn counts its whole prompt."""
+    summed over all turns. Every turn counts its whole prompt. A first prompt that was replaced
+    before the model wrote anything is not counted."""
     turns = list(_turns(first_prompt, log))
+    if len(turns) > 1 and not turns[0][1]:
+        del turns[0]
     return sum(len(prompt) for prompt, _ in turns), sum(len(sampled) for _, sampled in turns)
 
 

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterable
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.inference.conversation import PromptTokens
@@ -47,6 +47,14 @@ class LoadedChain(Struct, frozen=True):
     tokens: PromptTokens | None = None
     bytes: int = 0
     encoded: EncodedItems | None = None
+
+    @property
+    def pending_input(self) -> tuple[Item, ...]:
+        """The input with which clients have steered the last response, and that waits for the next
+        request."""
+        last = self.responses[-1].response if self.responses else None
+        pending = UNSET if last is None else last.pending_steering
+        return () if pending is UNSET else pending.input
 
 
 class ChainCache:

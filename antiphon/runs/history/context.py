@@ -65,6 +65,9 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
     prompt_items: tuple[it.Item, ...] = ()
     #: Whether some older items were not loaded, because the conversation is too long.
     is_partial: bool = False
+    #: Number of items at the beginning of ``input`` with which clients have steered the last
+    #: response of the chain. They waited for this request.
+    queued_count: int = 0
     #: See ``Conversation``.
     past_tokens: int | None = None
     encoded: EncodedItems | None = None
@@ -87,7 +90,7 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
             items=items,
             instructions=self.instructions,
             stored_tokens=self.prompt_tokens or self.client_tokens,
-            past_count=len(items) - len(self.input) + triggers,
+            past_count=len(items) - len(self.input) + self.queued_count + triggers,
             past_tokens=self.past_tokens,
             encoded=self.encoded,
         )
@@ -134,12 +137,13 @@ async def load_context(
         loaded = await load_past_items(
             store, tenant, conversation_id, max_tokens=max_past_tokens, new_items=input
         )
-    past = loaded.items
-    new_items = await resolve_items(input, store, tenant, ids, past)
+    past, queued = loaded.items, chain.pending_input
+    own_items = await resolve_items(input, store, tenant, ids, past)
+    new_items = (*queued, *own_items)
     if not loaded.is_partial:
-        check_programs(past, new_items)
+        check_programs(past, own_items)
     visible = build_visible(past, new_items)
-    check_call_outputs(visible.items, waiting=visible.compaction_requested, own=new_items)
+    check_call_outputs(visible.items, waiting=visible.compaction_requested, own=own_items)
     is_compacted = any(isinstance(item, it.Compaction | it.ContextCompaction) for item in new_items)
     return ConversationContext(
         visible=visible,
@@ -152,6 +156,7 @@ async def load_context(
         encoded=chain.encoded,
         prompt_items=prompt_items,
         is_partial=loaded.is_partial,
+        queued_count=len(queued),
     )
 
 

@@ -17,7 +17,15 @@ from msgspec.structs import replace
 from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.store.files import BlobRef, StoredContent
 from antiphon.store.journal import JournalEntry
-from antiphon.store.records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
+from antiphon.store.records import (
+    Claim,
+    EventBatch,
+    Job,
+    ResponseQuery,
+    Steering,
+    StoredResponse,
+    TurnTokens,
+)
 from antiphon.store.search_terms import index_terms
 from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexUsage
@@ -52,6 +60,7 @@ __all__ = [
     "journal_entry_of",
     "response_row",
     "search_column",
+    "steering_of",
     "stored_content_of",
     "stored_of",
     "summary_filters",
@@ -279,6 +288,12 @@ def usage_of(rows: Sequence[Row]) -> IndexUsage:
         counts=FileCounts(**counts, total=sum(counts.values())),
         bytes=sum(int(size) for _, _, size in rows),
     )
+
+
+def steering_of(row: Row) -> Steering:
+    """Return the steering of a run. ``row``: the columns ``steering_count`` and ``steering``."""
+    count, body = row
+    return Steering(count, body or b"")
 
 
 def event_batch_of(row: Row) -> EventBatch:

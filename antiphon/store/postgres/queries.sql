@@ -646,8 +646,17 @@ WITH mine AS MATERIALIZED (
 SELECT CASE WHEN followed_until > now() THEN array_remove(followers, $1::text) END FROM mine
 
 -- end_run
-UPDATE runs SET ended_at = 0, owner = NULL, request = '', prompt = ''
-WHERE tenant = $1 AND id = $2 AND epoch = $3 AND num_nulls(ended_at) = 1 RETURNING seq
+UPDATE runs SET ended_at = 0, owner = NULL, request = '', prompt = '', steering = NULL
+WHERE tenant = $1 AND id = $2 AND epoch = $3 AND num_nulls(ended_at) = 1
+AND steering_count = $4 RETURNING seq
+
+-- steering
+SELECT steering_count, steering FROM runs
+WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1
+
+-- steer
+UPDATE runs SET steering = $4, steering_count = steering_count + 1
+WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1 AND steering_count = $3 RETURNING seq
 
 -- release_locks_of
 DELETE FROM locks WHERE tenant = $1 AND holder = $2

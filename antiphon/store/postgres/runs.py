@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from antiphon.store.common.row_mapping import claim_of, event_batch_of
+from antiphon.store.common.row_mapping import claim_of, event_batch_of, steering_of
 from antiphon.store.common.saving import Saving
 from antiphon.store.postgres.notifications.listener import Notice, RunNotifications
 from antiphon.store.records import (
@@ -28,6 +28,7 @@ from antiphon.store.records import (
     NewRun,
     RunEnd,
     RunLimit,
+    Steering,
 )
 from antiphon.store.runs import RunLimitReached, RunStore
 
@@ -84,19 +85,17 @@ class PostgresRuns(RunStore):
             ):
                 return False
             await save(transaction)
-            row = await transaction.value(
-                "begin_run",
-                job.tenant,
-                job.id,
-                job.model,
-                job.request,
-                job.prompt,
-                run.api_key,
-            )
-            await self._add_batch(transaction, row, run.batch)
-            await self._notify(transaction, Notice(queued_runs=(job.id,)))
+            await self._begin(transaction, run)
         self.notifications.notify_queued()
         return True
+
+    async def _begin(self, transaction: Transaction, run: NewRun) -> None:
+        """Add a run with its first events."""
+        job = run.job
+        columns = (job.tenant, job.id, job.model, job.request, job.prompt, run.api_key)
+        row = await transaction.value("begin_run", *columns)
+        await self._add_batch(transaction, row, run.batch)
+        await self._notify(transaction, Notice(queued_runs=(job.id,)))
 
     @asynccontextmanager
     async def _counting(
@@ -237,9 +236,12 @@ class PostgresRuns(RunStore):
 
     async def _end(self, claim: Claim, end: RunEnd) -> bool:
         tenant, name = claim.job.tenant, claim.job.id
+        successor = end.successor
         save = await self._prepare_save(Saving.of_run_end(tenant, end))
+        save_next = await self._prepare_save(Saving.of_new_run(successor)) if successor else None
         async with self._pool.transaction() as transaction:
-            run = await transaction.value("end_run", tenant, name, claim.epoch)
+            columns = (tenant, name, claim.epoch, end.steering_count)
+            run = await transaction.value("end_run", *columns)
             if run is None:  # perhaps this process ended it, but the answer was lost
                 self.mark_stale(tenant, name)
                 return False
@@ -248,11 +250,24 @@ class PostgresRuns(RunStore):
             await transaction.rows("release_locks_of", tenant, name)
             if (webhook := end.webhook) is not None:
                 await transaction.rows("add_webhook", webhook.id, webhook.body, webhook.due_at)
+            if successor is not None and save_next is not None:
+                await save_next(transaction)
+                await self._begin(transaction, successor)
             await self.notify_ended(transaction, ended=[(tenant, name)])
         if end.batch.count:
             self.notifications.publish_local(tenant, name, end.batch)
         self.mark_stale(tenant, name)
+        if successor is not None:
+            self.notifications.notify_queued()
         return True
+
+    async def steering(self, tenant: str, response_id: str) -> Steering | None:
+        rows = await self._pool.rows("steering", tenant, index_key(response_id))
+        return steering_of(rows[0]) if rows else None
+
+    async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
+        row = (tenant, index_key(response_id), steering.count, steering.body)
+        return bool(await self._pool.rows("steer", *row))
 
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
         ((count,),) = await self._pool.rows("count_unended_runs", tenant, api_key)

@@ -252,7 +252,14 @@ INSERT INTO runs (tenant, id, model, conversation, api_key) VALUES (?, ?, ?, ?, 
 INSERT INTO jobs (run, request, prompt) VALUES (?, ?, ?)
 
 -- run
-SELECT seq, epoch, next, ended_at, owner FROM runs WHERE tenant = ? AND id = ?
+SELECT seq, epoch, next, ended_at, owner, steering_count FROM runs WHERE tenant = ? AND id = ?
+
+-- steering
+SELECT steering_count, steering FROM runs WHERE tenant = ? AND id = ? AND ended_at IS NULL
+
+-- steer
+UPDATE runs SET steering = ?, steering_count = steering_count + 1
+WHERE tenant = ? AND id = ? AND ended_at IS NULL AND steering_count = ?
 
 -- unended_runs
 SELECT seq, id, model, owner FROM runs WHERE ended_at IS NULL AND tenant = ? ORDER BY seq
@@ -293,7 +300,7 @@ VALUES (?, ?, ?, ?, zeroblob(?), zeroblob(?))
 UPDATE runs SET next = ?, attempts = 0 WHERE seq = ?
 
 -- end_run
-UPDATE runs SET ended_at = 0, owner = NULL WHERE seq = ?
+UPDATE runs SET ended_at = 0, owner = NULL, steering = NULL WHERE seq = ?
 
 -- drop_job
 DELETE FROM jobs WHERE run = ?

@@ -13,7 +13,15 @@ from contextlib import ExitStack, closing
 
 from antiphon.store.common.claims import choose_fairly
 from antiphon.store.common.row_mapping import Columns, claim_of
-from antiphon.store.records import Claim, ClaimQuery, EventBatch, EventPage, NewRun, RunLimit
+from antiphon.store.records import (
+    Claim,
+    ClaimQuery,
+    EventBatch,
+    EventPage,
+    NewRun,
+    RunEnd,
+    RunLimit,
+)
 
 __all__ = ["ClaimedFrom", "RunTables", "page_of"]
 
@@ -103,13 +111,13 @@ class RunTables:
             return None
         return self._take(connection, row[0], owner), row[4]
 
-    def end(self, connection: sqlite3.Connection, claim: Claim, batch: EventBatch) -> bool:
+    def end(self, connection: sqlite3.Connection, claim: Claim, end: RunEnd) -> bool:
         """End a run with its last events. Returns False and changes nothing if the claim is no
-        longer valid."""
+        longer valid, or if the run was steered since ``end`` was made."""
         run = self.claimed_run(connection, claim)
-        if run is None:
+        if run is None or run[2] != end.steering_count:
             return False
-        self.add_batch(connection, run[0], batch)
+        self.add_batch(connection, run[0], end.batch)
         connection.execute(self._queries["end_run"], (run[0],))
         connection.execute(self._queries["drop_job"], (run[0],))
         return True
@@ -136,14 +144,16 @@ class RunTables:
         connection.execute(self._queries["take_over_run"], (owner, run))
         return claim_of(connection.execute(self._queries["claim"], (run,)).fetchone())
 
-    def claimed_run(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:
-        """Return the row number of a claimed run and the sequence number of its next event. Returns
-        None if the claim is no longer valid."""
+    def claimed_run(
+        self, connection: sqlite3.Connection, claim: Claim
+    ) -> tuple[int, int, int] | None:
+        """Return the row number of a claimed run, the sequence number of its next event, and how
+        often it was steered. Returns None if the claim is no longer valid."""
         key = (claim.job.tenant, claim.job.id)
         row = connection.execute(self._queries["run"], key).fetchone()
         if row is None or row[1] != claim.epoch or row[3] is not None:
             return None
-        return row[0], row[2]
+        return row[0], row[2], row[5]
 
     def add_batch(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
         """Append a batch of events to a run, or do nothing if the batch has no events. ``run``: the

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from antiphon.store.common.claims import free_runs
 from antiphon.store.common.quotas import exceeds
-from antiphon.store.common.row_mapping import Columns, event_batch_of
+from antiphon.store.common.row_mapping import Columns, event_batch_of, steering_of
 from antiphon.store.common.saving import Saving
 from antiphon.store.records import (
     Append,
@@ -30,6 +30,7 @@ from antiphon.store.records import (
     Reservation,
     RunEnd,
     RunLimit,
+    Steering,
 )
 from antiphon.store.runs import RunLimitReached, RunStore
 
@@ -161,12 +162,17 @@ class SqliteRuns(RunStore):
 
     async def end(self, claim: Claim, end: RunEnd) -> bool:
         tenant, response_id = claim.job.tenant, claim.job.id
+        successor = end.successor
         save_response = self._save(Saving.of_run_end(tenant, end))
+        save_successor = self._save(Saving.of_new_run(successor)) if successor else None
 
         def work(connection: sqlite3.Connection) -> bool:
-            if not self._tables.end(connection, claim, end.batch):
+            if not self._tables.end(connection, claim, end):
                 return False
             save_response(connection)
+            if successor is not None and save_successor is not None:
+                save_successor(connection)
+                self._tables.begin(connection, successor)
             if (webhook := end.webhook) is not None:
                 row = (webhook.id, webhook.body, webhook.due_at)
                 connection.execute(self._queries["add_webhook"], row)
@@ -177,8 +183,22 @@ class SqliteRuns(RunStore):
             if ended:
                 self._publish(claim, end.batch)
                 self.remove(tenant, response_id)
+                if successor is not None:
+                    self.notifications.on_created(successor.job.id)
 
         return await self._database.write(work, then=notify)
+
+    async def steering(self, tenant: str, response_id: str) -> Steering | None:
+        found = await self._database.rows("steering", (tenant, response_id), steering_of)
+        return found[0] if found else None
+
+    async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
+        row = (steering.body, tenant, response_id, steering.count)
+
+        def work(connection: sqlite3.Connection) -> bool:
+            return connection.execute(self._queries["steer"], row).rowcount > 0
+
+        return await self._database.write(work)
 
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
         ((count,),) = await self._database.rows("count_unended_runs", (tenant, api_key), tuple)

@@ -25,6 +25,7 @@ from antiphon.store.records import (
     Job,
     NewRun,
     RunEnd,
+    Steering,
     WebhookEvent,
 )
 from antiphon.store.runs import LocalNotifications, RunLimitReached, RunStore
@@ -56,6 +57,7 @@ class _Run(Struct):
     attempts: int = 0
     owner: str | None = None
     ended_at: int | None = None
+    steering: Steering = Steering()
 
     @property
     def next_sequence_number(self) -> int:
@@ -190,7 +192,7 @@ class MemoryRuns(RunStore):
     async def end(self, claim: Claim, end: RunEnd) -> bool:
         self._check()
         run = self._claimed_run(claim)
-        if run is None:
+        if run is None or run.steering.count != end.steering_count:
             return False
         run.ended_at = 0
         self._add_batch(run, end.batch)
@@ -199,6 +201,22 @@ class MemoryRuns(RunStore):
         self._save(Saving.of_run_end(claim.job.tenant, end))
         self.locks.remove_holder(claim.job.tenant, claim.job.id)
         self.notifications.subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])
+        if end.successor is not None:
+            await self.create(end.successor)
+        return True
+
+    async def steering(self, tenant: str, response_id: str) -> Steering | None:
+        self._check()
+        run = self.rows.get((tenant, response_id))
+        return None if run is None or run.ended_at is not None else run.steering
+
+    async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
+        if await self.steering(tenant, response_id) is None:
+            return False
+        run = self.rows[tenant, response_id]
+        if run.steering.count != steering.count:
+            return False
+        run.steering = Steering(steering.count + 1, steering.body)
         return True
 
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:

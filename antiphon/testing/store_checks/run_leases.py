@@ -13,7 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec.structs import replace
 
 from antiphon.store.base import Store
-from antiphon.store.records import Append, Claim, ClaimQuery, ConversationLock, NewRun, RunEnd
+from antiphon.store.records import (
+    Append,
+    Claim,
+    ClaimQuery,
+    ConversationLock,
+    NewRun,
+    RunEnd,
+    Steering,
+)
 
 from .runs import batch, begin_run, ended_response, job, numbers, queued_response
 
@@ -277,6 +285,32 @@ async def fences_each_run_of_an_append(store: Store) -> None:
     assert await numbers(store) == [0, 1, 2, 3, 4]
 
 
+async def ends_a_steered_run_with_its_successor(store: Store) -> None:
+    """Check that a run does not end without the input with which it was steered, and that its
+    successor exists as soon as it has ended."""
+    assert await store.runs.steering("t", "resp_a") is None
+    claim = await begin_run(store)
+    assert await store.runs.steering("t", "resp_a") == Steering(0, b"")
+    assert await store.runs.steer("u", "resp_a", Steering(0, b"x")) is False
+    assert await store.runs.steer("t", "resp_a", Steering(0, b"x")) is True
+    assert await store.runs.steer("t", "resp_a", Steering(0, b"y")) is False
+    assert await store.runs.steering("t", "resp_a") == Steering(1, b"x")
+    end = RunEnd(
+        stored=ended_response("a"),
+        batch=batch(2),
+        successor=NewRun(job=job("b"), stored=queued_response("b"), batch=batch(0)),
+    )
+    assert await store.runs.end(claim, end) is False
+    assert await store.load("t", "resp_b") is None
+    assert await store.runs.end(claim, replace(end, steering_count=1)) is True
+    assert await store.load("t", "resp_a") == ended_response("a")
+    assert await store.load("t", "resp_b") == queued_response("b")
+    assert await store.runs.steering("t", "resp_a") is None
+    assert await store.runs.steer("t", "resp_a", Steering(1, b"y")) is False
+    query = ClaimQuery(owner="one", models=["m"], limit=9, lease_s=LONG_S)
+    assert [each.job for each in await store.runs.claim(query)] == [job("b")]
+
+
 async def notifies_listeners(store: Store) -> None:
     told = _RecordingListener()
     store.runs.set_listener(told)
@@ -449,6 +483,7 @@ CHECKS: Mapping[str, Check] = {
         counts_attempts_without_events,
         seizes_runs_without_an_owner,
         continues_seized_runs,
+        ends_a_steered_run_with_its_successor,
         notifies_listeners,
         locks_a_conversation_for_one_run,
         conversation_lock_lasts_as_long_as_its_owner,

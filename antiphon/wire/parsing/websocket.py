@@ -9,14 +9,24 @@ import re
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.items import Item
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CreateResponse
 
-from .errors import invalid_type, invalid_value, json_type_name, missing_parameter
+from .errors import (
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
+    unknown_parameter,
+)
+from .fields import known_fields
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from .requests import read_create
+from .steering import read_steering_input
 
 __all__ = ["CreateFrame", "FrameEnvelope", "SteerFrame", "read_envelope", "read_frame"]
 
@@ -46,11 +56,13 @@ class CreateFrame(Struct, frozen=True):
 
 
 class SteerFrame(Struct, frozen=True):
-    """A request to steer a response, that is, to change it while it is in progress. The server
-    refuses such requests. ``input``: as the client sent it, because the refusal returns it."""
+    """Input for a response that is in progress. ``raw``: the input as the client sent it, because a
+    refusal returns it. ``error``: why the frame is invalid. ``input`` is then empty."""
 
     previous_response_id: str
-    input: Any
+    raw: Any
+    input: tuple[Item, ...] = ()
+    error: InvalidRequest | None = None
 
 
 def read_envelope(text: str, limits: BodyLimits = DEFAULT_LIMITS) -> FrameEnvelope:
@@ -79,8 +91,7 @@ def read_frame(
     """Parse the fields of a frame. Raises ``InvalidRequest``."""
     fields = dict(envelope.fields)
     if envelope.type == "response.steer":
-        previous = fields.get("previous_response_id")
-        return SteerFrame(previous if isinstance(previous, str) else "", fields.get("input", ""))
+        return _read_steer(envelope, limits)
     generate = fields.pop("generate", True)
     if not isinstance(generate, bool):
         raise invalid_type("generate", "a boolean", json_type_name(generate))
@@ -95,3 +106,18 @@ def read_frame(
             code="unsupported_parameter",
         )
     return CreateFrame(request, generate)
+
+
+def _read_steer(envelope: FrameEnvelope, limits: BodyLimits) -> SteerFrame:
+    fields = envelope.fields
+    target, raw = fields.get("previous_response_id"), fields.get("input", "")
+    frame = SteerFrame(target if isinstance(target, str) else "", raw)
+    try:
+        if envelope.stream_id is not None:  # the response decides the lane
+            raise unknown_parameter("stream_id")
+        known_fields(fields, ("previous_response_id", "input"), "")
+        if not isinstance(target, str):
+            raise invalid_type("previous_response_id", "a string", json_type_name(target))
+        return replace(frame, input=read_steering_input(fields, limits))
+    except InvalidRequest as error:
+        return replace(frame, error=error)

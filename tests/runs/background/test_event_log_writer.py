@@ -54,6 +54,7 @@ async def rests_after(times_s: Sequence[float], monkeypatch: pytest.MonkeyPatch)
         expires_at=lambda: None,
         webhook=lambda response: None,
         usage=lambda response: None,
+        conclude=lambda end, steering: end,
         clock=lambda: 1_000.0,
     )
     for number in range(2, 3 + len(times_s)):

@@ -29,7 +29,8 @@ def test_last_turn_returns_prompt_and_sampled_tokens(
     tape.extend(last)
     before, after = last_turn(prompt, tape)
     assert (list(before), list(after)) == (expected, last)
-    read = len(prompt) + sum(len(ids) for _, ids in turns)
+    is_replaced = bool(turns) and not turns[0][0]
+    read = sum(len(ids) for _, ids in turns) + (0 if is_replaced else len(prompt))
     assert total_counts(prompt, tape) == (
         read,
         len(last) + sum(len(sampled) for sampled, _ in turns),

@@ -157,6 +157,9 @@ CREATE TABLE runs (
     -- that appends events to the run notifies these processes.
     followers TEXT[] NOT NULL DEFAULT '{}',
     followed_until TIMESTAMPTZ,
+    -- The input with which clients steer the run, and how many times it was changed.
+    steering BYTEA,
+    steering_count INTEGER NOT NULL DEFAULT 0,
     -- NULL until the run ends. Then 0 until the next sweep, which sets it to the Unix time of that
     -- sweep.
     ended_at BIGINT

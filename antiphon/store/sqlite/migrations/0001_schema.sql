@@ -109,6 +109,9 @@ CREATE TABLE runs (
     -- How many times the run was claimed since events were last appended to it.
     attempts INTEGER NOT NULL DEFAULT 0,
     next INTEGER NOT NULL DEFAULT 0,
+    -- The input with which clients steer the run, and how many times it was changed.
+    steering BLOB,
+    steering_count INTEGER NOT NULL DEFAULT 0,
     -- NULL until the run ends. Then 0 until the next sweep, which sets it to the Unix time of that
     -- sweep.
     ended_at INTEGER
