@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
+from typing import Any
 
 import httptools
 
@@ -65,7 +66,8 @@ class Exchange:
     ) -> None:
         self._connection = connection
         self._silence_s, self._clock = silence_s, clock
-        self._parser = httptools.HttpResponseParser(self)
+        #: None after the last data. It refers to the exchange.
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
         self._buffered_bytes = self._head_bytes = 0
         self._has_head = self._is_interim = self._has_surplus = self._until_end = False
@@ -200,6 +202,10 @@ class Exchange:
             self._connection.pause()
         if self._has_head:
             self._wake()
+
+    def free_parser(self) -> None:
+        """Break the cycle between the exchange and its parser, which gets no more data."""
+        self._parser = None
 
     def end(self, error: Exception | None) -> None:
         """Note that no data will follow: the connection is closed. ``error``: why it was closed by
@@ -338,8 +344,7 @@ class Connection(asyncio.Protocol):
         self._failure = self._failure or error
         if self._transport is not None:
             self._transport.abort()
-        if (exchange := self._exchange) is not None:
-            self._exchange = None
+        if (exchange := self._take_exchange()) is not None:
             exchange.end(self._failure)
 
     def pause(self) -> None:
@@ -356,7 +361,8 @@ class Connection(asyncio.Protocol):
 
     def replace_transport(self, transport: asyncio.Transport) -> None:
         """Continue on another transport, such as TLS over the present one."""
-        self._transport, self._exchange = transport, None
+        self._transport = transport
+        self._take_exchange()
 
     @property
     def transport(self) -> asyncio.Transport | None:
@@ -369,9 +375,16 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         return transport is not None and not transport.is_closing()
 
+    def _take_exchange(self) -> Exchange | None:
+        """Return the exchange, if there is one, and give it no more data."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.free_parser()
+        return exchange
+
     def _release(self, exchange: Exchange) -> None:
         """End an exchange whose response is complete and handed out."""
-        self._exchange = None
+        self._take_exchange()
         self.resume()
         transport = self._transport
         if exchange.can_reuse and transport is not None and not transport.get_write_buffer_size():
@@ -401,8 +414,7 @@ class Connection(asyncio.Protocol):
         failure = self._failure
         if failure is None and exc is not None:
             failure = exc if isinstance(exc, OSError) else ConnectionError(str(exc))
-        if (exchange := self._exchange) is not None:
-            self._exchange = None
+        if (exchange := self._take_exchange()) is not None:
             exchange.end(failure)
         self.on_lost(self)
 

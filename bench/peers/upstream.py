@@ -18,7 +18,7 @@ import sys
 from functools import partial
 from typing import Any
 
-__all__ = ["CALLS", "MODEL", "SLOW_WORDS", "WORDS"]
+__all__ = ["CALLS", "MODEL", "SLOW_WORDS", "WORDS", "ScriptedUpstream"]
 
 MODEL = "scripted"
 WORDS, SLOW_WORDS = 8, 20
@@ -110,7 +110,7 @@ def _framed(events: list[dict[str, Any]]) -> list[bytes]:
 
 def _response(number: int, messages: int, words: int, status: str) -> dict[str, Any]:
     part = {"type": "output_text", "text": " word" * words, "annotations": [], "logprobs": []}
-    item = {"id": f"msg_{number:032x}", "type": "message", "role": "assistant"}
+    item: dict[str, Any] = {"id": f"msg_{number:032x}", "type": "message", "role": "assistant"}
     item |= {"status": "completed", "content": [part]}
     usage = {"input_tokens": messages, "output_tokens": words, "total_tokens": messages + words}
     usage["input_tokens_details"] = {"cached_tokens": 0}  # type: ignore[assignment]
@@ -182,7 +182,7 @@ def _results(given: Any) -> int:
     )
 
 
-class _Upstream(asyncio.Protocol):
+class ScriptedUpstream(asyncio.Protocol):
     """HTTP/1.1. ``at_once``: send an answer in one write."""
 
     requests = 0
@@ -209,7 +209,7 @@ class _Upstream(asyncio.Protocol):
         if not head.startswith(b"POST"):
             models = [{"id": MODEL, "object": "model", "created": 1, "owned_by": "nobody"}]
             return self._send_json({"object": "list", "data": models})
-        _Upstream.requests += 1
+        ScriptedUpstream.requests += 1
         request = json.loads(body)
         given = request.get("input", request.get("messages", ()))
         messages = 1 if isinstance(given, str) else len(given)
@@ -219,7 +219,7 @@ class _Upstream(asyncio.Protocol):
             words = request.get(limit) or words
         is_chat = b"/chat/completions" in head.split(b"\r\n", 1)[0]
         calls = bool(request.get("tools")) and _results(given) < CALLS and b"no call" not in body
-        number = _Upstream.requests
+        number = ScriptedUpstream.requests
         if not request.get("stream"):
             self._send_json(_reply(number, messages, words, is_chat=is_chat, calls=calls))
             return
@@ -251,7 +251,7 @@ def _chunk(event: bytes) -> bytes:
 
 
 async def _serve(*, at_once: bool) -> None:
-    create = partial(_Upstream, at_once=at_once)
+    create = partial(ScriptedUpstream, at_once=at_once)
     server = await asyncio.get_running_loop().create_server(create, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()

@@ -366,6 +366,8 @@ class UpstreamReply(Reply):
                 is_too_long = error.code == CONTEXT_LENGTH_EXCEEDED and not answer.has_output
                 if not (is_too_long and self._options.truncate and self._shorten()):
                     raise
+            finally:
+                self._answer = None  # it refers to the reply
 
     async def _pump_with_retries(self, answer: _Answer) -> None:
         backend = self._backend

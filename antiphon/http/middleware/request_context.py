@@ -196,6 +196,8 @@ class RequestContextMiddleware:
             context.status = CLIENT_CLOSED_REQUEST
         finally:
             self._close(scope, context)
+            # They refer to the context. Without the cycle, it is freed at once.
+            context.charge = context.check_access = _do_nothing
 
     def _start_span(self, scope: Scope) -> Span:
         headers = trace_headers(scope)
