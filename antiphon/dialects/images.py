@@ -7,7 +7,6 @@ The module also writes the notes that replace images for models without vision.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterator
 from typing import Literal
 
@@ -73,7 +72,7 @@ class PromptImages:
         head, _, body = url.partition(";base64,")
         try:
             content = base64.b64decode(body, validate=True)
-        except binascii.Error:
+        except ValueError:
             return None
         if not content:
             return None

@@ -19,7 +19,7 @@ from tests.conformance.fake_containers import code_interpreter_options, containe
 from tests.conformance.server import Server, engine, local
 from tests.conformance.test_skills import skill_form
 
-__all__ = ["serve_in_thread"]
+__all__ = ["create_objects", "serve_in_thread"]
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def serve_in_thread(folder: Path) -> Iterator[str]:
             prompts=Prompts(folder),
             **code_interpreter_options(containers()),
         )
-        (folder / "schemathesis.toml").write_text(_configuration(await _create_objects(server)))
+        (folder / "schemathesis.toml").write_text(_configuration(await create_objects(server)))
         http = uvicorn.Server(uvicorn.Config(server.app, log_level="error", lifespan="off"))
         http.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.create_task(http.serve(sockets=[listener]))
@@ -59,7 +59,7 @@ def serve_in_thread(folder: Path) -> Iterator[str]:
         loop.close()
 
 
-async def _create_objects(server: Server) -> dict[str, str]:
+async def create_objects(server: Server) -> dict[str, str]:
     """Create one object of each kind; return their ids by the names of path parameters."""
     client = server.client
 

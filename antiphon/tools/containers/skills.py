@@ -5,7 +5,6 @@ skill."""
 from __future__ import annotations
 
 import asyncio
-import binascii
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -172,7 +171,7 @@ async def _stored_skill(
 def _inline_skill(skill: InlineSkill, path: str) -> ContainerSkill:
     try:
         content = b64decode(skill.source.data, validate=True)
-    except binascii.Error:
+    except ValueError:
         raise InvalidRequest(
             "The skill is not valid base64.", param=f"{path}.source.data", code="invalid_value"
         ) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -59,6 +58,8 @@ __all__ = [
 _MAX_FILES, _MAX_BATCH_FILES = 500, 2000
 _MAX_QUERIES = 32
 _MAX_QUERY_CHARS = 4096
+#: The largest weight of a ranking. Sums and products of larger ones may be no number.
+_MAX_WEIGHT = 1e9
 Attributes = dict[str, str | int | float | bool]
 
 
@@ -510,7 +511,7 @@ def _read_integer(raw: object, path: str, least: int, most: int) -> int:
     return raw
 
 
-def _read_decimal(raw: object, path: str, most: float = math.inf) -> float:
+def _read_decimal(raw: object, path: str, most: float = _MAX_WEIGHT) -> float:
     if isinstance(raw, bool) or not isinstance(raw, int | float):
         raise invalid_type(path, "a decimal", json_type_name(raw))
     if not 0 <= raw <= most:

@@ -1,0 +1,194 @@
+"""Requests of every endpoint with one hostile value each, made from the OpenAPI document.
+
+A body has the required fields of its schema and one field more. At one place in it, a value is
+replaced by another one that no client sends by intention.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+
+__all__ = ["HostileRequest", "hostile_requests"]
+
+#: What takes the place of a value, as JSON.
+VALUES: dict[str, str] = {
+    "integer with 400 digits": "9" * 400,
+    "integer above 64 bits": str(2**64),
+    "integer above 63 bits": str(2**63),
+    "negative integer": "-1",
+    "negative huge integer": str(-(2**70)),
+    "huge float": "1e308",
+    "overflowing float": "1e999",
+    "tiny float": "5e-324",
+    "fraction": "0.5",
+    "negative zero": "-0.0",
+    "NaN": "NaN",
+    "Infinity": "-Infinity",
+    "null": "null",
+    "true": "true",
+    "empty text": '""',
+    "NUL": '"a\\u0000b"',
+    "lone surrogate": '"\\ud800"',
+    "reversed surrogates": '"\\udc00\\ud800"',
+    "control characters": '"\\u001b[2J\\u202e\\r\\nx: y"',
+    "long text": '"%s"' % ("x" * 300_000),
+    "text of a number": '"1e400"',
+    "base64 beyond ASCII": '"é"',
+    "image beyond ASCII": '"data:image/png;base64,é"',
+    "empty array": "[]",
+    "array of arrays": "[[[]]]",
+    "long array": f"[{','.join(['0'] * 20_000)}]",
+    "nested array": "[" * 500 + "]" * 500,
+    "empty object": "{}",
+    "object": '{"\\u0000": {"a": [1e308, "\\ud800"]}}',
+    "nested object": '{"a":' * 500 + "1" + "}" * 500,
+}
+#: What takes the place of a parameter in the URL.
+TEXTS = (
+    "9" * 400, "-1", "1e999", "NaN", "0.5", "", "\0", "a\0b", "%00", "\ud800", "../../x",
+    "x" * 20_000, "\x1b[2J\r\nx: y", "\u202e", "true", "null", "[]", "{}", "٣", "1_000", " 1", "+1",
+)  # fmt: skip
+
+_PLACE = "\0place"
+#: How deep fields are replaced.
+_DEPTH = 5
+
+
+class HostileRequest(Struct, frozen=True):
+    """A request.
+
+    - ``operation``: its method and the template of its path.
+    - ``body``: its JSON, with ``_PLACE`` at the place of the value; None if it has no body.
+    - ``place``, ``value``: where the hostile value is, and its name.
+    """
+
+    operation: str
+    path: str
+    body: Any
+    place: str
+    value: str
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return self.operation.partition(" ")[0]
+
+    @property
+    def content(self) -> bytes | None:
+        """The body as it is sent."""
+        if self.body is None:
+            return None
+        return (
+            json.dumps(self.body).replace(json.dumps(_PLACE), VALUES.get(self.value, "")).encode()
+        )
+
+    def __str__(self) -> str:
+        return f"{self.operation} with {self.value} at {self.place}"
+
+
+def hostile_requests(document: dict[str, Any], ids: dict[str, str]) -> Iterator[HostileRequest]:
+    """Yield requests of each operation. ``ids``: values of path parameters."""
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if method in ("get", "post", "delete"):
+                name = f"{method.upper()} {path}"
+                yield from _in_url(name, path, operation, ids)
+                body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+                if body is not None:
+                    yield from _in_body(document, name, _filled(path, ids), body["schema"])
+
+
+def _filled(path: str, ids: dict[str, str]) -> str:
+    for name, id in ids.items():
+        path = path.replace(f"{{{name}}}", quote(id, safe=""))
+    return path.replace("{", "").replace("}", "")
+
+
+def _in_url(
+    operation_name: str, path: str, operation: dict[str, Any], ids: dict[str, str]
+) -> Iterator[HostileRequest]:
+    body = {} if operation_name.startswith("POST") else None
+    for parameter in operation.get("parameters", ()):
+        name, where = parameter.get("name"), parameter.get("in")
+        for text in TEXTS:
+            encoded = quote(text.encode("utf-8", "surrogatepass"), safe="")
+            if where == "path":
+                url = _filled(path.replace(f"{{{name}}}", encoded or "%20"), ids)
+            elif where == "query":
+                url = f"{_filled(path, ids)}?{name}={encoded}"
+            else:
+                continue
+            yield HostileRequest(operation_name, url, body, f"{where} {name}", repr(text[:20]))
+
+
+def _in_body(
+    document: dict[str, Any], operation_name: str, url: str, schema: Any
+) -> Iterator[HostileRequest]:
+    for place, body in _places(document, schema, _DEPTH):
+        for value in VALUES:
+            yield HostileRequest(operation_name, url, body, place, value)
+
+
+def _places(document: dict[str, Any], schema: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield examples of a schema with ``_PLACE`` at one place each."""
+    yield "", _PLACE
+    if not depth:
+        return
+    for option in _options(document, schema):
+        properties = option.get("properties", {})
+        if properties:
+            base = {
+                name: _example(document, properties.get(name, {}), depth)
+                for name in option.get("required", ())
+            }
+            for name, inner in properties.items():
+                for place, body in _places(document, inner, depth - 1):
+                    yield f"{name}.{place}".strip("."), {**base, name: body}
+        if isinstance(items := option.get("items"), dict):
+            for place, body in _places(document, items, depth - 1):
+                yield f"[0].{place}".strip("."), [body]
+        if isinstance(extra := option.get("additionalProperties"), dict) and not properties:
+            for place, body in _places(document, extra, depth - 1):
+                yield f"key.{place}".strip("."), {"key": body}
+
+
+def _options(document: dict[str, Any], schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield the alternatives of a schema."""
+    while isinstance(schema, dict) and "$ref" in schema:
+        found: Any = document
+        for name in schema["$ref"].removeprefix("#/").split("/"):
+            found = found[name]
+        schema = found
+    if not isinstance(schema, dict):
+        return
+    alternatives = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
+    if not alternatives:
+        yield schema
+        return
+    for each in alternatives:
+        yield from _options(document, each)
+
+
+def _example(document: dict[str, Any], schema: Any, depth: int) -> Any:
+    option = next(_options(document, schema), {})
+    if "const" in option:
+        return option["const"]
+    if "enum" in option:
+        return option["enum"][0]
+    kind = option.get("type")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        properties = option.get("properties", {})
+        return {
+            name: _example(document, properties.get(name, {}), depth - 1)
+            for name in option.get("required", ())
+            if depth
+        }
+    if kind == "array":
+        return [_example(document, option.get("items", {}), depth - 1)] if depth else []
+    return {"integer": 1, "number": 1, "boolean": True, "null": None}.get(str(kind), "tiny")
