@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
-from antiphon.backends.embedding import EmbeddingBackend
 from msgspec import Struct
 
+from antiphon.backends.reading import EmbeddingBackend
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.file_storage.contents import single_chunk
 from antiphon.resources.file_storage.files import FileUpload

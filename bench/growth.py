@@ -74,8 +74,8 @@ class _Engine:
 
 async def models() -> Any:
     """Return the catalog of the measured server."""
-    from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.backends.local.backend import LocalBackend
+    from antiphon.backends.reading import EmbeddingBackend
     from antiphon.dialects.chat.dialect import ChatDialect
     from antiphon.engines.gguf.model_card import gguf_card
     from antiphon.engines.gguf.reader import read_gguf
