@@ -216,6 +216,7 @@ _STORING = (
     "/v1/batches",
     "/v1/conversations",
     "/v1/files",
+    "/v1/messages/batches",
     "/v1/skills",
     "/v1/uploads",
     "/v1/vector_stores",
