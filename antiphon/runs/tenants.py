@@ -20,6 +20,7 @@ from antiphon.resources.admin.tenant_deletions import TenantDeletions
 from antiphon.resources.containers import Containers
 from antiphon.resources.file_storage.contents import ContentStore, single_chunk
 from antiphon.store.base import Store
+from antiphon.store.batches import BatchStore
 from antiphon.store.files import FileQuery
 from antiphon.store.records import ItemQuery, ResponseQuery
 from antiphon.store.usage import UsageKind, UsageQuery
@@ -68,6 +69,7 @@ class Tenants:
         self._deletions = deletions
         self._on_deleted = on_deleted
         self._store = store
+        self._batch_store = BatchStore(store.values)
         self._contents = contents
         self._containers = containers
         self._cancel = cancel
@@ -85,6 +87,7 @@ class Tenants:
             self._files(tenant),
             self._vector_stores(tenant),
             self._skills(tenant),
+            self._batches(tenant),
             self._container_resources(tenant),
             self._usage(tenant, now),
             self._keys(tenant),
@@ -176,6 +179,11 @@ class Tenants:
                 content = single_chunk(bundle or b"")
                 async for entry in _pieces({"skill_version": version.id}, content):
                     yield entry
+
+    async def _batches(self, tenant: str) -> AsyncIterator[_Entry]:
+        for batch_id in await self._batch_store.ids(tenant):
+            if (record := await self._batch_store.load(tenant, batch_id)) is not None:
+                yield "batch", record.batch
 
     async def _container_resources(self, tenant: str) -> AsyncIterator[_Entry]:
         after: str | None = None

@@ -15,10 +15,12 @@ from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.store.base import Store
+from antiphon.store.batches import BatchRecord, BatchStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.support.logs import open_log
 from antiphon.wire.admin.client_limits import ClientLimits
 from antiphon.wire.items import Message
+from antiphon.wire.resources.batches import Batch
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
 from tests.conformance.server import Server
@@ -117,6 +119,25 @@ async def test_an_archive_contains_everything_of_one_tenant(store: Store, serve:
     text = json.dumps(found)
     assert secret not in text and hashlib.sha256(secret.encode()).hexdigest() not in text
     assert await clients.archive("nobody") == {}
+
+
+@pytest.mark.requirement("API-TENANT-EXPORT", "API-TENANT-DELETE")
+async def test_batches_of_a_tenant_are_exported_and_deleted(store: Store, serve: Serve) -> None:
+    clients = Clients(serve(on=store))
+    batch = Batch(
+        id="batch_1",
+        endpoint="/v1/responses",
+        input_file_id="file-1",
+        completion_window="24h",
+        status="completed",
+        created_at=1,
+        expires_at=2,
+    )
+    await BatchStore(store.values).add("t", batch.id, BatchRecord(batch=batch))
+    (exported,) = (await clients.archive("t"))["batch"]
+    assert (exported["id"], exported["status"]) == ("batch_1", "completed")
+    assert (await clients.root.delete("/antiphon/tenants/t")).is_success
+    assert await clients.archive("t") == {}
 
 
 @pytest.mark.requirement("API-TENANT-DELETE")
