@@ -144,12 +144,10 @@ class RunFactory:
         restored: RestoredRun,
         *,
         api_key: str | None,
-        is_steered: Callable[[], Awaitable[bool]],
     ) -> Run:
         """Create the ``Run`` object that executes a background run. It continues after the stored
         events of the run. It does not store the response, because its event sink does. ``parent``:
-        the token ids of the conversation before the response; None if they are unknown.
-        ``is_steered``: see ``RunSpec``."""
+        the token ids of the conversation before the response; None if they are unknown."""
         dependencies = self._dependencies
         writer = restored.writer(
             ids=dependencies.ids, kinds=dependencies.kinds, clock=dependencies.clock
@@ -168,7 +166,6 @@ class RunFactory:
             parent_tokens=parent,
             keepalive_s=0,
             check_access=partial(dependencies.keys.check, tenant, api_key),
-            is_steered=is_steered,
         )
         return Run(writer, spec, self._background_supervisor, recorder=recorder)
 
@@ -196,7 +193,6 @@ class RunFactory:
         save: _Save | None = None,
         keepalive_s: float | None = None,
         check_access: CheckAccess | None = None,
-        is_steered: Callable[[], Awaitable[bool]] | None = None,
     ) -> RunSpec:
         def count(response: Response, usage: Usage | None) -> None:
             if meter is not None:
@@ -216,7 +212,6 @@ class RunFactory:
             release=release,
             count=count,
             check_access=check_access,
-            is_steered=is_steered,
             reraise=policy.reraise,
         )
 

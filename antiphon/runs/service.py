@@ -496,7 +496,9 @@ class Service:
         if response.status not in _ACTIVE:
             raise already_completed(response_id)
         check_steerable(response)
-        return await self._jobs.steerer.steer(tenant, response_id, input)
+        submission = await self._jobs.steerer.steer(tenant, response_id, input)
+        self._background.steer(response_id)
+        return submission
 
     async def _accept(
         self,

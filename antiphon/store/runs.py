@@ -162,6 +162,10 @@ class RunStore(Protocol):
         has ended."""
 
     @abstractmethod
+    async def steered_runs(self, owner: str) -> tuple[str, ...]:
+        """Return the ids of the runs of an owner that were steered and have not ended."""
+
+    @abstractmethod
     async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
         """Replace the input with which clients steer a run by ``steering.body``, and increment its
         count. Returns False and changes nothing if the present count is not ``steering.count``, or

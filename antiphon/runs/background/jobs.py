@@ -194,8 +194,9 @@ class BackgroundJobs:
             parent,
             restored,
             api_key=request.api_key,
-            is_steered=partial(self.steerer.is_steered, job),
         )
+        if await self.steerer.is_steered(job):
+            run.steer()
         sink = LogSink(
             log_writer,
             store.runs,

@@ -1,9 +1,10 @@
 """Steering of background runs: the input that clients queue in the store, and the run that
 continues a steered run with it.
 
-The run asks the store for the input whenever it could end early, in whatever process it runs. Its
-end and the creation of its successor are one transaction of the store. The successor is prepared by
-the process that claims it, so its creation cannot fail because of its input.
+The process that executes the run learns of the input at once if it has accepted it, otherwise with
+its next heartbeat, and ends the run early. The end of the run and the creation of its successor are
+one transaction of the store, which takes all input into account. The successor is prepared by the
+process that claims it, so its creation cannot fail because of its input.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class BackgroundWorker:
         #: The claimed runs by their ids. After a takeover, the task of an earlier claim of the same
         #: run may still be ending.
         self._runs: dict[str, tuple[Claim, asyncio.Task[None]]] = {}
-        self._sinks: dict[str, LogSink] = {}
+        self._claimed: dict[str, ClaimedRun] = {}
         self._run_tasks = BackgroundTasks("background run")
         self._claiming = BackgroundTasks("claims")
         self._heartbeats = BackgroundTasks("heartbeats")
@@ -148,9 +148,15 @@ class BackgroundWorker:
         claim, task = self._runs.get(response_id, (None, None))
         if claim is None or task is None or claim.epoch >= epoch:
             return
-        if (sink := self._sinks.get(response_id)) is not None:
-            sink.mark_lost()
+        if (claimed := self._claimed.get(response_id)) is not None:
+            claimed.sink.mark_lost()
         task.cancel()
+
+    def steer(self, response_id: str) -> None:
+        """End a run early, because a client has steered it. Does nothing if this process does not
+        execute the run."""
+        if (claimed := self._claimed.get(response_id)) is not None:
+            claimed.run.steer()
 
     # --- the loops -------------------------------------------------------------------------------
 
@@ -174,6 +180,9 @@ class BackgroundWorker:
         # A server that crashes sends no notification, and notifications may be lost.
         if await self._store.heartbeat(self._claim_query(limit=1)):
             self._wake_up.set()
+        if self._claimed:
+            for response_id in await self._store.steered_runs(self.owner):
+                self.steer(response_id)
 
     def _claim_query(self, *, limit: int) -> ClaimQuery:
         return ClaimQuery(
@@ -196,7 +205,7 @@ class BackgroundWorker:
             makes_room = self._has_more or self._is_at_limit(claim.job.tenant)
             if self._runs.get(name, (None, None))[1] is task:
                 del self._runs[name]
-                self._sinks.pop(name, None)
+                self._claimed.pop(name, None)
             has_failed = not task.cancelled() and task.exception() is not None
             # A run that failed is claimed again, but not at once: it may fail every time.
             if makes_room and not has_failed:
@@ -216,7 +225,7 @@ class BackgroundWorker:
             # The heartbeats of this server keep the claim, so the operation is retried if the store
             # fails.
             claimed = await retry_until_available(lambda: self._resume(claim, self.log_writer))
-            self._sinks[claim.job.id] = claimed.sink
+            self._claimed[claim.job.id] = claimed
             with claimed.span:
                 response = await claimed.run.drive(claimed.sink)
                 record_response(claimed.span, response)

@@ -104,8 +104,6 @@ class Recorder:
         self.token_log = array("I")
         #: Whether the recorded deltas must be persisted before further deltas are recorded.
         self.checkpoint_pending = False
-        #: Whether an item has ended since the caller last set this to False.
-        self.has_ended_item = False
         self.finish_reason: FinishReason | None = None
         #: The stop string of the request that ended the reply.
         self.stop_text: str | None = None
@@ -203,7 +201,6 @@ class Recorder:
         item, self._current = self._current, None
         if item is None:
             return
-        self.has_ended_item = True
         if item in self._calls.values():
             if isinstance(item, ItemWriter):
                 item.seal()
@@ -222,7 +219,6 @@ class Recorder:
         if delta.tool_usage:
             self.tool_usage = _sum_numbers(self.tool_usage or _NO_TOOL_USAGE, delta.tool_usage)
         item = self._calls.pop(delta.key)
-        self.has_ended_item = True
         if self._current is item:
             self._current = None
         self._last_closed = item.close(delta.status, **delta.result)

@@ -18,12 +18,14 @@ from functools import partial
 
 import structlog
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from antiphon.backends.base import Reply, RetryState, track_retries
 from antiphon.errors import BackendError, InternalError, RequestError, RunError, Timeout
 from antiphon.inference.conversation import PromptTokens
 from antiphon.inference.tokens import common_prefix_length
 from antiphon.limits.key_ring import CheckAccess
+from antiphon.runs.history.visible_history import estimate_tokens
 from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.stream.deltas import Delta, FinishReason, Open, finish_of
 from antiphon.stream.writer import ResponseWriter
@@ -107,8 +109,6 @@ class RunSpec(Struct, frozen=True, kw_only=True):
       comments keep the connection open.
     - ``check_access``: raises ``AccessRevoked`` if the client's API key is no longer valid. None if
       that ends nothing.
-    - ``is_steered``: whether a client has steered the response through the store. Called whenever
-      the response could end early; see ``steering``. None if it cannot be steered so.
     - ``reraise``: raise unexpected exceptions (for tests).
     """
 
@@ -124,7 +124,6 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     first_delta_wait_s: float = 0
     keepalive_events: bool = True
     check_access: CheckAccess | None = None
-    is_steered: Callable[[], Awaitable[bool]] | None = None
     reraise: bool = False
 
 
@@ -324,7 +323,7 @@ class Run:
         timeout_s = self._spec.timeout_s
         try:
             async with nullcontext() if timeout_s is None else asyncio.timeout(timeout_s):
-                await self._check_steering()
+                self._stop_at_boundary()
                 await self._spec.reply.pump(self._push)
         except _Steered:
             self._has_stopped = True
@@ -344,8 +343,7 @@ class Run:
             recorder.record(deltas)
         rest = self._sink.write(writer.take()) if writer.pending else None
         if rest is None and not recorder.checkpoint_pending:
-            if self._spec.is_steered is None or not recorder.has_ended_item:
-                return None
+            return None
         return self._wait_for_sink(rest)
 
     def _record_to_boundary(self, deltas: tuple[Delta, ...]) -> None:
@@ -361,14 +359,6 @@ class Run:
         if self._is_steered and self.recorder.is_at_boundary:
             raise _Steered
 
-    async def _check_steering(self) -> None:
-        """Ask whether a client has steered the response. If so, stop the reply if it is at a
-        boundary."""
-        self.recorder.has_ended_item = False
-        if self._spec.is_steered is not None and self.recorder.finish_reason is None:
-            self._is_steered = self._is_steered or await self._spec.is_steered()
-            self._stop_at_boundary()
-
     async def _push_after(self, timer_write: Awaitable[None], deltas: tuple[Delta, ...]) -> None:
         """Wait for a write that a timer has started, then push the deltas."""
         await timer_write
@@ -382,8 +372,6 @@ class Run:
         if self.recorder.checkpoint_pending:
             self.recorder.checkpoint_pending = False
             await self._sink.flush()
-        if self.recorder.has_ended_item:
-            await self._check_steering()
 
     def _terminal_status(self) -> tuple[str, str | None]:
         """Return the final status of the response, and the reason if the status is
@@ -404,7 +392,7 @@ class Run:
             writer.finalize,
             status,
             at=int(spec.clock()),
-            usage=self._partial_usage() if self._has_stopped else recorder.usage,
+            usage=self._steered_usage() if self._has_stopped else recorder.usage,
             reason=reason,
             tool_usage=recorder.tool_usage or UNSET,
             matched_stop=UNSET if recorder.stop_text is None else recorder.stop_text,
@@ -494,6 +482,15 @@ class Run:
         if reply.prompt_tokens is not None:
             prompt, sampled = total_counts(reply.prompt_tokens.ids, self.recorder.token_log)
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
+
+    def _steered_usage(self) -> Usage:
+        """Return the usage of a response that ended early. The output tokens are an estimate if
+        only an upstream counts tokens."""
+        usage = self._partial_usage()
+        if self.recorder.token_log:
+            return usage
+        sampled = sum(map(estimate_tokens, self._writer.items))
+        return replace(usage, output_tokens=sampled, total_tokens=usage.input_tokens + sampled)
 
     def _tokens(self) -> TurnTokens | None:
         """Return the token ids of this turn, for storage. The ids at the beginning that are the

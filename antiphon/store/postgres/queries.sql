@@ -654,6 +654,9 @@ AND steering_count = $4 RETURNING seq
 SELECT steering_count, steering FROM runs
 WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1
 
+-- steered_runs
+SELECT id FROM runs WHERE owner = $1 AND ended_at IS NULL AND steering_count > 0
+
 -- steer
 UPDATE runs SET steering = $4, steering_count = steering_count + 1
 WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1 AND steering_count = $3 RETURNING seq

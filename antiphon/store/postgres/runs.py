@@ -265,6 +265,9 @@ class PostgresRuns(RunStore):
         rows = await self._pool.rows("steering", tenant, index_key(response_id))
         return steering_of(rows[0]) if rows else None
 
+    async def steered_runs(self, owner: str) -> tuple[str, ...]:
+        return tuple(row[0] for row in await self._pool.rows("steered_runs", owner))
+
     async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
         row = (tenant, index_key(response_id), steering.count, steering.body)
         return bool(await self._pool.rows("steer", *row))

@@ -257,6 +257,9 @@ SELECT seq, epoch, next, ended_at, owner, steering_count FROM runs WHERE tenant 
 -- steering
 SELECT steering_count, steering FROM runs WHERE tenant = ? AND id = ? AND ended_at IS NULL
 
+-- steered_runs
+SELECT id FROM runs WHERE owner = ? AND ended_at IS NULL AND steering_count > 0
+
 -- steer
 UPDATE runs SET steering = ?, steering_count = steering_count + 1
 WHERE tenant = ? AND id = ? AND ended_at IS NULL AND steering_count = ?

@@ -192,6 +192,9 @@ class SqliteRuns(RunStore):
         found = await self._database.rows("steering", (tenant, response_id), steering_of)
         return found[0] if found else None
 
+    async def steered_runs(self, owner: str) -> tuple[str, ...]:
+        return tuple(await self._database.rows("steered_runs", (owner,), lambda row: row[0]))
+
     async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
         row = (steering.body, tenant, response_id, steering.count)
 

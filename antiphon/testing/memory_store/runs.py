@@ -210,6 +210,11 @@ class MemoryRuns(RunStore):
         run = self.rows.get((tenant, response_id))
         return None if run is None or run.ended_at is not None else run.steering
 
+    async def steered_runs(self, owner: str) -> tuple[str, ...]:
+        self._check()
+        unended = (run for run in self.rows.values() if run.ended_at is None)
+        return tuple(run.job.id for run in unended if run.owner == owner and run.steering.count)
+
     async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
         if await self.steering(tenant, response_id) is None:
             return False

@@ -292,7 +292,10 @@ async def ends_a_steered_run_with_its_successor(store: Store) -> None:
     claim = await begin_run(store)
     assert await store.runs.steering("t", "resp_a") == Steering(0, b"")
     assert await store.runs.steer("u", "resp_a", Steering(0, b"x")) is False
+    assert await store.runs.steered_runs("one") == ()
     assert await store.runs.steer("t", "resp_a", Steering(0, b"x")) is True
+    assert await store.runs.steered_runs("one") == ("resp_a",)
+    assert await store.runs.steered_runs("two") == ()
     assert await store.runs.steer("t", "resp_a", Steering(0, b"y")) is False
     assert await store.runs.steering("t", "resp_a") == Steering(1, b"x")
     end = RunEnd(
@@ -303,6 +306,7 @@ async def ends_a_steered_run_with_its_successor(store: Store) -> None:
     assert await store.runs.end(claim, end) is False
     assert await store.load("t", "resp_b") is None
     assert await store.runs.end(claim, replace(end, steering_count=1)) is True
+    assert await store.runs.steered_runs("one") == ()
     assert await store.load("t", "resp_a") == ended_response("a")
     assert await store.load("t", "resp_b") == queued_response("b")
     assert await store.runs.steering("t", "resp_a") is None
