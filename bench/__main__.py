@@ -31,9 +31,11 @@ from . import (
 )
 from .claims import claims
 from .constraints import constraints
+from .default_server import default_server
 from .engines import embedded, engines
 from .instructions import instructions
 from .kernel import kernel
+from .llama_cost import llama_cost, many_streams
 from .load import Plan, load
 from .parsers import parsers
 from .prefixes import prefixes
@@ -356,6 +358,9 @@ BENCHES: dict[str, Bench] = {
     "heart": heart,
     "parsers": parsers,
     "prefixes": prefixes,
+    "default_server": default_server,
+    "llama_cost": llama_cost,
+    "many_streams": many_streams,
     "constraints": constraints,
     "schemas": schemas,
     "store": store,

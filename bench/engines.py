@@ -107,9 +107,9 @@ async def _compare(streams: int) -> dict[str, list[tuple[float, float, float]]]:
     from antiphon.testing.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
-    options = LoadOptions(threads=1, parallel=streams, context_size=512)
+    options = LoadOptions(threads=1, parallel=streams, context_size=512, prompt_cache_mb=0)
     created = {
-        "llama": await load_llama(path, options, prompt_cache_mib=0),
+        "llama": await load_llama(path, options),
         "openvino": await load_openvino(path, options),
     }
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in created}

@@ -92,28 +92,40 @@ def cached() -> Iterator[Line]:
         for name, row in ROUTERS.items():
             if router_program(name) is None:
                 continue
-            shares = []
-            for setting in (f'router = "{name}"', ""):
+            counts = []
+            for setting in (f'router = "{row.setting}"', ""):
                 with (
                     running_router(name, urls) as url,
                     _antiphon(f'source = "{url}/v1"\n{setting}\n{row.engine}') as server,
                 ):
-                    shares.append(asyncio.run(_cached_share(server)))
-            yield _share_line(f"behind {name}", *shares)
+                    counts.append(asyncio.run(_cached(server)))
+            yield _share_line(f"behind {name}", *counts)
         with _antiphon(f"source = {json.dumps([f'{url}/v1' for url in urls])}\n{_LIST}") as server:
-            yield _share_line("with a list of URLs", asyncio.run(_cached_share(server)))
+            yield _share_line("with a list of URLs", asyncio.run(_cached(server)))
 
 
-def _share_line(where: str, share: float, without: float | None = None) -> Line:
-    note = "" if without is None else f"{without:.1%} without the key"
+class _Cached(Struct):
+    """Tokens of prompts: that could be cached, that were cached, and that were computed."""
+
+    reusable: int = 0
+    cached: int = 0
+    computed: int = 0
+
+
+def _share_line(where: str, found: _Cached, without: _Cached | None = None) -> Line:
+    note = f"{found.computed:,} tokens computed"
+    if without is not None:
+        share = without.cached / without.reusable
+        note += f"; without the key {share:.1%} cached, {without.computed:,} computed"
     what = f"fleet: reusable tokens cached, {where}"
-    return Line(what=what, value=share * 100, unit="%", at_least=95, note=note)
+    value = found.cached / found.reusable * 100
+    return Line(what=what, value=value, unit="%", at_least=95, note=note)
 
 
-async def _cached_share(server: str) -> float:
+async def _cached(server: str) -> _Cached:
     """Hold all conversations, some at a time. A turn can reuse the prompt of the turn before: the
     tiny model reasons first, and is not shown its old reasoning, so its answers have moved."""
-    slots, counts = asyncio.Semaphore(_CONCURRENT), [0, 0]
+    slots, counts = asyncio.Semaphore(_CONCURRENT), _Cached()
 
     async def converse(number: int, client: Any) -> None:
         words, previous, known = random.Random(number), None, 0
@@ -130,14 +142,15 @@ async def _cached_share(server: str) -> float:
             answer.raise_for_status()
             response = answer.json()
             usage = response["usage"]
-            if previous is not None:
-                counts[0] += min(usage["input_tokens_details"]["cached_tokens"], known)
-                counts[1] += known
+            cached = usage["input_tokens_details"]["cached_tokens"]
+            counts.cached += min(cached, known)
+            counts.reusable += known
+            counts.computed += usage["input_tokens"] - cached
             previous, known = response["id"], usage["input_tokens"]
 
     async with _client(server) as client:
         await asyncio.gather(*(converse(number, client) for number in range(_CONVERSATIONS)))
-    return counts[0] / counts[1]
+    return counts
 
 
 @asynccontextmanager

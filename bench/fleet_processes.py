@@ -42,27 +42,34 @@ WORDS = (
 
 class Router(Struct, frozen=True, kw_only=True):
     """A router's command. ``policy``: without the session's key, it chooses by the prompt.
-    ``engine``: how Antiphon calls the engines behind it."""
+    ``engine``: how Antiphon calls the engines behind it. ``setting``: the setting ``router``."""
 
     variable: str
     arguments: tuple[str, ...]
     policy: str
     engine: str
+    setting: str
 
 
+#: The simulated router, which needs no program.
+SIMULATED = "a simulated router"
 #: SMG refuses prompts of token ids for engines like these.
+_IDS = f'engine = "completions"\nengine_options = {{ tokenizer = "{_MODEL}" }}'
 ROUTERS = {
+    SIMULATED: Router(variable="", arguments=(), policy="", engine=_IDS, setting="vllm-router"),
     "vllm-router": Router(
         variable="VLLM_ROUTER",
         arguments=("--prometheus-host", "127.0.0.1"),
         policy="consistent_hash",
-        engine=f'engine = "completions"\nengine_options = {{ tokenizer = "{_MODEL}" }}',
+        engine=_IDS,
+        setting="vllm-router",
     ),
     "smg": Router(
         variable="SMG",
         arguments=("--backend", "sglang", "--prometheus-host", "127.0.0.1"),
         policy="consistent_hashing",
         engine='engine = "chat_completions"\nengine_options = { flavour = "llama-server" }',
+        setting="smg",
     ),
 }
 #: vllm-router's own retries go to the same engine, and by default it takes 60 s to find that an
@@ -119,17 +126,17 @@ def running_router(name: str, urls: Sequence[str], *more: str) -> Iterator[str]:
     row, port, metrics = ROUTERS[name], _free_port(), _free_port()
     program = router_program(name)
     assert program is not None
-    command = [program, *(["launch"] if name == "smg" else [])]
+    if name == SIMULATED:
+        command = [program, "-m", "bench.fleet_router", str(port), *urls]
+    else:
+        command = [
+            *(program, *(["launch"] if name == "smg" else [])),
+            *("--host", "127.0.0.1", "--port", str(port), "--worker-urls", *urls),
+            *("--prometheus-port", str(metrics), "--policy", row.policy),
+            *(*row.arguments, *more),
+        ]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [
-                *(*command, "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *urls),
-                *("--prometheus-port", str(metrics), "--policy", row.policy),
-                *(*row.arguments, *more),
-            ],
-            stdout=log,
-            stderr=log,
-        )
+        process = subprocess.Popen(command, cwd=_ROOT, stdout=log, stderr=log)
         try:
             _wait_for(f"http://127.0.0.1:{port}/v1/models")
             yield f"http://127.0.0.1:{port}"
@@ -140,6 +147,8 @@ def running_router(name: str, urls: Sequence[str], *more: str) -> Iterator[str]:
 
 def router_program(name: str) -> str | None:
     """Return the program of a router. Returns None if it is not installed."""
+    if name == SIMULATED:
+        return sys.executable
     return os.environ.get(ROUTERS[name].variable) or shutil.which(name)
 
 

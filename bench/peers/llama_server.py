@@ -4,19 +4,32 @@ of the compared servers of the Responses API, and also the upstream of the other
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 from antiphon.testing.embedded_model import smollm2
 
 from .upstream import MODEL
 
-__all__ = ["CONTEXT", "PARALLEL", "serve"]
+__all__ = ["CONTEXT", "PARALLEL", "command", "serve"]
 
 #: Streams at once, and tokens of each.
 PARALLEL, CONTEXT = 4, 2048
 
 
-def serve(port: int) -> None:
+def command(parallel: int, context: int) -> Callable[[int, str, Path], list[str]]:
+    """Return what makes the command line of a server. See ``Peer``."""
+    # It runs in a folder of its own, where ``-m`` would not find this package.
+    root = str(Path(__file__).parents[2])
+    code = f"import sys; sys.path.insert(0, {root!r}); from bench.peers.llama_server import serve"
+    return lambda port, upstream, folder: [
+        *(sys.executable, "-c", f"{code}; serve({port}, {parallel}, {context})")
+    ]
+
+
+def serve(port: int, parallel: int, context: int) -> None:
     """Serve until the process is terminated."""
     import xllamacpp
 
@@ -25,7 +38,7 @@ def serve(port: int) -> None:
     params.model_alias = {MODEL}
     params.hostnames = ["127.0.0.1"]
     params.port = port
-    params.n_parallel, params.n_ctx = PARALLEL, PARALLEL * CONTEXT
+    params.n_parallel, params.n_ctx = parallel, parallel * context
     # As Antiphon's engine has them.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.n_batch = params.n_ubatch = 256

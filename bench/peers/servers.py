@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from antiphon.config.model import DEFAULT_MODEL
 
-from .llama_server import CONTEXT, PARALLEL
+from .llama_server import CONTEXT, PARALLEL, command
 from .upstream import MODEL
 
 __all__ = ["MODEL_PEERS", "PEERS", "Peer", "PeerProcess", "llama_server", "started"]
@@ -53,7 +53,7 @@ class PeerProcess(Struct):
     pid: int
 
     @property
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
         """Return all processes of the server's session."""
         found = []
         for folder in Path("/proc").iterdir():
@@ -67,7 +67,7 @@ class PeerProcess(Struct):
     def cpu_s(self) -> float:
         """CPU time of all threads so far, in seconds."""
         spent = 0
-        for pid in self._pids:
+        for pid in self.pids:
             with suppress(OSError):
                 for task in Path(f"/proc/{pid}/task").iterdir():
                     with suppress(OSError):
@@ -78,7 +78,7 @@ class PeerProcess(Struct):
     def rss_bytes(self) -> int:
         """Return the resident memory of all processes, in bytes."""
         pages = 0
-        for pid in self._pids:
+        for pid in self.pids:
             with suppress(OSError):
                 pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -133,13 +133,6 @@ def _embedded(port: int, upstream: str, folder: Path) -> list[str]:
     return [sys.executable, "-m", "antiphon", "serve", *flags]
 
 
-def _llama_server(port: int, upstream: str, folder: Path) -> list[str]:
-    # It runs in a folder of its own, where ``-m`` would not find this package.
-    root = str(Path(__file__).parents[2])
-    code = f"import sys; sys.path.insert(0, {root!r}); from bench.peers.llama_server import serve"
-    return [sys.executable, "-c", f"{code}; serve({port})"]
-
-
 PEERS = (
     Peer(
         name="Antiphon, chat upstream",
@@ -166,7 +159,7 @@ PEERS = (
 )
 #: Servers over llama-server with the default model, and with the model inside.
 MODEL_PEERS = (
-    Peer(name="llama-server", program=Path(sys.executable), command=_llama_server),
+    Peer(name="llama-server", program=Path(sys.executable), command=command(PARALLEL, CONTEXT)),
     Peer(name="Antiphon, llama.cpp inside", program=Path(sys.executable), command=_embedded),
     msgspec.structs.replace(PEERS[0], name="Antiphon over it"),
     msgspec.structs.replace(PEERS[3], name="SMG over it"),
