@@ -42,17 +42,20 @@ class DeltaBuilder:
     ``text``. If the item has no channel ``text``, the text is dropped. Other deltas that do not fit
     the open item are dropped too.
 
-    ``out``: the deltas that were added since the last ``take_deltas``. ``open``: the kind of the
-    open item, or None. ``used_call_ids``: ids of the conversation's calls, which new calls must not
-    reuse.
+    ``open``: the kind of the open item, or None. ``used_call_ids``: ids of the conversation's
+    calls, which new calls must not reuse.
     """
 
     def __init__(self, used_call_ids: Iterable[str]) -> None:
-        self.out: list[Delta] = []
+        #: The deltas that were added since the last ``take_deltas``.
+        self._out: list[Delta] = []
         self.open: _Kind | None = None
         #: The kind of the open item, and the channel of its last text.
         self._item_kind: ItemKind | None = None
         self._channel: Channel | None = None
+        #: Consecutive texts of the channel, which become one delta, and their log-probabilities.
+        self._texts: list[str] = []
+        self._logprobs: list[Logprob] = []
         self._call_ids = {"", *used_call_ids}
 
     def text(
@@ -69,37 +72,49 @@ class DeltaBuilder:
             if kind == "reasoning" and not text.strip():
                 return
             self.open_text_item(kind)
-        self._append_text(text, logprobs, channel)
+        if channel == self._channel or self._turn_to(channel):
+            self._texts.append(text)
+            if logprobs and channel == self._channel:
+                self._logprobs += logprobs
 
-    def _append_text(self, text: str, logprobs: tuple[Logprob, ...], channel: Channel) -> None:
-        """Append text to the open item. Consecutive texts of one channel become one delta."""
-        if channel != self._channel:
-            channels = {} if self._item_kind is None else self._item_kind.channels
-            if channel not in channels:
-                if "text" not in channels:
-                    return
-                channel, logprobs = "text", ()
-            self._channel = channel
-        out = self.out
-        if out and type(last := out[-1]) is Text and last.channel == channel:
-            out[-1] = Text(last.text + text, last.logprobs + logprobs, channel)
-        else:
-            out.append(Text(text, logprobs, channel))
+    def _turn_to(self, channel: Channel) -> bool:
+        """Let the next texts belong to a channel of the open item. Return False if the item has no
+        channel for them."""
+        channels = {} if self._item_kind is None else self._item_kind.channels
+        taken: Channel = channel if channel in channels else "text"
+        if taken not in channels:
+            return False
+        if taken != self._channel:
+            self._end_text()
+            self._channel = taken
+        return True
+
+    def _end_text(self) -> None:
+        """Add the texts since the last delta as a delta."""
+        if self._texts and self._channel is not None:
+            self._out.append(Text("".join(self._texts), tuple(self._logprobs), self._channel))
+            self._texts, self._logprobs = [], []
+
+    def add(self, delta: Delta) -> None:
+        """Add a delta that neither opens nor closes an item."""
+        self._end_text()
+        self._out.append(delta)
 
     def annotate(self, annotation: Annotation) -> None:
         """Add a citation. A citation that does not follow text of a message is dropped."""
         if self.open == "message" and self._channel == "text":
-            self.out.append(Annotate(annotation))
+            self.add(Annotate(annotation))
 
     def progress(self, name: str, fields: Mapping[str, object] | None = None) -> None:
         """Add an event about the progress of the open item, such as ``searching``. The event is
         dropped if the open item is of a kind that has no event of this name."""
         if self._item_kind is not None and name in self._item_kind.progress:
-            self.out.append(Progress(name, fields=fields or {}))
+            self.add(Progress(name, fields=fields or {}))
 
     def take_deltas(self) -> tuple[Delta, ...]:
         """Return the deltas that were added since the last call, and clear them."""
-        out, self.out = self.out, []
+        self._end_text()
+        out, self._out = self._out, []
         return tuple(out)
 
     def open_text_item(self, kind: Literal["message", "reasoning"]) -> None:
@@ -113,7 +128,7 @@ class DeltaBuilder:
         self._open(Open(item), kind)
 
     def _open(self, delta: Open, kind: _Kind) -> None:
-        self.out.append(delta)
+        self.add(delta)
         self.open, self._item_kind, self._channel = kind, KINDS[type(delta.item)], None
 
     def open_call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
@@ -136,14 +151,14 @@ class DeltaBuilder:
         self.open_item(item, "call")
 
     def add_arguments(self, text: str) -> None:
-        if text:
-            self._append_text(text, (), "text")
+        if text and (self._channel == "text" or self._turn_to("text")):
+            self._texts.append(text)
 
     def close_call(self, *, is_complete: bool = True) -> None:
         if is_complete or self.open is None:
             self.close()
         else:
-            self.out.append(Close(status="incomplete"))
+            self.add(Close(status="incomplete"))
             self.open = self._item_kind = self._channel = None
 
     def close(self, upstream_state: str = "", **result: object) -> None:
@@ -155,7 +170,7 @@ class DeltaBuilder:
         if self.open is not None:
             if upstream_state:
                 result["encrypted_content"] = upstream_state
-            self.out.append(Close(result) if result else _CLOSE)
+            self.add(Close(result) if result else _CLOSE)
             self.open = self._item_kind = self._channel = None
 
     def append_all(self, deltas: Iterable[Delta]) -> None:
@@ -164,7 +179,7 @@ class DeltaBuilder:
             if isinstance(delta, Open):
                 self._open(delta, "reasoning" if isinstance(delta.item, Reasoning) else "message")
                 continue
-            self.out.append(delta)
+            self.add(delta)
             if isinstance(delta, Close):
                 self.open = self._item_kind = self._channel = None
             elif isinstance(delta, Text):

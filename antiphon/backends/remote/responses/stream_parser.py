@@ -426,7 +426,7 @@ class ResponsesStreamParser:
         item_state.inner_summary.clear()
         if text and self._builder.open == "reasoning":
             item_state.text_lengths["summary"] = 1
-            self._builder.out.append(Summary(text))
+            self._builder.add(Summary(text))
 
     def _annotate(self, item_state: _UpstreamItem, raw: JsonObject | None) -> None:
         try:
