@@ -9,7 +9,7 @@ delay another tenant at most by the duration of one operation, and only while al
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
@@ -41,6 +41,8 @@ class _Turn(NamedTuple):
 
 
 class _Limiter(Protocol):
+    def try_acquire(self, tenant: str) -> bool: ...
+
     async def acquire(self, tenant: str, *, priority: int = 0) -> None: ...
 
     def release(self, tenant: str) -> None: ...
@@ -58,7 +60,8 @@ class LimiterSlot:
         self._priority = priority
 
     async def __aenter__(self) -> None:
-        await self._limiter.acquire(self._tenant, priority=self._priority)
+        if not self._limiter.try_acquire(self._tenant):
+            await self._limiter.acquire(self._tenant, priority=self._priority)
 
     async def __aexit__(
         self,
@@ -81,7 +84,7 @@ class FairLimiter:
         self._max_concurrent = max_concurrent
         self._max_per_tenant = max_concurrent if max_per_tenant is None else max_per_tenant
         self._queues: dict[str, deque[_Turn]] = {}
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
         #: Tenant → number of its last grant, for tenants that hold a slot or wait for one.
         self._last_grant: dict[str, int] = {}
         self._grants = 0
@@ -151,7 +154,9 @@ class FairLimiter:
 
     def has_free_slot(self, tenant: str) -> bool:
         """Return whether this tenant could take a slot now, so that ``acquire`` would not wait."""
-        return self.running < self._max_concurrent and self._held[tenant] < self._max_per_tenant
+        return (
+            self.running < self._max_concurrent and self.running_of(tenant) < self._max_per_tenant
+        )
 
     def is_half_free(self, tenant: str) -> bool:
         """Return whether less than half of all slots are in use, and this tenant holds less than
@@ -191,10 +196,10 @@ class FairLimiter:
     def _next_tenant(self) -> str | None:
         if not self._queues or self.running >= self._max_concurrent:
             return None
-        candidates = (name for name in self._queues if self._held[name] < self._max_per_tenant)
+        candidates = (name for name in self._queues if self.running_of(name) < self._max_per_tenant)
         return min(
             candidates,
-            key=lambda name: (self._held[name], self._last_grant.get(name, 0)),
+            key=lambda name: (self.running_of(name), self._last_grant.get(name, 0)),
             default=None,
         )
 
@@ -216,11 +221,11 @@ class FairLimiter:
 
     def _grant(self, tenant: str) -> None:
         self.running += 1
-        self._held[tenant] += 1
+        self._held[tenant] = self.running_of(tenant) + 1
         self._grants += 1
         self._last_grant[tenant] = self._grants
 
     def _forget_idle(self, tenant: str) -> None:
-        if tenant not in self._queues and not self._held[tenant]:
+        if tenant not in self._queues and not self.running_of(tenant):
             self._held.pop(tenant, None)
             self._last_grant.pop(tenant, None)
