@@ -12,11 +12,12 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 __all__ = ["MeasuredServer", "is_installed", "measured_server"]
 
 _START_S, _CONTROL_S, _ANSWER_S = 120, 60, 120
+_DATABASE = "bench.db"
 #: With random hashes, the number of collisions in dicts would vary. Above the thresholds, the C
 #: library copies and clears memory with a single instruction, which callgrind counts once per byte.
 _ENVIRONMENT = {
@@ -80,6 +82,12 @@ class MeasuredServer:
         assert total is not None
         return int(total[1])
 
+    def shorten_log(self) -> None:
+        """Let SQLite copy its log into the database. The server does so itself when the log has
+        4 MiB, in the middle of some request."""
+        with closing(sqlite3.connect(self._folder / _DATABASE)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def _control(self, *arguments: str) -> None:
         command = ["callgrind_control", *arguments, str(self._pid)]
         subprocess.run(command, check=True, capture_output=True, timeout=_CONTROL_S)
@@ -103,7 +111,7 @@ def measured_server(
     command = ["valgrind", "--tool=callgrind", "--instr-atstart=no"]
     command += [f"--callgrind-out-file={folder}/callgrind", sys.executable, "-m", "antiphon"]
     command += ["serve", "--config", str(settings), "--port", str(port)]
-    command += ["--store", f"sqlite:{folder}/bench.db", *flags]
+    command += ["--store", f"sqlite:{folder / _DATABASE}", *flags]
     environment = os.environ | _ENVIRONMENT
     with (folder / "log.txt").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)

@@ -202,6 +202,7 @@ def _idle_rate(server: MeasuredServer) -> float:
 def _measure(case: _Case, server: MeasuredServer, idle: float) -> float:
     """Return the millions of instructions that a request of the case costs."""
     case(server)  # fills caches
+    server.shorten_log()
     server.take_count()
     started = time.perf_counter()
     count = case(server)
