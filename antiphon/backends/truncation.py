@@ -81,6 +81,4 @@ def _is_user(item: it.Item) -> bool:
 
 
 def _is_required(item: it.Item) -> bool:
-    return isinstance(item, it.AdditionalTools) or (
-        isinstance(item, it.Message) and item.role in ("system", "developer")
-    )
+    return type(item) is it.AdditionalTools or item.role in ("system", "developer")

@@ -6,7 +6,7 @@ encoded as null. Fields with ``UNSET`` are omitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -121,15 +121,14 @@ def finish_reason(response: Response, *, legacy: bool) -> ChatFinishReason:
     if response.incomplete_details is not None:
         reason = response.incomplete_details.reason
         return "content_filter" if reason == "content_filter" else "length"
-    if any(isinstance(item, it.FunctionCall | it.CustomToolCall) for item in response.output):
+    if any(map(it.is_model_call, response.output)):
         return "function_call" if legacy else "tool_calls"
     return "stop"
 
 
-def _parts(output: Iterable[it.Item]) -> Iterable[it.Part]:
+def _parts(output: Iterable[it.Item]) -> Iterator[it.Part]:
     for item in output:
-        if isinstance(item, it.Message):
-            yield from item.content
+        yield from item.message_parts
 
 
 def _logprobs(part: it.Part) -> tuple[it.Logprob, ...]:
@@ -140,7 +139,7 @@ def _message(output: tuple[it.Item, ...], *, legacy: bool) -> ChatMessage:
     parts = tuple(_parts(output))
     texts = [part.text for part in parts if isinstance(part, it.OutputText)]
     refusals = [part.refusal for part in parts if isinstance(part, it.Refusal)]
-    reasoning_texts = [_reasoning_text(item) for item in output if isinstance(item, it.Reasoning)]
+    reasoning_texts = ["".join(part.text for part in item.reasoning_parts) for item in output]
     calls = tuple(call for item in output for call in _call(item))
     reasoning = "\n".join(filter(None, reasoning_texts))
     message: JsonObject = {
@@ -151,10 +150,6 @@ def _message(output: tuple[it.Item, ...], *, legacy: bool) -> ChatMessage:
     if calls:
         message |= {"function_call": calls[0].function} if legacy else {"tool_calls": calls}
     return ChatMessage(**message)
-
-
-def _reasoning_text(item: it.Reasoning) -> str:
-    return "".join(part.text for part in item.content or item.summary)
 
 
 def _call(item: it.Item) -> Iterable[ChatToolCall]:

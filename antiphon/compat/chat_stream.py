@@ -132,7 +132,7 @@ class ChatStream:
         """Return the delta with the id and the name of a call. Returns None for an item that is no
         call."""
         item = event.item
-        if not isinstance(item, it.FunctionCall | it.CustomToolCall):
+        if not it.is_model_call(item):
             return None
         if self._legacy:
             return ChatDelta(function_call={"name": item.name, "arguments": ""})

@@ -101,8 +101,7 @@ def text_parts(response: Response) -> list[it.OutputText]:
     return [
         part
         for item in response.output
-        if isinstance(item, it.Message)
-        for part in item.content
+        for part in item.message_parts
         if isinstance(part, it.OutputText)
     ]
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.stream.kinds import KINDS
+from antiphon.stream.kinds import KINDS, output_type
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -82,5 +82,4 @@ def _shown(items: Iterable[it.Item]) -> Iterator[tuple[int, it.Item]]:
 
 
 def _output(call: it.Item, text: str) -> it.Item:
-    kind = it.FunctionCallOutput if isinstance(call, it.FunctionCall) else it.CustomToolCallOutput
-    return kind(call_id=str(call.call_id), output=text)
+    return output_type(call)(call_id=str(call.call_id), output=text)

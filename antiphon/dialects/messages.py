@@ -197,9 +197,9 @@ def is_unfinished(items: Sequence[it.Item]) -> bool:
     """Return whether the last item is the unfinished start of an answer, which the model must
     continue."""
     last = items[-1] if items else None
-    if isinstance(last, it.Reasoning) and not (last.content or last.summary):
+    if last is None or last.status == "completed":
         return False
-    return isinstance(last, it.Message | it.Reasoning) and last.status != "completed"
+    return isinstance(last, it.Message) or bool(last.reasoning_parts)
 
 
 class Builder:
@@ -268,8 +268,7 @@ class Builder:
             self._add_call_or_result(item, path)
 
     def _add_reasoning(self, item: it.Reasoning) -> None:
-        parts = item.content or item.summary
-        if parts:
+        if parts := item.reasoning_parts:
             self.reasoning(self.reader.join(parts))
 
     def _add_call_or_result(self, item: it.Item, path: str) -> None:

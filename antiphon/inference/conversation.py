@@ -271,10 +271,9 @@ def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
     items = tuple(items)
     if _PROGRAMS.isdisjoint(map(type, items)):
         return ()
-    programs = [item for item in items if isinstance(item, Program | ProgramOutput)]
-    over = {item.call_id for item in programs if isinstance(item, ProgramOutput)}
+    over = {item.call_id for item in items if isinstance(item, ProgramOutput)}
     return tuple(
         item
-        for item in programs
+        for item in items
         if isinstance(item, Program) and item.fingerprint and item.call_id not in over
     )

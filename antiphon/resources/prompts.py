@@ -282,8 +282,7 @@ def _not_found(id: str) -> NotFound:
 def _texts(stored: CreateResponse) -> Iterator[str]:
     yield stored.instructions or ""
     for item in stored.input or ():
-        if isinstance(item, it.Message):
-            yield from (part.text for part in item.content if hasattr(part, "text"))
+        yield from (part.text for part in item.message_parts if hasattr(part, "text"))
 
 
 def _variables(stored: CreateResponse) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from antiphon.runs.history.chain_cache import ChainCache
 from antiphon.runs.history.context import ConversationContext, find_chain, load_context
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.history.session_chains import SessionChains
-from antiphon.runs.history.visible_history import build_visible_history
+from antiphon.runs.history.visible_history import build_visible_history, is_compaction
 from antiphon.runs.replies.compaction import ReplyRequest, prepare_compaction, prepare_reply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.replies.reasoning_excerpt import ExcerptedReply
@@ -57,8 +57,6 @@ from antiphon.tools.base import AnyToolProvider, ResponseContext
 from antiphon.tracing.base import TraceHeaders
 from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.items import (
-    Compaction,
-    ContextCompaction,
     CustomToolCallOutput,
     FunctionCallOutput,
     InputText,
@@ -593,7 +591,7 @@ def _past_tokens(
         or last.tools != request.tools
         or last.text != text_config(request)
         or context.prompt_items
-        or any(isinstance(item, Compaction | ContextCompaction) for item in context.input)
+        or any(map(is_compaction, context.input))
     ):
         return None
     return last.usage.total_tokens

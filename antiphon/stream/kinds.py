@@ -8,9 +8,10 @@ All code that depends on the type of an item reads these facts from ``KINDS``, w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
@@ -26,8 +27,12 @@ __all__ = [
     "TextChannel",
     "error_fields",
     "kinds_for",
+    "output_type",
     "parts_of",
+    "with_whole_text",
 ]
+
+_T = TypeVar("_T", bound=it.ItemBase)
 
 
 class TextChannel(Struct, frozen=True, kw_only=True):
@@ -87,7 +92,8 @@ class ItemKind(Struct, frozen=True, kw_only=True):
     prefix: str
     #: The texts that stream into the item.
     channels: Mapping[Channel, TextChannel] = {}
-    #: Progress events, by the name that deltas use.
+    #: Progress events, by the name that deltas use. The run itself sends ``in_progress``,
+    #: ``completed`` and ``failed``. The tool sends the others.
     progress: Mapping[str, type[ev.Event]] = {}
     #: Fields of an item that did not complete, for kinds without the status ``incomplete``.
     incomplete_fields: Mapping[str, Any] = {}
@@ -509,6 +515,26 @@ def parts_of(item: it.Item) -> tuple[it.Part, ...]:
     if isinstance(value, tuple):
         return value
     return () if isinstance(value, str) else (value,)
+
+
+#: The type of a call → the type of the item that answers it.
+_OUTPUT_TYPES: Mapping[type[it.ItemBase], Any] = {
+    kind.answers: cls for cls, kind in KINDS.items() if kind.answers is not None
+}
+
+
+def output_type(call: it.ItemBase) -> Callable[..., it.Item]:
+    """Return the type of the items that answer calls like this one. Raises ``KeyError`` if the item
+    is not a call whose output is a separate item."""
+    make: Callable[..., it.Item] = _OUTPUT_TYPES[type(call)]
+    return make
+
+
+def with_whole_text(call: _T, text: str) -> _T:
+    """Return a call with this text in the field for its arguments, input or code."""
+    channel = KINDS[type(call)].whole_text
+    assert channel is not None
+    return replace(call, **{channel.field: text})
 
 
 def error_fields(item: it.Item, message: str) -> Mapping[str, Any]:

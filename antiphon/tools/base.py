@@ -92,8 +92,9 @@ class ToolProgress(Struct, frozen=True):
     - ``name``: the name of the event, for example ``searching``. See ``ItemKind.progress``.
     - ``fields``: further fields of the event.
 
-    Handlers do not yield the final event, ``completed`` or ``failed``. When a handler returns its
-    result, the run sends one of these two events.
+    Handlers do not yield the first event, ``in_progress``, and the final event, ``completed`` or
+    ``failed``. The run sends the first when the call begins, and the final one when the handler
+    returns its result.
     """
 
     name: str

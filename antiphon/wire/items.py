@@ -8,7 +8,7 @@ forms; ``wire.parsing.items`` normalizes these forms. Source of the fields: the 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
@@ -87,6 +87,7 @@ __all__ = [
     "McpCall",
     "McpListTools",
     "Message",
+    "ModelCall",
     "OutputText",
     "Part",
     "Phase",
@@ -106,6 +107,7 @@ __all__ = [
     "TopLogprob",
     "UrlCitation",
     "WebSearchCall",
+    "is_model_call",
 ]
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -118,6 +120,8 @@ _CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 _Id = Annotated[str, Meta(max_length=1024)]
 #: The end of the types of all calls of tools.
 _CALL = "_call"
+#: The end of the types of all items that contain the output of another item.
+_OUTPUT = "_output"
 
 
 class DirectCaller(Struct, frozen=True, tag_field="type", tag="direct"):
@@ -189,6 +193,11 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
         return self.call_id
 
     @property
+    def answered_key(self) -> str | UnsetType | None:
+        """The ``answer_key`` of the item that this item answers. None: the item is no answer."""
+        return self.call_id if self.type.endswith(_OUTPUT) else None
+
+    @property
     def approval_request_id(self) -> str | UnsetType | None:
         """The id of the approval request to which the item belongs."""
         return None
@@ -203,6 +212,23 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
         """The role of the author of a message, such as ``user``. "": the item has no role."""
         return ""
 
+    @property
+    def message_parts(self) -> tuple[Part, ...]:
+        """The content of a message. An item that is no message has none."""
+        return ()
+
+    @property
+    def reasoning_parts(self) -> tuple[ReasoningText, ...] | tuple[SummaryText, ...]:
+        """The text of a reasoning item, or its summary if the text is not known. Other items have
+        none."""
+        return ()
+
+    @property
+    def container_id(self) -> str | None:
+        """The id of the container in which the call ran. None: the item is no call in a
+        container."""
+        return None
+
 
 class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
     role: Literal[
@@ -211,6 +237,11 @@ class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
     content: tuple[Part, ...]
     status: ItemStatus = "completed"
     phase: Phase | UnsetType = UNSET
+
+    @property
+    def message_parts(self) -> tuple[Part, ...]:
+        """The content of the message."""
+        return self.content
 
 
 class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
@@ -221,6 +252,11 @@ class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
     content: tuple[ReasoningText, ...] | UnsetType = UNSET
     encrypted_content: _EncryptedContent | UnsetType = UNSET
     status: ItemStatus = "completed"
+
+    @property
+    def reasoning_parts(self) -> tuple[ReasoningText, ...] | tuple[SummaryText, ...]:
+        """The text of the reasoning, or its summary if the text is not known."""
+        return self.content or self.summary
 
 
 class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
@@ -363,6 +399,13 @@ class ShellCall(ItemBase, frozen=True, kw_only=True, tag="shell_call"):
     caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
 
+    @property
+    def container_id(self) -> str | None:
+        """The id of the container, as the client or the server has written it."""
+        environment = self.environment if isinstance(self.environment, dict) else {}
+        container_id = environment.get("container_id")
+        return container_id if isinstance(container_id, str) else None
+
 
 class ShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="shell_call_output"):
     call_id: _CallId
@@ -419,6 +462,11 @@ class McpApprovalResponse(ItemBase, frozen=True, kw_only=True, tag="mcp_approval
     approval_request_id: str
     approve: bool
     reason: str | UnsetType = UNSET
+
+    @property
+    def answered_key(self) -> str:
+        """The id of the approval request."""
+        return self.approval_request_id
 
 
 class McpCall(ItemBase, frozen=True, kw_only=True, tag="mcp_call"):
@@ -568,6 +616,9 @@ Item = (
     | ProgramOutput
 )
 
+#: A call as models write it: of a function of the client or of the server, or of a custom tool.
+ModelCall = FunctionCall | CustomToolCall
+
 #: Items that only clients send. All other items may also occur in an output.
 _INPUT_ONLY = (
     AgentMessage,
@@ -581,3 +632,8 @@ INPUT_ITEMS: tuple[type[ItemBase], ...] = tuple(Item.__args__)
 OUTPUT_ITEMS: tuple[type[ItemBase], ...] = tuple(
     item for item in INPUT_ITEMS if item not in _INPUT_ONLY
 )
+
+
+def is_model_call(item: ItemBase | None) -> TypeGuard[ModelCall]:
+    """Return whether the item is a ``ModelCall``."""
+    return isinstance(item, ModelCall)

@@ -108,7 +108,7 @@ def _preview(items: Iterable[Item]) -> str:
     PostgreSQL cannot store it."""
     text = ""
     for item in items:
-        for part in item.content if isinstance(item, Message) else ():
+        for part in item.message_parts:
             if isinstance(part, _TEXT_PARTS):
                 text += f" {part.text[: 4 * _PREVIEW]}"
             if len(text) > 4 * _PREVIEW:

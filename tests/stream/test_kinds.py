@@ -9,6 +9,7 @@ from msgspec.structs import fields
 
 from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS, ItemKind, error_fields
 from antiphon.wire import items as it
+from antiphon.wire.tags import tag_of
 
 ROWS = [pytest.param(cls, kind, id=str(cls.__struct_config__.tag)) for cls, kind in KINDS.items()]
 
@@ -70,3 +71,9 @@ def test_error_fields_of_each_kind() -> None:
     assert last["stderr"] == "Down."
     assert error_fields(it.McpListTools(server_label="s", tools=()), "Down.") == {"error": "Down."}
     assert error_fields(it.WebSearchCall(), "Down.") == {}
+
+
+def test_outputs_are_known_by_their_type() -> None:
+    """The base class of items, which knows no table, tells an output by the end of its type."""
+    outputs = {cls for cls, kind in KINDS.items() if kind.answers is not None}
+    assert outputs == {cls for cls in KINDS if tag_of(cls).endswith("_output")}

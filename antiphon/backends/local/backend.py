@@ -34,7 +34,7 @@ from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.stream.deltas import Delta, Finish, FinishReason, Open
 from antiphon.stream.kinds import KINDS
 from antiphon.support.push import send
-from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message
+from antiphon.wire.items import Item, Message, is_model_call
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
 from .capability_checks import accepts_grammar, check_logit_bias, check_options, enforces_schema
@@ -578,4 +578,4 @@ def _last_written(point: ResumePoint) -> Item | None:
     """Return the last item before the interruption, if it is a message or a call of a client's
     tool. Return None for an item of another type, such as a call of a server-side tool."""
     last = next(reversed((*point.items, *point.open_items)), None)
-    return last if isinstance(last, Message | FunctionCall | CustomToolCall) else None
+    return last if isinstance(last, Message) or is_model_call(last) else None

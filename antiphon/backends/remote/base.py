@@ -46,7 +46,7 @@ from antiphon.stream.deltas import Delta, Finish, FinishReason, Open, Text, fini
 from antiphon.support.push import Guard, send
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES
-from antiphon.wire.items import CustomToolCall, FunctionCall
+from antiphon.wire.items import is_model_call
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Usage
 
@@ -519,7 +519,7 @@ class _FirstCall:
 
     def _passes(self, delta: Delta) -> bool:
         if isinstance(delta, Open):
-            is_call = isinstance(delta.item, FunctionCall | CustomToolCall)
+            is_call = is_model_call(delta.item)
             self._is_skipping = is_call and self._has_seen_call
             self._has_seen_call = self._has_seen_call or is_call
         if self._is_skipping and not isinstance(delta, Finish):

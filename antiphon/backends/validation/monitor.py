@@ -12,7 +12,13 @@ from typing import TypeGuard
 
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text, finish_of
 from antiphon.stream.kinds import KINDS
-from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message, OutputText, Reasoning
+from antiphon.wire.items import (
+    Item,
+    Message,
+    OutputText,
+    Reasoning,
+    is_model_call,
+)
 
 from .answer_format import AnswerFormat, FormatMatcher
 from .tool_calls import ToolCallRules
@@ -125,7 +131,7 @@ class StreamValidator:
         item = delta.item
         self._note_item(delta)
         if self._is_call:
-            if self._tool_calls is not None and isinstance(item, FunctionCall | CustomToolCall):
+            if self._tool_calls is not None and is_model_call(item):
                 self._set_fault(self._tool_calls.rejection(item))
                 self._start_matcher(self._tool_calls.input_format(item))
         elif is_answer(delta):
@@ -175,7 +181,7 @@ def _unfinished_text(item: Item) -> str | None:
     """Return the text of an incomplete item, or None if the item contains a refusal."""
     if (text := KINDS[type(item)].whole_text) is not None:
         return str(getattr(item, text.field))
-    parts = item.content if isinstance(item, Message) else ()
+    parts = item.message_parts
     texts = [part.text for part in parts if isinstance(part, OutputText)]
     return "".join(texts) if len(texts) == len(parts) else None
 

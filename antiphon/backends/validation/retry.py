@@ -20,16 +20,16 @@ from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import CannotContinue, RunError
 from antiphon.inference.conversation import Conversation, PromptTokens, ResumePoint
 from antiphon.stream.deltas import Delta, Finish, Open, SampledTokens, Text
+from antiphon.stream.kinds import output_type, with_whole_text
 from antiphon.support.push import send
 from antiphon.wire.items import (
     CustomToolCall,
-    CustomToolCallOutput,
     FunctionCall,
-    FunctionCallOutput,
     InputText,
     Item,
     Message,
     OutputText,
+    is_model_call,
 )
 from antiphon.wire.response import Usage
 
@@ -256,7 +256,7 @@ class _Attempt:
         made = [
             (item, text, await calls.fault(item, text))
             for _, item, text in items
-            if isinstance(item, FunctionCall | CustomToolCall)
+            if is_model_call(item)
         ]
         self.fault = next(filter(None, (fault for *_, fault in made)), "")
         if self.fault:
@@ -406,7 +406,4 @@ def _rejected_call(
 ) -> tuple[Item, Item]:
     """Return a tool call that was not run, and its tool result. ``text``: the input of the call.
     ``result``: the text of the tool result, which says why the call was not run."""
-    if isinstance(item, CustomToolCall):
-        rejected = CustomToolCallOutput(call_id=item.call_id, output=result)
-        return replace(item, input=text), rejected
-    return replace(item, arguments=text), FunctionCallOutput(call_id=item.call_id, output=result)
+    return with_whole_text(item, text), output_type(item)(call_id=item.call_id, output=result)

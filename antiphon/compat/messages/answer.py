@@ -65,9 +65,7 @@ def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
 
 def _container(response: Response) -> MessageContainer | UnsetType:
     """Return the container in which the code of the response ran last."""
-    ids = [
-        item.container_id for item in response.output if isinstance(item, it.CodeInterpreterCall)
-    ]
+    ids = [item.container_id for item in response.output if item.container_id is not None]
     if not ids:
         return UNSET
     ended = response.completed_at or response.created_at
@@ -92,10 +90,10 @@ def _stop_reason(response: Response, form: AnswerForm) -> StopReason:
         return "max_tokens"
     if response.incomplete_details is not None:
         return _incomplete_reason(response, response.incomplete_details.reason)
-    if any(isinstance(item, it.FunctionCall) for item in response.output):
+    if any(map(it.is_model_call, response.output)):
         return "tool_use"
-    messages = (item for item in response.output if isinstance(item, it.Message))
-    if any(isinstance(part, it.Refusal) for item in messages for part in item.content):
+    parts = (part for item in response.output for part in item.message_parts)
+    if any(isinstance(part, it.Refusal) for part in parts):
         return "refusal"
     return "end_turn"
 

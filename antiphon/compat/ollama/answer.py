@@ -123,12 +123,10 @@ def ollama_answer(response: Response, form: OllamaForm) -> OllamaAnswer:
     for item in response.output:
         if isinstance(item, it.FunctionCall):
             calls.append(_call(item, len(calls)))
-        elif isinstance(item, it.Reasoning):
-            thoughts += [part.text for part in item.content or item.summary]
-        elif isinstance(item, it.Message):
-            texts += [_text(part) for part in item.content]
-            for part in item.content:
-                logprobs += getattr(part, "logprobs", None) or ()
+        thoughts += [part.text for part in item.reasoning_parts]
+        for part in item.message_parts:
+            texts.append(_text(part))
+            logprobs += getattr(part, "logprobs", None) or ()
     return OllamaAnswer(
         **_head(response),
         **form.fields("".join(texts), "\n".join(thoughts), tuple(calls), logprobs),

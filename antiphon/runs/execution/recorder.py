@@ -28,13 +28,12 @@ from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import ItemWriter, ResponseWriter
 from antiphon.wire.items import (
     Compaction,
-    CustomToolCall,
-    FunctionCall,
     Item,
     ItemBase,
     McpListTools,
     Message,
     Reasoning,
+    is_model_call,
 )
 from antiphon.wire.response import Usage
 
@@ -156,7 +155,7 @@ class Recorder:
         if self.finish_reason != "length":
             return False
         last = self._last_closed
-        return not isinstance(last, FunctionCall | CustomToolCall) or last.status == "incomplete"
+        return not is_model_call(last) or last.status == "incomplete"
 
     def _record_other(self, delta: Delta) -> None:
         match delta:

@@ -36,7 +36,7 @@ from antiphon.wire import items as it
 from .chain_cache import ChainCache, LoadedChain, chain_items, stored_tokens
 from .recent_items import PastItems, load_past_items
 from .session_chains import SessionChains
-from .visible_history import VisibleHistory
+from .visible_history import VisibleHistory, is_compaction
 
 __all__ = [
     "BuildVisibleHistory",
@@ -144,7 +144,7 @@ async def load_context(
         check_programs(past, own_items)
     visible = build_visible(past, new_items)
     check_call_outputs(visible.items, waiting=visible.compaction_requested, own=own_items)
-    is_compacted = any(isinstance(item, it.Compaction | it.ContextCompaction) for item in new_items)
+    is_compacted = any(map(is_compaction, new_items))
     return ConversationContext(
         visible=visible,
         input=new_items,

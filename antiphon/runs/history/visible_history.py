@@ -30,6 +30,7 @@ __all__ = [
     "VisibleHistory",
     "build_visible_history",
     "estimate_tokens",
+    "is_compaction",
     "is_persistent",
     "is_user_message",
 ]
@@ -226,7 +227,7 @@ def _newest_compaction(
     """
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
-        if isinstance(item, _Compaction) and item.encrypted_content:
+        if is_compaction(item) and item.encrypted_content:
             try:
                 return index + 1, sealer.decrypt_compaction(item.encrypted_content)
             except DecryptionError:
@@ -250,7 +251,7 @@ def _decrypt_reasoning(
       has a summary, and is left out if it has none.
     """
     for item in items[start:]:
-        if isinstance(item, _Compaction):
+        if is_compaction(item):
             continue
         if isinstance(item, it.Reasoning) and item.encrypted_content:
             try:
@@ -322,12 +323,7 @@ def _answer_id(item: it.Item) -> str | None:
 
 def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:
     """Return the ids of all calls and approval requests that have an answer among ``items``."""
-    ids = (
-        item.approval_request_id if isinstance(item, it.McpApprovalResponse) else item.call_id
-        for item in items
-        if isinstance(item, it.McpApprovalResponse) or _is_output(item)
-    )
-    return frozenset(id for id in ids if id)
+    return frozenset(item.answered_key for item in items if item.answered_key)
 
 
 def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
@@ -391,6 +387,11 @@ def _tail_start(items: Sequence[it.Item], max_tokens: int) -> int:
 
 
 # --- messages and sizes --------------------------------------------------------------------------
+
+
+def is_compaction(item: it.Item) -> TypeGuard[_Compaction]:
+    """Whether the item stands for the items before it."""
+    return isinstance(item, _Compaction)
 
 
 def is_user_message(item: it.Item) -> TypeGuard[it.Message]:

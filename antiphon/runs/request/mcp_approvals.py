@@ -106,7 +106,7 @@ def _called(items: Iterable[it.Item]) -> set[str]:
     return {
         item.approval_request_id
         for item in items
-        if isinstance(item, it.McpCall) and isinstance(item.approval_request_id, str)
+        if item.tool_type is not None and isinstance(item.approval_request_id, str)
     }
 
 

@@ -8,7 +8,7 @@ unknown, to the client and to the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from antiphon.inference.conversation import (
     open_programs,
 )
 from antiphon.stream.deltas import Close, Delta, Open
-from antiphon.stream.kinds import KINDS, error_fields
+from antiphon.stream.kinds import KINDS, error_fields, output_type
 from antiphon.tools.base import ToolFunction
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
@@ -46,6 +46,12 @@ OnInterruption = Literal["tell", "fail", "retry"]
 
 _UNKNOWN = "unknown: The server was interrupted while this ran. It may or may not have been done."
 _NOT_STARTED = "The server was interrupted before this began. It was not done."
+
+#: The calls whose output is a separate item, with the fields of an output that has no content.
+_EMPTY_OUTPUTS: Mapping[type[it.ItemBase], Mapping[str, Any]] = {
+    it.ShellCall: {"output": ()},
+    it.ToolSearchCall: {"tools": ()},
+}
 
 
 class Recovery(Struct, frozen=True, kw_only=True):
@@ -149,7 +155,7 @@ def _unanswered_calls(point: ResumePoint) -> list[it.Item]:
     return [
         item
         for item in point.items
-        if isinstance(item, it.ShellCall | it.ToolSearchCall) and item.call_id not in answered
+        if type(item) in _EMPTY_OUTPUTS and item.call_id not in answered
     ]
 
 
@@ -226,11 +232,9 @@ class _Recoverer:
 
     def _answer_failed(self, item: it.Item, message: str) -> None:
         """Add an output with an error, if the output of this call is a separate item."""
-        if isinstance(item, it.ShellCall):
-            output = it.ShellCallOutput(call_id=item.call_id, output=(), status="incomplete")
+        if (empty := _EMPTY_OUTPUTS.get(type(item))) is not None:
+            output = output_type(item)(call_id=item.call_id, status="incomplete", **empty)
             self._add([replace(output, **error_fields(output, message))])
-        elif isinstance(item, it.ToolSearchCall):
-            self._add([it.ToolSearchOutput(call_id=item.call_id, tools=(), status="incomplete")])
 
     def _close(self, item: it.Item, fields: Mapping[str, object], status: str) -> None:
         self.deltas.append(Close(fields, item.id, status))

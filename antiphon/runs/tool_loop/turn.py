@@ -10,14 +10,24 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.inference.conversation import PromptTokens, ToolName
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, SampledTokens, Text
-from antiphon.stream.kinds import KINDS
+from antiphon.stream.deltas import (
+    Channel,
+    Close,
+    Delta,
+    Finish,
+    Open,
+    Progress,
+    SampledTokens,
+    Text,
+)
+from antiphon.stream.kinds import KINDS, output_type, with_whole_text
 from antiphon.support.text import truncate_middle
 from antiphon.tools.base import (
     ArgumentObserver,
@@ -289,15 +299,12 @@ class ToolCall:
 
     def call_item(self) -> it.Item:
         """Return the item that shows the call in later prompts, exactly as the model wrote it."""
-        field = "input" if isinstance(self._model_item, it.CustomToolCall) else "arguments"
-        return replace(self._model_item, call_id=self.call_id, **{field: self.arguments})
+        return replace(with_whole_text(self._model_item, self.arguments), call_id=self.call_id)
 
     def output_item(self, text: str) -> it.Item:
         """Return the output item that shows the model the result of the call. ``text``: the text of
         the result."""
-        is_custom = isinstance(self._model_item, it.CustomToolCall)
-        kind = it.CustomToolCallOutput if is_custom else it.FunctionCallOutput
-        return kind(call_id=self.call_id, output=text)
+        return output_type(self._model_item)(call_id=self.call_id, output=text)
 
 
 def new_item_id(function: ToolFunction, ids: Callable[[str], str]) -> str:
@@ -332,7 +339,7 @@ class _PlainItem:
         self, shell: it.Item, new_citation_reader: Callable[[], CitationReader] | None = None
     ) -> None:
         self._shell = shell
-        self._text: dict[str, list[str]] = {}
+        self._text: dict[Channel, list[str]] = {}
         self._citations: CitationReader | None = None
         if new_citation_reader is not None and isinstance(shell, it.Message):
             self._citations = new_citation_reader().resume_after(_last_text(shell))
@@ -352,28 +359,24 @@ class _PlainItem:
     def item(self) -> it.Item:
         """Return the item with the text that was added to it so far."""
         texts = {channel: "".join(pieces) for channel, pieces in self._text.items()}
-        shell = self._shell
-        if isinstance(shell, it.Message):
-            part_types = {"text": it.OutputText, "refusal": it.Refusal}
-            parts = [
-                part_types[channel](**{channel: text})
-                for channel, text in texts.items()
-                if channel in part_types
-            ]
-            return replace(shell, content=(*shell.content, *parts))
-        text = texts.get("text", "")
-        if isinstance(shell, it.Reasoning):
-            earlier = () if shell.content is UNSET or shell.content is None else shell.content
-            return replace(shell, content=(*earlier, it.ReasoningText(text=text)))
-        if (channel := KINDS[type(shell)].whole_text) is not None:  # a call of the client
-            return replace(shell, **{channel.field: getattr(shell, channel.field) + text})
-        return shell
+        return reduce(_with_text, texts.items(), self._shell)
+
+
+def _with_text(item: it.Item, added: tuple[Channel, str]) -> it.Item:
+    """Return an item with a text that was added to it. ``added``: the channel and the text."""
+    name, text = added
+    if (channel := KINDS[type(item)].channels.get(name)) is None:
+        return item
+    if channel.part is None:  # a call of the client
+        return replace(item, **{channel.field: getattr(item, channel.field) + text})
+    parts = (*(getattr(item, channel.list_field) or ()), channel.part(**{channel.field: text}))
+    return replace(item, **{channel.list_field: parts})
 
 
 def _last_text(shell: it.Item) -> str:
     """Return the text of the last part of an item. Returns an empty string if the item is not a
     message, or if its last part is not text."""
-    part = shell.content[-1] if isinstance(shell, it.Message) and shell.content else None
+    part = shell.message_parts[-1] if shell.message_parts else None
     return part.text if isinstance(part, it.OutputText) else ""
 
 
@@ -536,7 +539,7 @@ class Turn:
     def _open(self, delta: Open) -> Iterable[Delta]:
         item = delta.item
         function, rejection = None, ""
-        if isinstance(item, it.FunctionCall | it.CustomToolCall):
+        if it.is_model_call(item):
             namespace = None if item.namespace is UNSET else item.namespace
             function = self._functions.get((item.name, namespace))
             rejection = self._rejection(item.name, namespace)

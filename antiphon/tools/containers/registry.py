@@ -16,7 +16,7 @@ from antiphon.errors import InvalidRequest, NotFound, RequestError, ToolError
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.store.containers import ContainerDirectory, ContainerRecord, mark_expired
 from antiphon.wire.cursors import PageParams, make_page
-from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
+from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources import containers as wc
 from antiphon.wire.resources.skills import ShellSkill
@@ -191,7 +191,8 @@ class ContainerRegistry:
         """Return the container that a conversation used last. Return None if the conversation has
         used no container, or if this container cannot be used any more. ``items``: the items of the
         conversation."""
-        container_id = next(filter(None, map(_container_id_of, reversed(tuple(items)))), None)
+        ids = (item.container_id for item in reversed(tuple(items)))
+        container_id = next(filter(None, ids), None)
         with suppress(RequestError):
             return None if container_id is None else await self.get_active(tenant, container_id)
         return None
@@ -253,14 +254,3 @@ class ContainerRegistry:
         records = await self._directory.list(tenant)
         local = self._maker.resources(tenant)
         return tuple(local.get(each.resource.id, each.resource) for each in records)
-
-
-def _container_id_of(item: Item) -> str | None:
-    """Return the id of the container in which a call ran. Return None if ``item`` is not a call, or
-    if the call did not run in a container."""
-    if isinstance(item, CodeInterpreterCall):
-        return item.container_id
-    if isinstance(item, ShellCall) and isinstance(item.environment, dict):
-        container = item.environment.get("container_id")
-        return container if isinstance(container, str) else None
-    return None

@@ -8,7 +8,7 @@ time it runs again.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET, to_builtins
 
@@ -23,8 +23,12 @@ from .typescript import schema_type
 __all__ = ["call_result", "call_target", "is_callable", "is_output", "return_type"]
 
 _CALL_FAILED = "The call failed."
-_SHELL_TYPE = "{ stdout: string; stderr: string; outcome: { type: string; exit_code?: number } }[]"
-_PATCH_TYPE = "{ status: string; output: string }"
+#: The TypeScript types of results that always have the same form.
+_RESULT_TYPES: Mapping[type[it.ItemBase], str] = {
+    it.ShellCall: "{ stdout: string; stderr: string;"
+    " outcome: { type: string; exit_code?: number } }[]",
+    it.ApplyPatchCall: "{ status: string; output: string }",
+}
 
 #: The types of the calls that programs can make.
 _CALLS = frozenset(
@@ -89,10 +93,8 @@ def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallO
 def return_type(initial_item: it.Item, tool: tl.Function | tl.Custom) -> str:
     """Return the TypeScript type of the result that a program (JavaScript code of the model) gets
     when it calls a tool. ``initial_item``: the output item with which a call of the tool begins."""
-    if isinstance(initial_item, it.ShellCall):
-        return _SHELL_TYPE
-    if isinstance(initial_item, it.ApplyPatchCall):
-        return _PATCH_TYPE
+    if (fixed := _RESULT_TYPES.get(type(initial_item))) is not None:
+        return fixed
     schema = tool.output_schema if isinstance(tool, tl.Function) else UNSET
     return "string" if schema is UNSET else schema_type(schema)
 

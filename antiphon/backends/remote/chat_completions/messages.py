@@ -26,6 +26,7 @@ from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Conversation
 from antiphon.inference.encoded_items import EncodedItems
+from antiphon.stream.kinds import KINDS, parts_of
 from antiphon.wire import items as it
 from antiphon.wire.json_types import EncodedText, JsonObject
 
@@ -99,23 +100,16 @@ class _Writer:
         if self._kept is not None and index < 0:
             for each in self._kept.get(item, _encode_texts):
                 self._encoded_texts[id(each.text)] = each
-        if isinstance(item, it.Message):
-            if _MEDIA.isdisjoint(map(type, item.content)):  # nearly all messages
-                return item
-            return replace(item, content=self._parts(item.content, f"{path}.content"))
         if isinstance(item, it.Reasoning):
             return self._reasoning(item)
-        if isinstance(item, it.ComputerCallOutput):
-            return replace(item, output=self._part(item.output, f"{path}.output"))
-        output = getattr(item, "output", None)
-        if isinstance(output, tuple) and isinstance(
-            item, it.FunctionCallOutput | it.CustomToolCallOutput
-        ):
-            return replace(item, output=self._parts(output, f"{path}.output"))
-        return item
-
-    def _parts(self, parts: Sequence[object], path: str) -> tuple[Any, ...]:
-        return tuple(self._part(part, f"{path}[{index}]") for index, part in enumerate(parts))
+        if _MEDIA.isdisjoint(map(type, parts_of(item))):  # nearly all items
+            return item
+        field = KINDS[type(item)].parts_field
+        value, path = getattr(item, field), f"{path}.{field}"
+        if not isinstance(value, tuple):
+            return replace(item, **{field: self._part(value, path)})
+        parts = (self._part(part, f"{path}[{index}]") for index, part in enumerate(value))
+        return replace(item, **{field: tuple(parts)})
 
     def _part(self, part: object, path: str) -> Any:
         match part:
@@ -262,7 +256,7 @@ class _Writer:
 
 def _encode_texts(item: it.Item) -> tuple[EncodedText, ...]:
     """Return the encoded forms of the long texts of an item."""
-    value = item.content if isinstance(item, it.Message) else getattr(item, "output", None)
+    value = item.message_parts or getattr(item, "output", None)
     parts = value if isinstance(value, tuple) else (value,)
     texts = (each if isinstance(each, str) else getattr(each, "text", None) for each in parts)
     return tuple(
