@@ -93,7 +93,8 @@ def _running(folder: Path) -> Iterator[PeerProcess]:
 
 
 def _command(port: int, upstream: str, folder: Path) -> list[str]:
-    return [sys.executable, "-m", "antiphon", "serve", "--port", str(port)]
+    store = f"sqlite:{folder}/responses.db"
+    return [sys.executable, "-m", "antiphon", "serve", "--port", str(port), "--store", store]
 
 
 def _key(tenant: str) -> str:
