@@ -206,8 +206,8 @@ class RemoteBackend(Backend, ABC):
 
     @abstractmethod
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
-        """Return the tools that are shown to the model. Raises ``InvalidRequest`` for options that
-        the upstream does not support."""
+        """Return the tools that are shown to the model. Raises ``InvalidRequest`` if they are not
+        those that the tool choice requires."""
 
     @abstractmethod
     def enforces_format(self, options: Options) -> bool:
@@ -253,8 +253,8 @@ class RemoteBackend(Backend, ABC):
 
     @abstractmethod
     def shared_fields(self, options: Options, prompt_tools: PromptTools) -> JsonObject:
-        """Return the fields of the body that requests with equal ``Options.shared`` have in
-        common."""
+        """Return the fields of the body that requests with equal ``Options.shared`` have in common.
+        Raises ``InvalidRequest`` for options that the upstream does not support."""
 
     @abstractmethod
     def added_instructions(self, options: Options) -> Sequence[str]:

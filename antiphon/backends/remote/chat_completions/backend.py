@@ -82,7 +82,6 @@ class ChatCompletionsBackend(RemoteBackend):
         self._adapters = adapters or {}
 
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
-        _check(options, self.flavour)
         return collect_tools(options, conversation.items)
 
     @property
@@ -117,10 +116,17 @@ class ChatCompletionsBackend(RemoteBackend):
         return {name: value for name, value in fields.items() if name and value is not None}
 
     def added_instructions(self, options: Options) -> Sequence[str]:
-        return _instructions(options, self.flavour)
+        flavour = self.flavour
+        if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
+            options = replace(options, guide=None)
+        if flavour.has_developer_role:
+            options = replace(options, text=replace(options.text, verbosity=UNSET))
+        form = [] if flavour.schema_support == "enforces" else json_format_instructions(options)
+        return form + format_instructions(options)
 
     def shared_fields(self, options: Options, prompt_tools: PromptTools) -> JsonObject:
         flavour = self.flavour
+        _check(options, flavour)
         body: JsonObject = {
             "model": self._model,
             "stream": True,
@@ -255,17 +261,6 @@ def _response_format(options: Options, flavour: ChatFlavour) -> JsonObject:
                 schema["description"] = form.description
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
     return {}
-
-
-def _instructions(options: Options, flavour: ChatFlavour) -> list[str]:
-    """Return texts that tell the model how to answer. They replace request fields that the upstream
-    does not have or may ignore."""
-    if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
-        options = replace(options, guide=None)
-    if flavour.has_developer_role:
-        options = replace(options, text=replace(options.text, verbosity=UNSET))
-    form = [] if flavour.schema_support == "enforces" else json_format_instructions(options)
-    return form + format_instructions(options)
 
 
 def _reasoning_effort(options: Options, flavour: ChatFlavour) -> JsonObject:

@@ -87,7 +87,6 @@ class ResponsesBackend(RemoteBackend):
         )
 
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
-        _check(options, self.flavour)
         hosted = any(not isinstance(tool, _CLIENT_TOOLS) for tool in options.tools)
         if hosted and options.tool_choice.must_call:
             # A call of a tool that the upstream runs also fulfils the tool choice.
@@ -121,9 +120,17 @@ class ResponsesBackend(RemoteBackend):
         return {name: value for name, value in fields.items() if name and value is not None}
 
     def added_instructions(self, options: Options) -> Sequence[str]:
-        return _instructions(options, self.flavour)
+        flavour = self.flavour
+        form = [] if flavour.enforces_format else json_format_instructions(options)
+        if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
+            options = replace(options, guide=None)
+        if flavour.native_tools:
+            options = replace(options, tools=())
+        text = replace(options.text, verbosity=UNSET)
+        return form + format_instructions(replace(options, text=text))
 
     def shared_fields(self, options: Options, prompt_tools: PromptTools) -> JsonObject:
+        _check(options, self.flavour)
         flavour, options = self.flavour, replace(options, cache_salt=None)
         body: JsonObject = {
             "model": self._model,
@@ -219,17 +226,6 @@ def _check(options: Options, flavour: ResponsesFlavour) -> None:
         raise unsupported_error("chat_template_kwargs")
     if options.extra:
         raise unsupported_error(extra_field(next(iter(options.extra))))
-
-
-def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
-    """Return texts that tell the model how to answer. They replace request fields that the upstream
-    does not have or may ignore."""
-    form = [] if flavour.enforces_format else json_format_instructions(options)
-    if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
-        options = replace(options, guide=None)
-    if flavour.native_tools:
-        options = replace(options, tools=())
-    return form + format_instructions(replace(options, text=replace(options.text, verbosity=UNSET)))
 
 
 def _set_fields(value: object) -> JsonObject:
