@@ -13,9 +13,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.errors import BackendError, SetupError
+from antiphon.errors import BackendError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import first_model_id, list_models, open_upstream
+from antiphon.upstream.endpoint import connecting, first_model_id, list_models
 
 __all__ = ["RerankResult", "Reranker", "UpstreamReranker", "load"]
 
@@ -64,15 +64,9 @@ async def load(
 
     Raises ``SetupError`` if the other server cannot be used.
     """
-    upstream, parsed = open_upstream(name, url, key, options or {})
-    try:
+    async with connecting(name, url, key, options) as (upstream, endpoint):
         model = model or first_model_id(name, upstream, await list_models(upstream))
-        return UpstreamReranker(upstream, {**parsed.body, "model": model})
-    except BaseException as error:
-        await upstream.close()
-        if isinstance(error, BackendError):
-            raise SetupError(f"model {name}: {error.message}") from None
-        raise
+        return UpstreamReranker(upstream, {**endpoint.body, "model": model})
 
 
 class UpstreamReranker:

@@ -7,9 +7,9 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 
-from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.errors import BackendError, InvalidRequest
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import first_model_id, list_models, open_upstream
+from antiphon.upstream.endpoint import connecting, first_model_id, list_models
 
 from .base import EmbeddingResult, Prefixes, Role, Text, Vector, truncate_vector
 
@@ -42,19 +42,13 @@ async def load(
     The function sends one text to find out the length of the vectors. Raises ``SetupError`` if the
     other server cannot be used.
     """
-    upstream, parsed = open_upstream(name, url, key, options or {})
-    try:
+    async with connecting(name, url, key, options) as (upstream, endpoint):
         model = model or first_model_id(name, upstream, await list_models(upstream))
         embedder = UpstreamEmbedder(
-            upstream, {**parsed.body, "model": model}, prefixes or Prefixes()
+            upstream, {**endpoint.body, "model": model}, prefixes or Prefixes()
         )
         embedder.dimensions = len((await embedder.embed(("one",))).vectors[0])
         return embedder
-    except BaseException as error:
-        await upstream.close()
-        if isinstance(error, BackendError):
-            raise SetupError(f"model {name}: {error.message}") from None
-        raise
 
 
 class UpstreamEmbedder:

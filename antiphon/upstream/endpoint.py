@@ -6,7 +6,8 @@ All remote engines and embedders have the same connection options.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -19,11 +20,11 @@ from .routers import find_router
 
 __all__ = [
     "EndpointOptions",
+    "connecting",
     "first_model_id",
     "list_models",
     "model_entries",
     "model_owner",
-    "open_upstream",
 ]
 
 
@@ -52,11 +53,26 @@ class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     router: str | None = None
 
 
-def open_upstream(
+@asynccontextmanager
+async def connecting(
+    name: str, url: str, key: str | None, options: Mapping[str, object] | None
+) -> AsyncIterator[tuple[Upstream, EndpointOptions]]:
+    """Yield the client for the upstream of the model ``name``, and the parsed options. The block
+    finds out what the upstream can do. If the block raises an exception, the client is closed, and
+    a ``BackendError`` becomes a ``SetupError``. Raises ``SetupError`` for invalid options."""
+    upstream, endpoint = _open_upstream(name, url, key, options or {})
+    try:
+        yield upstream, endpoint
+    except BaseException as error:
+        await upstream.close()
+        if isinstance(error, BackendError):
+            raise SetupError(f"model {name}: {error.message}") from None
+        raise
+
+
+def _open_upstream(
     name: str, url: str, key: str | None, options: Mapping[str, object]
 ) -> tuple[Upstream, EndpointOptions]:
-    """Build the client for the upstream of the model ``name``. Returns the client and the parsed
-    options. Raises ``SetupError``."""
     try:
         endpoint = msgspec.convert(dict(options), EndpointOptions)
     except msgspec.ValidationError as error:

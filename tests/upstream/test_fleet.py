@@ -13,7 +13,7 @@ from antiphon.errors import BackendError, SetupError
 from antiphon.inference.sampling import Session
 from antiphon.upstream import replicas
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import open_upstream
+from antiphon.upstream.endpoint import connecting
 from antiphon.upstream.retries import RetryPolicy, UpstreamHealth
 from antiphon.upstream.routers import ROUTERS, find_router
 
@@ -325,6 +325,7 @@ async def test_retries_do_not_multiply_with_those_of_a_router() -> None:
     assert request_count(playing) == 4
 
 
-def test_unknown_router_is_named() -> None:
+async def test_unknown_router_is_named() -> None:
     with pytest.raises(SetupError, match=r"models\.tiny\.router: there is no router 'nginx'"):
-        open_upstream("tiny", "http://engine", None, {"router": "nginx"})
+        async with connecting("tiny", "http://engine", None, {"router": "nginx"}):
+            pass

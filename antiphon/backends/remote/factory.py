@@ -18,7 +18,7 @@ from antiphon.dialects.formats.registry import SHIPPED, Formats
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.errors import SetupError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import first_model_id, list_models, model_owner, open_upstream
+from antiphon.upstream.endpoint import connecting, first_model_id, list_models, model_owner
 
 from .chat_completions import servers as chat_servers
 from .responses import servers as responses_servers
@@ -55,10 +55,10 @@ async def create_chat_backend(
     has no usable model.
     """
     reasoning_parser = _reasoning_parser(name, reasoning_format, formats)
-    upstream, endpoint = open_upstream(name, url, key, options or {})
-    model, flavour = await _resolve_model(
-        name, upstream, model, endpoint.flavour, chat_servers.FLAVOURS
-    )
+    async with connecting(name, url, key, options) as (upstream, endpoint):
+        model, flavour = await _resolve_model(
+            name, upstream, model, endpoint.flavour, chat_servers.FLAVOURS
+        )
     return ChatCompletionsBackend(
         upstream,
         model,
@@ -83,9 +83,9 @@ async def create_responses_backend(
 ) -> ResponsesBackend:
     """Create the backend for an upstream server that offers the Responses API. The arguments have
     the same meaning as in ``create_chat_backend``."""
-    upstream, endpoint = open_upstream(name, url, key, options or {})
     rows = responses_servers.FLAVOURS
-    model, flavour = await _resolve_model(name, upstream, model, endpoint.flavour, rows)
+    async with connecting(name, url, key, options) as (upstream, endpoint):
+        model, flavour = await _resolve_model(name, upstream, model, endpoint.flavour, rows)
     return ResponsesBackend(
         upstream,
         model,
@@ -109,19 +109,15 @@ async def _resolve_model(
     ``model``, ``flavour``: the configured values, or None. ``rows``: all kinds of servers by name.
     If ``model`` is None, the first model in the upstream's list of models is used. If ``flavour``
     is None, the kind is found by the upstream's host name or by its list of models. If neither
-    identifies the kind, it is ``plain``. If an exception is raised, the upstream is closed.
+    identifies the kind, it is ``plain``.
     """
-    try:
-        listed = None if model and flavour else await list_models(upstream)
-        row = (
-            _flavour_by_name(name, flavour, rows)
-            if flavour
-            else _flavour_by_listing(upstream, listed, rows)
-        )
-        return model or first_model_id(name, upstream, listed), row
-    except BaseException:
-        await upstream.close()
-        raise
+    listed = None if model and flavour else await list_models(upstream)
+    row = (
+        _flavour_by_name(name, flavour, rows)
+        if flavour
+        else _flavour_by_listing(upstream, listed, rows)
+    )
+    return model or first_model_id(name, upstream, listed), row
 
 
 def _flavour_by_name(name: str, flavour: str, rows: Mapping[str, _Flavour]) -> _Flavour:

@@ -29,7 +29,7 @@ from antiphon.errors import BackendError, SetupError, UnreadableImage
 from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import RetryPolicy, Upstream
-from antiphon.upstream.endpoint import first_model_id, list_models, model_entries, open_upstream
+from antiphon.upstream.endpoint import connecting, first_model_id, list_models, model_entries
 from antiphon.upstream.errors import UpstreamDown
 
 from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_constraints
@@ -64,8 +64,7 @@ async def load(
     tokenizer is not on this machine, or if a required package is not installed.
     """
     name, adapters = options.name or url, options.adapters
-    upstream, endpoint = open_upstream(name, url, key, options.engine_options)
-    try:
+    async with connecting(name, url, key, options.engine_options) as (upstream, endpoint):
         listed = await list_models(upstream)
         kind, flavour = _find_flavour(name, upstream, endpoint.flavour, listed)
         upstream_model = model or first_model_id(name, upstream, listed)
@@ -107,9 +106,6 @@ async def load(
                     constraint_syntax=syntax, adapters=adapters, image_encoder=encoder
                 )
         return make_engine(adapters=adapters, image_encoder=encoder)
-    except BaseException:
-        await upstream.close()
-        raise
 
 
 class CompletionsEngine:
