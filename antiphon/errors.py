@@ -34,6 +34,7 @@ __all__ = [
     "CONTEXT_LENGTH_EXCEEDED",
     "DISK_FULL",
     "INTERNAL_ERROR",
+    "READ_ONLY",
     "SERVICE_UNAVAILABLE",
     "UNEXPECTED",
     "AccessRevoked",
@@ -71,6 +72,7 @@ __all__ = [
 
 #: The cause of a ``StoreError`` that only the operator, or a deletion, can remove.
 DISK_FULL = "the disk is full"
+READ_ONLY = "the file system is read-only"
 #: Names of models that an error lists.
 _MAX_NAMES = 5
 #: OpenAI's code for a conversation that does not fit the model's context.

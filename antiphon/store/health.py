@@ -7,7 +7,7 @@ import asyncio
 
 import structlog
 
-from antiphon.errors import DISK_FULL, Overloaded, StoreError
+from antiphon.errors import DISK_FULL, READ_ONLY, Overloaded, StoreError
 from antiphon.support.tasks import BackgroundTasks
 
 from .base import Store
@@ -63,7 +63,7 @@ class StoreHealth:
         elif not problem and not self._is_writable:
             _log.info("the store can be written again")
         self._is_writable = not problem
-        self._cause = DISK_FULL if DISK_FULL in problem else ""
+        self._cause = next((each for each in (DISK_FULL, READ_ONLY) if each in problem), "")
         self._checked_at = asyncio.get_running_loop().time()
 
     def _slowness(self) -> str:

@@ -5,7 +5,8 @@ one PostgreSQL behind a proxy, with a model of their own, an upstream and a bus 
 ``none``). Servers and workers are killed and stopped, PostgreSQL is killed and stopped, its
 connections are cut or hang, its disk is full, the clocks of servers are wrong, the upstream hangs,
 resets, refuses and lies, the bus is killed and stopped, and messages on it are repeated and forged.
-A fourth server with SQLite on a small disk of its own is killed, and its disk is filled. At the end
+A fourth server with SQLite on a small disk of its own is killed, and its disk is filled. The disk
+of a fifth one becomes read-only, and the engine of a sixth one is killed during answers. At the end
 everything is repaired: every run has to end. The exit status is 1 if an invariant is broken. SEED
 is that of the faults.
 """
@@ -22,17 +23,20 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from antiphon.testing.bus import BusServer, bus_server
+from antiphon.testing.embedded_model import smollm2
 from antiphon.testing.postgres import Postgres, postgres
 
 from .clients import Clients
 from .clock import ServerClock, faketime_library
 from .disk import Disk, small_disk
+from .engines import EngineServer
 from .liar import lie
 from .place import Place, print_counts, process_family, send_signal, wait_for_runs
 from .proxy import Proxy
+from .read_only import FailingDisk, ReadOnlyServer, failing_disk
 from .upstream import UPSTREAM_TEXT, Upstream
 
 __all__ = ["main"]
@@ -218,13 +222,23 @@ async def _use(clients: Clients, random: Random, end: float) -> None:
         await (clients.background() if random.random() < 0.7 else clients.foreground())
 
 
+class _Broken(Protocol):
+    """A server of its own that is used and broken. ``counts``: what happened to it."""
+
+    counts: Counter[str]
+
+    async def run(self, end: float) -> None:
+        """Use it and break it until ``end``, in seconds of ``time.monotonic``."""
+
+
 class _Parts(NamedTuple):
     """The other parts of the test besides the servers: the database, the message bus if there is
-    one, and the disks."""
+    one, the disks, and a model for llama.cpp."""
 
     database: Postgres
     bus: BusServer | None
     disks: _Disks
+    gguf: Path
 
 
 class _Disks(NamedTuple):
@@ -232,6 +246,7 @@ class _Disks(NamedTuple):
 
     database: Disk | None
     sqlite: Disk | None
+    failing: FailingDisk | None
 
 
 def _clock(file: Path) -> ServerClock | None:
@@ -241,7 +256,7 @@ def _clock(file: Path) -> ServerClock | None:
 
 async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: Path) -> None:
     random = Random(seed)
-    database, bus, disks = parts
+    database, bus, disks = parts[:3]
     upstream = Upstream(random)
     await upstream.start()
     url = await database.create_database()
@@ -271,9 +286,13 @@ async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: P
         random,
         database_ok_since=lambda: chaos.database_ok_since,
     )
-    small = None
+    story = models.partition("[models.up]")[0]
+    engine = EngineServer(folder / "engine", parts.gguf, story, _STORY)
+    others: dict[str, _Broken] = {"engine": engine}
     if disks.sqlite is not None:
-        small = _SmallServer(random, disks.sqlite, folder / "small", models)
+        others["small_server"] = _SmallServer(random, disks.sqlite, folder / "small", models)
+    if disks.failing is not None:
+        others["read_only"] = ReadOnlyServer(disks.failing, story)
     try:
         for place in places:
             await asyncio.to_thread(place.start)
@@ -284,8 +303,8 @@ async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: P
             group.create_task(chaos.run(end))
             if bus is not None:
                 group.create_task(lie(bus.url, random, end, chaos.counts))
-            if small is not None:
-                group.create_task(small.run(end))
+            for other in others.values():
+                group.create_task(other.run(end))
         upstream.is_kind = True
         await wait_for_runs(url, _REST_S)
     finally:
@@ -296,8 +315,7 @@ async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: P
         await proxy.close()
         await upstream.close()
         print_counts(faults=chaos.counts, upstream=upstream.counts, clients=clients.counts)
-        if small is not None:
-            print_counts(small_server=small.counts)
+        print_counts(**{name: other.counts for name, other in others.items()})
 
 
 def main(arguments: list[str]) -> int:
@@ -330,6 +348,7 @@ def _open_parts(opened: ExitStack, folder: Path, bus: str) -> _Parts:
     disks = _Disks(
         opened.enter_context(small_disk(folder / "database", "512m")),
         opened.enter_context(small_disk(folder / "sqlite", "64m")),
+        opened.enter_context(failing_disk(folder / "failing")),
     )
     if disks.database is None:
         print("no disk is filled: mounting one is not permitted (root can)")
@@ -338,7 +357,7 @@ def _open_parts(opened: ExitStack, folder: Path, bus: str) -> _Parts:
     server = None if bus == "none" else opened.enter_context(bus_server())
     if server is None and bus != "none":
         print(f"there is no bus: {bus} is not installed")
-    return _Parts(database, server, disks)
+    return _Parts(database, server, disks, smollm2())
 
 
 if __name__ == "__main__":

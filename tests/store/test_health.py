@@ -89,12 +89,13 @@ async def test_store_that_is_slow_is_not_down(monkeypatch: pytest.MonkeyPatch) -
     assert not await healthy.is_writable()
 
 
-async def test_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cause", ["the disk is full", "the file system is read-only"])
+async def test_obstacle_of_the_disk_is_named(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
     store, healthy = checked(monkeypatch, 0)
-    store.problem = StoreError("The store could not be written: the disk is full.")
-    with pytest.raises(Overloaded, match="cannot store responses at the moment: the disk is full"):
+    store.problem = StoreError(f"The store could not be written: {cause}.")
+    with pytest.raises(Overloaded, match=f"cannot store responses at the moment: {cause}"):
         await healthy.require()
-    assert healthy.cause == "the disk is full"
+    assert healthy.cause == cause
 
 
 async def test_caller_that_leaves_does_not_stop_the_check(

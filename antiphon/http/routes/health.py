@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.errors import DISK_FULL
+from antiphon.errors import DISK_FULL, READ_ONLY
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics
 from antiphon.http.openapi.operation import operation
-from antiphon.wire.admin.server_info import Health, ProcessHealth, Readiness
+from antiphon.wire.admin.server_info import Health, ProcessHealth, Readiness, UnreadyReason
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -20,6 +20,7 @@ __all__ = ["HealthRoutes", "ReadProcesses"]
 
 #: Returns the state of the processes of a server with several workers.
 ReadProcesses = Callable[[], Awaitable[tuple[ProcessHealth, ...]]]
+_REASONS: Mapping[str, UnreadyReason] = {DISK_FULL: "disk_full", READ_ONLY: "read_only"}
 
 
 class HealthRoutes:
@@ -48,8 +49,8 @@ class HealthRoutes:
         if not self._service.is_ready:
             return json_reply(Readiness(status="not_ready", reason="stopping"), 503)
         if not await self._service.store_health.is_writable():
-            is_full = self._service.store_health.cause == DISK_FULL
-            reply = Readiness(status="not_ready", reason="disk_full" if is_full else "store")
+            reason = _REASONS.get(self._service.store_health.cause, "store")
+            reply = Readiness(status="not_ready", reason=reason)
             return json_reply(reply, 503)
         return json_reply(Readiness(status="ready"))
 

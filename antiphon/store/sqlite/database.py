@@ -34,7 +34,7 @@ from antiphon.support.fair_threads import current_tenant
 from antiphon.support.file_locks import try_lock
 
 from .file_lock import FileLock, open_lock_file, open_private
-from .reserve import Reserve, is_disk_full
+from .reserve import Reserve
 from .wal import WalScan, scan_wal
 
 __all__ = ["Database"]
@@ -348,14 +348,15 @@ class Database:
             self._run_transaction(connection, group)
         except Exception as error:  # also TypeError, for a value that SQLite cannot store
             if len(group) == 1:
-                is_full = is_disk_full(error)
+                obstacle = self._reserve.obstacle(error)
+                is_full = obstacle == DISK_FULL
                 if is_full and group[0].frees_space and self._reserve.release():
                     self._commit(connection, group)
                     with contextlib.suppress(sqlite3.Error):  # the disk may still be full
                         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                     self._reserve.fill()
                     return
-                cause = f": {DISK_FULL}" if is_full else ""
+                cause = f": {obstacle}" if obstacle else ""
                 if isinstance(error, StoreError):
                     group[0].error = error
                     return

@@ -8,25 +8,23 @@ deletions, and takes it again when there is some.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
 from pathlib import Path
 
+from antiphon.errors import DISK_FULL, READ_ONLY
+
 from .file_lock import open_private
 
-__all__ = ["Reserve", "is_disk_full"]
+__all__ = ["Reserve"]
 
 #: The log has usually up to 4 MiB. On a small disk, both are smaller.
 _MAX_BYTES = 8 << 20
 _DISK_SHARE = 4
 #: SQLITE_FULL and SQLITE_IOERR_WRITE, which some file systems report instead.
 _FULL_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Return whether a write failed because the disk is full."""
-    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) in _FULL_CODES
 
 
 class Reserve:
@@ -41,6 +39,17 @@ class Reserve:
     def log_bytes(self) -> int:
         """The length of the log above which SQLite should shorten it."""
         return self.bytes // 2
+
+    def obstacle(self, error: BaseException) -> str:
+        """Return why a write failed: ``DISK_FULL`` or ``READ_ONLY``; "" for other reasons."""
+        if not isinstance(error, sqlite3.Error):
+            return ""
+        try:
+            open(self._path, "ab", opener=open_private).close()
+        except OSError as refusal:
+            if refusal.errno == errno.EROFS:  # also after an error of the disk
+                return READ_ONLY
+        return DISK_FULL if getattr(error, "sqlite_errorcode", 0) in _FULL_CODES else ""
 
     def fill(self) -> None:
         """Take the space, if the disk has it."""

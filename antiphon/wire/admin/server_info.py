@@ -15,7 +15,12 @@ __all__ = [
     "ServerLoad",
     "ServerVersion",
     "TokenizeResult",
+    "UnreadyReason",
 ]
+
+#: Why a server does not accept new requests. ``store``: its store cannot be written for a reason
+#: that has no name of its own.
+UnreadyReason = Literal["stopping", "store", "disk_full", "read_only"]
 
 
 class ProcessHealth(Struct, frozen=True, kw_only=True):
@@ -43,7 +48,7 @@ class Readiness(Struct, frozen=True, kw_only=True):
     """Whether the server accepts new requests. ``reason``: why it does not accept new requests."""
 
     status: Literal["ready", "not_ready"]
-    reason: Literal["stopping", "store", "disk_full"] | UnsetType = UNSET
+    reason: UnreadyReason | UnsetType = UNSET
 
 
 class TokenizeResult(Struct, frozen=True, kw_only=True):

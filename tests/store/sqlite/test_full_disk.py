@@ -1,4 +1,5 @@
-"""A full disk: saving fails with its cause, and deleting makes space."""
+"""A full disk: saving fails with its cause, and deleting makes space. A disk that fails: saving
+fails with its cause, and what is stored can be read."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from antiphon.store.records import StoredResponse
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.wire.items import Message
 from antiphon.wire.response import Response
+from tests.chaos.read_only import failing_disk
 
 pytestmark = pytest.mark.e2e
 
@@ -53,3 +55,17 @@ async def fill_and_free(store: SqliteStore) -> None:
         assert await store.delete("a", f"resp_{number}")
     await store.save("a", stored(2_000))
     assert await store.load("a", "resp_2000") is not None
+
+
+async def test_read_only_disk_is_named_and_can_be_read(tmp_path: Path) -> None:
+    with failing_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("this user cannot mount a file system")
+        store = await SqliteStore.open(disk.folder / "responses.db")
+        await store.save("a", stored(1))
+        assert disk.fail()
+        async with asyncio.timeout(60):
+            with pytest.raises(StoreError, match="the file system is read-only"):
+                await store.save("a", stored(2))
+            assert await store.load("a", "resp_1") is not None
+            await store.close()
