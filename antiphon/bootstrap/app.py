@@ -28,6 +28,7 @@ from antiphon.ipc.http_endpoint import is_call
 from antiphon.limits.admission import Admission, admission_queue
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.models import catalog
+from antiphon.models.added_models import AddedModels
 from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.oidc import SignIn
 from antiphon.resources.file_storage.files import Files
@@ -53,6 +54,7 @@ from .clock import create_id, read_clock
 from .containers import container_dependencies, open_relay
 from .models import erase_prefixes, loading_models, reload_models, wait_for_models
 from .policy import request_limits, run_policy, tenant_quotas
+from .reloads import ServerReloads
 from .sign_in import open_sign_in
 from .storage import (
     open_encryptor,
@@ -72,7 +74,8 @@ class App:
     """Antiphon as an ASGI app. ``service``: the operations of the API. ``models``: the served
     models. ``capabilities``: the features of this server. ``rebuild``: a function that applies new
     settings and returns a new ASGI app. ``calls``: the ASGI app that answers RPC calls of other
-    Antiphon servers. ``first_key``: the API key that was created because there was none."""
+    Antiphon servers. ``first_key``: the API key that was created because there was none.
+    ``reloads``: reloads the settings of the whole server, at the request of a client."""
 
     def __init__(
         self,
@@ -83,12 +86,14 @@ class App:
         rebuild: Callable[[LoadedSettings], Awaitable[ASGIApp]] | None = None,
         calls: ASGIApp | None = None,
         first_key: str | None = None,
+        reloads: ServerReloads | None = None,
     ) -> None:
         self._asgi = asgi
         self._calls = calls
         self._rebuild = rebuild
         self.capabilities = capabilities
         self.first_key = first_key
+        self.reloads = reloads or ServerReloads(is_worker=False)
         self.service = service
         self.models = models
 
@@ -130,13 +135,11 @@ async def open_app(
 
     Raises ``SetupError``.
     """
-    log = log or open_server_log(settings)
-    shown = _shown_settings(settings, origins or {})
+    log, shown = log or open_server_log(settings), _shown_settings(settings, origins or {})
     settings = with_packaged_embedder(settings)
     if worker is not None:
         settings = worker.own_settings(settings)
-    prompts = Prompts(settings.prompts_dir, ids=create_id)
-    prompts.check()
+    prompts = _open_prompts(settings)
     async with AsyncExitStack() as stack:
         tracer = open_server_tracer(settings)
         stack.push_async_callback(asyncio.to_thread, tracer.close)
@@ -156,6 +159,8 @@ async def open_app(
             stack, settings, parts, seal, fetcher, documents, log
         )
         models = await wait_for_models(settings, loading)
+        reloads = ServerReloads(is_worker=worker is not None)
+        added = AddedModels(settings.added_models, models.all, reloads)
         dependencies = _run_dependencies(settings, models, store, seal, tracer, metrics, clock)
         service = Service(
             dependencies,
@@ -166,6 +171,7 @@ async def open_app(
                 providers=providers,
                 containers=containers,
                 blobs=blobs,
+                add_model=added.admit,
             ),
         )
         await stack.enter_async_context(reader)
@@ -174,14 +180,19 @@ async def open_app(
         service.start()
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
         sign_in = await open_sign_in(stack, settings, seal, clock)
-        admission = _admission(settings, metrics, worker)
-        access = _Access(admission, _open_rates(stack, store), sign_in)
+        access = _Access(_admission(settings, metrics, worker), _open_rates(stack, store), sign_in)
         factory = _AppFactory(
-            dependencies, models, containers, service, metrics, access, worker, log
+            dependencies, models, containers, service, metrics, access, worker, log, added
         )
         asgi, key = factory.build(settings, shown), await create_first_key(settings, store)
         async with open_watchdog(settings, log, metrics):
-            yield App(asgi, service, models, abilities, factory.rebuild, calls, key)
+            yield App(asgi, service, models, abilities, factory.rebuild, calls, key, reloads)
+
+
+def _open_prompts(settings: Settings) -> Prompts:
+    prompts = Prompts(settings.prompts_dir, ids=create_id)
+    prompts.check()
+    return prompts
 
 
 def _run_dependencies(
@@ -260,10 +271,12 @@ class _AppFactory(Struct, frozen=True):
     access: _Access
     worker: WorkerContext | None
     log: Log
+    added_models: AddedModels
 
     def build(self, settings: Settings, shown: SettingList) -> ASGIApp:
         """Build the ASGI app for these settings. ``shown``: the settings as the API shows them to
         operators."""
+        self.added_models.allowed = settings.allow_hub_models
         return create_app(
             self.service,
             auth_config(settings, self.access.sign_in),
@@ -275,6 +288,7 @@ class _AppFactory(Struct, frozen=True):
             admission=self.access.admission,
             rates=self.access.rates,
             manager=self.models.manager,
+            additions=self.added_models,
             sign_in=self.access.sign_in,
             stores_nothing=settings.store_nothing,
             api_keys=stored_api_keys(settings, self.dependencies),

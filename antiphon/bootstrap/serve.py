@@ -136,9 +136,16 @@ async def serve_sockets(
 
         on_hangup = None
         if reload is not None:
-            on_hangup = SettingsReloader(
-                loaded, reload.sources, apply, log=log, level=reload.level
-            ).start
+            reloader = SettingsReloader(
+                loaded,
+                reload.sources,
+                apply,
+                log=log,
+                level=reload.level,
+                on_reloaded=app.reloads.on_reloaded,
+            )
+            app.reloads.use(reloader)
+            on_hangup = reloader.start
 
         def started() -> None:
             if settings.log_format == "json":

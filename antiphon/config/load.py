@@ -173,6 +173,7 @@ def load(
         values[name] = _from_text(known[name], given, flag, declared)
         origins[name] = flag
     settings = _with_model_flags(from_options(Settings, values), model_flags or {})
+    settings = _with_added_models(settings)
     _check_names(settings)
     _check_implementers(settings)
     models = {name: _with_key(name, model, environ) for name, model in settings.models.items()}
@@ -212,6 +213,22 @@ def _with_model_flags(settings: Settings, flags: Mapping[str, str]) -> Settings:
         )
     ((name, model),) = settings.models.items()
     return replace(settings, models={name: replace(model, **changes)})
+
+
+def _with_added_models(settings: Settings) -> Settings:
+    """Add the models that operators have added over the API. Raises ``SetupError``."""
+    path = settings.added_models
+    if path is None or not path.is_file():
+        return settings
+    added = _from_file(options(Settings)["models"], read_file(path).get("models", {}), f"{path}: ")
+    assert isinstance(added, dict)
+    taken = {
+        name
+        for own, model in settings.models.items()
+        for name in (own, *model.aliases, *model.adapters)
+    }
+    new = {name: model for name, model in added.items() if name not in taken}
+    return replace(settings, models={**settings.models, **new})
 
 
 def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:

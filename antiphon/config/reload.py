@@ -31,6 +31,7 @@ __all__ = [
 #: Settings that a running server can apply. All other settings need a restart.
 RELOADED_SETTINGS = frozenset(
     {
+        "allow_hub_models",
         "allowed_hosts",
         "auditors",
         "cors_origins",
@@ -118,6 +119,15 @@ class SettingsReloader:
 
     async def _reload(self) -> None:
         self._on_reloaded(await self.reload())
+
+    async def are_valid(self) -> bool:
+        """Whether the settings could be read again now. They are not applied."""
+        try:
+            await asyncio.to_thread(self._sources.load)
+        except SetupError as error:
+            self._log.error("the settings are not valid", reason=str(error))
+            return False
+        return True
 
     async def reload(self) -> bool:
         """Read the settings again, apply them and log the changed settings. Returns False and

@@ -435,6 +435,22 @@ class Settings(Struct, frozen=True, kw_only=True):
             kind="tables [tenants.NAME]",
         ),
     ] = field(default_factory=dict)
+    added_models: Annotated[
+        Path | None,
+        groups.models(
+            "File of the models that operators add over the API or on the web page. Unset: "
+            "operators cannot add models.",
+            default="~/.local/share/antiphon/models.toml",
+        ),
+    ] = field(default_factory=lambda: data_folder() / "models.toml")
+    allow_hub_models: Annotated[
+        tuple[str, ...],
+        groups.models(
+            "Repositories of Hugging Face that any client may name as the model of a request, with "
+            "patterns such as `Qwen/*`. Such a model is added, downloaded and loaded at its first "
+            "request, and unloaded when it was idle for 10 minutes. Empty: none."
+        ),
+    ] = ()
     keep_prefixes: Annotated[
         Literal["auto", "memory", "disk"],
         groups.models(

@@ -34,6 +34,7 @@ from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware
 from antiphon.http.middleware.errors import ErrorMiddleware
 from antiphon.http.middleware.request_context import RequestContextMiddleware, route_path
 from antiphon.http.openapi.operation import Operation
+from antiphon.http.routes.admin.added_models import AddedModelRoutes, ModelAdditions
 from antiphon.http.routes.admin.api_keys import ApiKeyRoutes
 from antiphon.http.routes.admin.audit import AuditRoutes
 from antiphon.http.routes.admin.managed_models import ManagedModelRoutes, ModelAdministration
@@ -102,6 +103,7 @@ def create_app(
     admission: Admission | None = None,
     rates: RateLimits | None = None,
     manager: ModelAdministration | None = None,
+    additions: ModelAdditions | None = None,
     settings: SettingList | None = None,
     api_keys: ApiKeys | None = None,
     keys: KeyRing | None = None,
@@ -118,7 +120,7 @@ def create_app(
     - ``cors``: origins whose pages may call the app; "*" allows all origins.
     - ``admission``: the admission queue of the app; None creates a queue from ``limits``.
     - ``rates`` counts the requests of clients; None creates it.
-    - ``manager`` manages the models; None leaves out the routes ``/antiphon/models``.
+    - ``manager`` manages the models, and ``additions`` adds some; None leaves out their routes.
     - ``settings``: the content that ``/antiphon/settings`` returns; None leaves out this route.
     - ``api_keys``: the API keys in the store; None if API keys are not kept in the store.
     - ``keys``: the key ring of the runs of ``service``, so that a run ends when its key is revoked;
@@ -149,15 +151,14 @@ def create_app(
         tracer=tracer or Tracer(),
     )
     auditor = Auditor(service.audit)
-    routes = [*_routes(deps, access, auditor), *_manager_routes(service, access, manager, auditor)]
+    routes = _routes(deps, access, auditor)
+    routes += _manager_routes(deps, access, manager, additions, auditor)
     routes += _ollama_routes(OllamaRoutes(deps, access, manager, auditor), manager is not None)
     routes += _key_routes(ApiKeyRoutes(api_keys, access, limits, auditor))
     routes += _tenant_routes(service, access, auditor)
     routes += _sign_in_routes(SignInRoutes(sign_in.logins if sign_in is not None else None))
     routes += _health_routes(HealthRoutes(service, metrics, processes))
-    if settings is not None:
-        shown = SettingRoutes(settings, access)
-        routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
+    routes += _setting_routes(settings, access)
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = _Router(routes, refused=_STORING if stores_nothing else ())
     _serve_batches(deps, app, ids)
@@ -404,15 +405,23 @@ class _ActionRoute(Route):
 
 
 def _manager_routes(
-    service: Service, access: AuthConfig, manager: ModelAdministration | None, auditor: Auditor
+    deps: EndpointDependencies,
+    access: AuthConfig,
+    manager: ModelAdministration | None,
+    additions: ModelAdditions | None,
+    auditor: Auditor,
 ) -> list[Route]:
     """Return the routes with which operators manage models. If ``manager`` is None, return no
-    routes."""
+    routes. If ``additions`` is None, return none that add models."""
     if manager is None:
         return []
-    models = ManagedModelRoutes(manager, access, service.keepalive_s, auditor)
+    models = ManagedModelRoutes(manager, access, deps.service.keepalive_s, auditor)
     model = "/antiphon/models/{model:path}"
+    added = []
+    if additions is not None:
+        added = _added_routes(AddedModelRoutes(additions, manager, access, deps.limits, auditor))
     return [
+        *added,
         Route("/antiphon/models", models.list, methods=["GET"]),
         _ActionRoute(model + "/load", models.load, methods=["POST"]),
         _ActionRoute(model + "/unload", models.unload, methods=["POST"]),
@@ -420,6 +429,22 @@ def _manager_routes(
         Route(model, models.retrieve, methods=["GET"]),
         Route("/v1/models/{model:path}", models.delete, methods=["DELETE"]),
     ]
+
+
+def _added_routes(models: AddedModelRoutes) -> list[Route]:
+    return [
+        Route("/antiphon/added-models", models.list, methods=["GET"]),
+        Route("/antiphon/added-models", models.add, methods=["POST"]),
+        Route("/antiphon/found-models", models.search, methods=["GET"]),
+        Route("/antiphon/added-models/{model:path}", models.change, methods=["POST"]),
+        Route("/antiphon/added-models/{model:path}", models.remove, methods=["DELETE"]),
+    ]
+
+
+def _setting_routes(settings: SettingList | None, access: AuthConfig) -> list[Route]:
+    if settings is None:
+        return []
+    return [Route("/antiphon/settings", SettingRoutes(settings, access).list, methods=["GET"])]
 
 
 def _sign_in_routes(sign_in: SignInRoutes) -> list[Route]:

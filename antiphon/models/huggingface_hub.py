@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,22 @@ class Hub:
     async def list_files(self, repo: str) -> list[str]:
         """Return the names of the repository's files."""
         return await asyncio.to_thread(self._call, repo, self._api.list_repo_files, repo)
+
+    async def search(self, text: str, limit: int) -> list[tuple[str, int | None, str | None]]:
+        """Search repositories with GGUF files, the most downloaded first. Return their names,
+        their downloads in the last month and their licences. Raises ``SetupError``."""
+
+        def find() -> list[tuple[str, int | None, str | None]]:
+            found = self._api.list_models(
+                search=text,
+                filter="gguf",
+                sort="downloads",
+                limit=limit,
+                expand=["downloads", "tags"],
+            )
+            return [(each.id, each.downloads, _licence(each.tags or ())) for each in found]
+
+        return await asyncio.to_thread(self._call, "Hugging Face", find, verb="searched")
 
     async def fetch(
         self, repo: str, name: str, target: Path, progress: Callable[[str, int, int | None], None]
@@ -115,14 +131,21 @@ class Hub:
             raise SetupError(f"{name} of {repo} arrived damaged; pull it again.")
         os.replace(partial, target)
 
-    def _call(self, repo: str, call: Callable[..., Any], *arguments: object) -> Any:
+    def _call(
+        self, repo: str, call: Callable[..., Any], *arguments: object, verb: str = "pulled"
+    ) -> Any:
         try:
             return call(*arguments)
         except (SetupError, _Cancelled):
             raise
         except Exception as error:
             reason = REASONS.get(type(error).__name__) or _first_line(error)
-            raise SetupError(f"{repo} cannot be pulled: {reason}.") from error
+            raise SetupError(f"{repo} cannot be {verb}: {reason}.") from error
+
+
+def _licence(tags: Iterable[str]) -> str | None:
+    marks = (tag.removeprefix("license:") for tag in tags if tag.startswith("license:"))
+    return next(marks, None)
 
 
 def _first_line(error: Exception) -> str:

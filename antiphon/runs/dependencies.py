@@ -3,7 +3,7 @@ has (``RunDependencies``), and features that a server may lack (``OptionalFeatur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct, field
 
@@ -106,7 +106,8 @@ class OptionalFeatures(Struct, frozen=True, kw_only=True):
     ``fetcher``: fetches URLs; without a fetcher, URLs in requests are refused. ``documents``
     extracts text from files. ``providers``: the server-side tools by tool type. ``containers``: the
     registry of containers; without a registry there are no containers. ``blobs``: where the
-    contents of files are stored; None means in the store.
+    contents of files are stored; None means in the store. ``add_model``: adds an unknown model that
+    a request names, if the operator allows it, and otherwise does nothing.
     """
 
     prompts: Prompts = field(default_factory=Prompts)
@@ -115,3 +116,4 @@ class OptionalFeatures(Struct, frozen=True, kw_only=True):
     providers: Mapping[str, AnyToolProvider] = {}
     containers: ContainerRegistry | None = None
     blobs: Blobs | None = None
+    add_model: Callable[[str], Awaitable[None]] | None = None

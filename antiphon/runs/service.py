@@ -174,6 +174,7 @@ class Service:
         self.rates = store.rates
         self._quota = ResponseQuota(store, policy.quotas, owner=owner, lease_s=policy.lease.lease_s)
         self._create_resources(features)
+        self._add_model = features.add_model
         providers = features.providers
         if policy.file_search:
             providers = {"file_search": FileSearchProvider(self.vector_stores), **providers}
@@ -196,7 +197,6 @@ class Service:
             lease=policy.lease,
             on_end=dependencies.on_background_end,
         )
-
         self._create_batches(owner)
 
     def _create_batches(self, owner: str) -> None:
@@ -372,7 +372,7 @@ class Service:
         prompt nor output is stored. Only the sampling options of the request are used.
         ``counts_prompt``: as for ``create``. Raises ``RequestError``."""
         self._supervisor.admit()
-        model = self._find_model(request.model, client)
+        model = await self._find_model(request.model, client)
         await model.ready()
         if not model.backend.capabilities.completes_text:
             raise text_completion_unsupported_error(model.name)
@@ -520,7 +520,7 @@ class Service:
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request
-        model = self._find_model(request.model, client)
+        model = await self._find_model(request.model, client)
         derive(request, refuse_unsupported)
         if request.tools:
             client.check_tools(self._preparer.tool_types(request))
@@ -554,10 +554,14 @@ class Service:
             held = ConversationLockHandle(held.lock, partial(_release_all, releases))
         return _Accepted(prepared, held, release_quota)
 
-    def _find_model(self, name: str | None, client: Client) -> CatalogModel:
-        """Return the model that a request names. Raises ``NotFound`` for a model that the client
-        may not use, and names those that it may use."""
+    async def _find_model(self, name: str | None, client: Client) -> CatalogModel:
+        """Return the model that a request names. An unknown model is added if the operator allows
+        it. Raises ``NotFound`` for a model that the client may not use, and names those that it may
+        use."""
+        add = self._add_model
         try:
+            if name is not None and add is not None and client.allows_model((name,)):
+                await add(name)
             model = self._models.find(name)
             client.check_model(model.name, name)
         except NotFound as error:
@@ -577,7 +581,7 @@ class Service:
     ) -> int:
         """Return the number of input tokens of a request. The prompt is rendered in the same way as
         in ``create``. Raises ``RequestError``."""
-        self._find_model(request.model, client)
+        await self._find_model(request.model, client)
         client.check_tools(self._preparer.tool_types(request.as_create()))
         if request.conversation is not None:
             await self.conversations.retrieve(tenant, request.conversation.id, param="conversation")

@@ -113,3 +113,25 @@ def test_settings_are_shown_with_their_origins(visitor: Visitor) -> None:
     page.get_by_text("antiphon.toml", exact=True).wait_for()
     page.get_by_role("searchbox").fill("lease_s")
     page.get_by_text("lease_s", exact=True).wait_for(state="detached")
+
+
+def test_model_is_added_configured_and_removed(visitor: Visitor) -> None:
+    page = visitor.open("models")
+    page.get_by_role("button", name="Add a model").click()
+    found = page.get_by_role("list", name="Models that can be added")
+    found.get_by_text("Qwen3-0.6B").wait_for()
+    page.get_by_label("Search for a model").fill("qwen3-0.6")
+    page.get_by_role("button", name="Search", exact=True).click()
+    page.get_by_text("HF_HUB_OFFLINE is set").wait_for()
+    found.get_by_role("button", name="Add Qwen3-0.6B").click()
+    page.get_by_text("could not be loaded").wait_for()  # it cannot be downloaded here
+    model = page.locator("[data-model='Qwen3-0.6B']")
+    model.get_by_role("button", name="Options").click()
+    page.get_by_label("Temperature").fill("0.6")
+    page.get_by_role("button", name="Save").click()
+    model.get_by_role("button", name="Options").click()
+    assert page.get_by_label("Temperature").input_value() == "0.6"
+    page.keyboard.press("Escape")
+    page.once("dialog", lambda dialog: dialog.accept())
+    model.get_by_role("button", name="Remove").click()
+    model.wait_for(state="detached")

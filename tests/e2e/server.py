@@ -86,6 +86,7 @@ def serving(
             "HOME": str(folder),
             "PYTHONPATH": str(Path(__file__).parents[2]),
             "PYTHONUNBUFFERED": "1",
+            "HF_HUB_OFFLINE": "1",
             **environment,
         },
         stdout=subprocess.PIPE,

@@ -1,0 +1,127 @@
+"""Endpoints of ``/antiphon/added-models``: operators add models while the server runs, change their
+options and remove them. ``/antiphon/found-models`` searches models that can be added.
+
+Clients need an API key that is listed in the setting ``operators``. On a server without keys, only
+clients on this machine may use these endpoints.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from starlette.requests import Request
+
+from antiphon.errors import Forbidden, NotFound
+from antiphon.http.auditor import Auditor
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import AuthConfig, check_role
+from antiphon.http.openapi.operation import operation
+from antiphon.http.requests import body as bodies
+from antiphon.http.requests.query import Query, QueryParam
+from antiphon.limits.requests import RequestLimits
+from antiphon.wire.admin.added_models import (
+    AddedModel,
+    AddedModelList,
+    AddModel,
+    FoundModelList,
+    ModelOptions,
+)
+from antiphon.wire.pagination import DeletedObject
+from antiphon.wire.parsing.fields import convert, known_fields
+from antiphon.wire.parsing.json_body import parse_json_object
+
+from .managed_models import ModelAdministration
+
+__all__ = ["AddedModelRoutes", "ModelAdditions"]
+
+_BodyT = TypeVar("_BodyT", bound=ModelOptions)
+_SEARCH = (QueryParam(name="query", type=str, description="Text to search for."),)
+
+
+class ModelAdditions(Protocol):
+    """The interface that adds, changes and removes models. Its methods raise ``RequestError``."""
+
+    async def list(self) -> AddedModelList:
+        """Return the added models."""
+
+    async def add(self, wanted: AddModel) -> AddedModel:
+        """Add a model."""
+
+    async def change(self, name: str, options: ModelOptions) -> AddedModel:
+        """Replace the options of an added model."""
+
+    async def remove(self, name: str) -> None:
+        """Remove an added model."""
+
+    async def search(self, text: str) -> FoundModelList:
+        """Search models that can be added."""
+
+
+class AddedModelRoutes:
+    """All routes below ``/antiphon/added-models``, and ``/antiphon/found-models``."""
+
+    def __init__(
+        self,
+        additions: ModelAdditions,
+        manager: ModelAdministration,
+        access: AuthConfig,
+        limits: RequestLimits,
+        auditor: Auditor,
+    ) -> None:
+        self._additions = additions
+        self._manager = manager
+        self._access = access
+        self._limits = limits
+        self._auditor = auditor
+
+    @operation("listAddedModels", answer=AddedModelList, errors=(403,))
+    async def list(self, request: Request) -> Reply:
+        """List the models that operators have added, with their options."""
+        self._check(request)
+        return json_reply(await self._additions.list())
+
+    @operation("searchModels", query=_SEARCH, answer=FoundModelList, errors=(403,))
+    async def search(self, request: Request) -> Reply:
+        """List models that can be added: those that Antiphon suggests, and, with a text to search
+        for, repositories of Hugging Face."""
+        self._check(request)
+        return json_reply(await self._additions.search(Query(request.scope).value("query") or ""))
+
+    @operation("addModel", body=AddModel, answer=AddedModel, errors=(403, 409))
+    async def add(self, request: Request) -> Reply:
+        """Add a model from Hugging Face. It is downloaded and loaded at the first request for
+        it, or with `POST /antiphon/models/{model}/load`."""
+        self._check(request)
+        added = await self._additions.add(await self._read(request, AddModel))
+        await self._auditor.record(request.scope, "model.added", added.id)
+        return json_reply(added)
+
+    @operation("changeModel", body=ModelOptions, answer=AddedModel, errors=(403, 404))
+    async def change(self, request: Request) -> Reply:
+        """Replace the options of an added model. The next request loads it again."""
+        self._check(request)
+        options = await self._read(request, ModelOptions)
+        changed = await self._additions.change(request.path_params["model"], options)
+        await self._auditor.record(request.scope, "model.changed", changed.id)
+        return json_reply(changed)
+
+    @operation("removeModel", answer=DeletedObject, errors=(403, 404))
+    async def remove(self, request: Request) -> Reply:
+        """Remove an added model and its downloaded files, when its requests have finished."""
+        self._check(request)
+        name = request.path_params["model"]
+        if any(each.id == name for each in (await self._additions.list()).data):
+            with suppress(Forbidden, NotFound):  # nothing is downloaded yet
+                await self._manager.delete(name)
+        await self._additions.remove(name)
+        await self._auditor.record(request.scope, "model.removed", name)
+        return json_reply(DeletedObject(id=name, object="model"))
+
+    async def _read(self, request: Request, kind: type[_BodyT]) -> _BodyT:
+        raw = await bodies.parse(request, self._limits, parse_json_object)
+        return convert(known_fields(raw, kind.__struct_fields__, ""), kind, "")
+
+    def _check(self, request: Request) -> None:
+        """Raise ``Forbidden`` for clients that may not manage the models."""
+        check_role(request.scope, self._access, "operator", action="manage the models")

@@ -1,0 +1,236 @@
+"""The models that operators add while the server runs, and the search for such models.
+
+They are kept in a file beside the settings. After each change of the file, the server reloads its
+settings, so an added model is served exactly as one of the settings file: every process of the
+server learns of it, and the running requests of a removed model finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Protocol
+
+from antiphon.config.added_models import ModelTables, write_models
+from antiphon.config.options import read_file
+from antiphon.errors import Conflict, InvalidRequest, NotFound, SetupError
+from antiphon.support.file_locks import lock
+from antiphon.wire.admin.added_models import (
+    AddedModel,
+    AddedModelList,
+    AddModel,
+    FoundModel,
+    FoundModelList,
+    ModelOptions,
+)
+
+from .catalog import ServedModel
+from .download import SPEC
+from .gpu import usable_gpu
+from .suggestions import SUGGESTIONS, Machine, problem, this_machine
+
+__all__ = ["AddedModels", "Reloads"]
+
+_GB = 10**9
+#: Number of results of a search at Hugging Face.
+_FOUND = 20
+#: Seconds after which a model that a client has added is unloaded if no request uses it.
+_IDLE_S = 600.0
+
+
+class Reloads(Protocol):
+    """Reloads the settings of all processes of the server."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the server can reload its settings."""
+
+    async def reload(self) -> bool:
+        """Reload the settings. Returns whether they are valid."""
+
+
+class AddedModels:
+    """Adds, changes and removes models.
+
+    ``path``: the file; None if operators cannot add models. ``served``: returns the served models.
+    ``machine``: returns what a model may use here; it may block.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        served: Callable[[], Sequence[ServedModel]],
+        reloads: Reloads,
+        machine: Callable[[], Machine] = lambda: this_machine(usable_gpu()),
+    ) -> None:
+        self._path = path
+        self._served = served
+        self._machine = machine
+        self._lock = asyncio.Lock()
+        self._reloads = reloads
+        #: Patterns of the repositories whose models any client may add.
+        self.allowed: tuple[str, ...] = ()
+
+    async def list(self) -> AddedModelList:
+        """Return the added models."""
+        tables = {} if self._path is None else await asyncio.to_thread(_read, self._path)
+        return AddedModelList(data=tuple(_added(name, tables[name]) for name in tables))
+
+    async def add(self, wanted: AddModel) -> AddedModel:
+        """Add a model, which is loaded at the first request for it. Raises
+        ``Conflict`` if there is a model with this name, and ``InvalidRequest`` if the source is no
+        repository of Hugging Face or the model cannot be configured so."""
+        spec = _repository(wanted.source)
+        if spec is None:
+            raise InvalidRequest(
+                "Invalid 'source': expected a repository of Hugging Face, such as"
+                " owner/repo:Q4_K_M or hf:owner/repo/file.gguf.",
+                param="source",
+            )
+        name = wanted.name or spec["repo"].partition("/")[2].removesuffix("-GGUF")
+        if self._is_served(name):
+            raise Conflict(f"There is a model named '{name}' already.", param="name")
+        table = {"source": wanted.source, "load": "demand", **_given(wanted)}
+        await self._change(lambda tables: {**tables, name: table})
+        return _added(name, table)
+
+    async def admit(self, name: str) -> None:
+        """Add a model that a client names, if the operator allows its repository. Does nothing for
+        a model that is served already, and for all other names. Raises ``RequestError``."""
+        spec = _repository(name)
+        if (
+            spec is None
+            or not any(fnmatchcase(spec["repo"], pattern) for pattern in self.allowed)
+            or self._is_served(name)
+        ):
+            return
+        with suppress(Conflict):  # another request adds it at the same time
+            await self.add(AddModel(name=name, source=name, idle_unload_s=_IDLE_S))
+
+    async def change(self, name: str, options: ModelOptions) -> AddedModel:
+        """Replace the options of an added model. Its next request loads it again. Raises
+        ``NotFound`` and ``InvalidRequest``."""
+
+        def changed(tables: ModelTables) -> ModelTables:
+            kept = {key: tables[name][key] for key in ("source", "load") if key in tables[name]}
+            return {**tables, name: {**kept, **_given(options)}}
+
+        return _added(name, (await self._change(changed, name))[name])
+
+    async def remove(self, name: str) -> None:
+        """Remove an added model. Its running requests finish. Raises ``NotFound``."""
+        await self._change(
+            lambda tables: {key: table for key, table in tables.items() if key != name}, name
+        )
+
+    async def search(self, text: str) -> FoundModelList:
+        """Return the suggested models that match a text, and then repositories of Hugging Face with
+        GGUF files, the most downloaded first."""
+        machine = await asyncio.to_thread(self._machine)
+        wanted = text.casefold()
+        suggested = tuple(
+            FoundModel(
+                name=each.name,
+                source=each.source,
+                size_bytes=int(each.size_gb * _GB),
+                licence=each.licence,
+                good_for=each.good_for,
+                problem=problem(each, machine),
+                is_suggested=True,
+            )
+            for each in SUGGESTIONS
+            if wanted in each.name.casefold()
+        )
+        if not wanted:
+            return FoundModelList(data=suggested)
+        from .huggingface_hub import Hub
+
+        try:
+            repositories = await Hub().search(text, _FOUND)
+        except SetupError as error:
+            return FoundModelList(data=suggested, problem=str(error))
+        return FoundModelList(
+            data=(
+                *suggested,
+                *(
+                    FoundModel(name=repo, source=f"hf:{repo}", downloads=downloads, licence=licence)
+                    for repo, downloads, licence in repositories
+                ),
+            )
+        )
+
+    def _is_served(self, name: str) -> bool:
+        return any(name in (each.name, *each.aliases) for each in self._served())
+
+    async def _change(
+        self, change: Callable[[ModelTables], ModelTables], name: str | None = None
+    ) -> ModelTables:
+        """Change the file, reload the settings, and return the content of the file. If the new
+        settings are not valid, restore the file. ``name``: a model that must be in the file."""
+        if self._path is None or not self._reloads.is_possible:
+            raise InvalidRequest(
+                "This server cannot add models: its setting 'added_models' is not set, or it cannot"
+                " reload its settings."
+            )
+        async with self._lock:
+            before, after = await asyncio.to_thread(_rewrite, self._path, change, name)
+            if await self._reloads.reload():
+                return after
+            await asyncio.to_thread(_rewrite, self._path, lambda _: before, None)
+        raise InvalidRequest("The server refuses these settings of the model; its log says why.")
+
+
+def _repository(source: str) -> re.Match[str] | None:
+    """Parse a source. Returns None if it names no repository of Hugging Face."""
+    spec = SPEC.fullmatch(source)
+    parts = () if spec is None else (*spec["repo"].split("/"), *(spec["file"] or "x").split("/"))
+    return spec if all(part and part[0] not in ".-" for part in parts) else None
+
+
+def _given(options: ModelOptions) -> dict[str, Any]:
+    """Return the options that are set."""
+    return {
+        name: value
+        for name in ModelOptions.__struct_fields__
+        if (value := getattr(options, name)) is not None
+    }
+
+
+def _added(name: str, table: Mapping[str, Any]) -> AddedModel:
+    options: dict[str, Any] = {key: table.get(key) for key in ModelOptions.__struct_fields__}
+    return AddedModel(id=name, source=str(table.get("source")), **options)
+
+
+def _read(path: Path) -> ModelTables:
+    tables: Any = read_file(path).get("models", {}) if path.is_file() else {}
+    return dict(tables)
+
+
+def _rewrite(
+    path: Path, change: Callable[[ModelTables], ModelTables], name: str | None
+) -> tuple[ModelTables, ModelTables]:
+    """Change the file, and return what it contained before and what it contains now. No other
+    process changes it meanwhile. Raises ``NotFound`` if ``name`` is not in it."""
+    with _locked(path):
+        before = _read(path)
+        if name is not None and name not in before:
+            raise NotFound(
+                f"The model '{name}' was not added over the API.",
+                param="model",
+                code="model_not_found",
+            )
+        after = change(before)
+        write_models(path, after)
+    return before, after
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("ab") as file:
+        lock(file.fileno())  # ends when the file is closed
+        yield

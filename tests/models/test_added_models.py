@@ -1,0 +1,158 @@
+"""Models that operators add while the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.config.load import load
+from antiphon.errors import Conflict, InvalidRequest, NotFound, SetupError
+from antiphon.models.added_models import AddedModels
+from antiphon.models.suggestions import SUGGESTIONS, Machine
+from antiphon.wire.admin.added_models import AddModel, ModelOptions
+
+GB = 10**9
+SOURCE = "owner/Tiny-GGUF:Q4_K_M"
+
+
+class Named:
+    """A served model."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.aliases = name, ()
+
+
+class FakeServer:
+    """Loads the settings again, as a server does. ``names``: the served models."""
+
+    is_possible = True
+    accepts = True
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "antiphon.toml").write_text(
+            f'added_models = "{folder}/models.toml"\n[models.own]\nsource = "/a.gguf"\n'
+        )
+        self.path = folder / "models.toml"
+        self.file = folder / "antiphon.toml"
+        self.names: list[str] = []
+        self.settings: Any = None
+
+    async def reload(self) -> bool:
+        if not self.accepts:
+            return False
+        try:
+            self.settings = load(environ={}, file=self.file).settings
+        except SetupError:
+            return False
+        self.names = list(self.settings.models)
+        return True
+
+    def models(self) -> AddedModels:
+        return AddedModels(
+            self.path,
+            lambda: [Named(name) for name in self.names],  # type: ignore[misc]
+            self,
+            machine=lambda: Machine(5 * GB, 2),
+        )
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> FakeServer:
+    server = FakeServer(tmp_path)
+    assert await server.reload()
+    return server
+
+
+async def test_added_model_is_served_until_it_is_removed(server: FakeServer) -> None:
+    models = server.models()
+    added = await models.add(AddModel(source=SOURCE, temperature=0.5))
+    assert (added.id, added.source, added.temperature) == ("Tiny", SOURCE, 0.5)
+    assert server.names == ["own", "Tiny"]
+    found = server.settings.models["Tiny"]
+    assert (found.source, found.load, found.temperature) == (SOURCE, "demand", 0.5)
+    changed = await models.change("Tiny", ModelOptions(context_size=4096))
+    assert (changed.temperature, changed.context_size) == (None, 4096)
+    assert (await models.list()).data == (changed,)
+    found = server.settings.models["Tiny"]
+    assert (found.temperature, found.context_size, found.source) == (None, 4096, SOURCE)
+    await models.remove("Tiny")
+    assert server.names == ["own"] and (await models.list()).data == ()
+
+
+async def test_names_and_sources_that_cannot_be_added(server: FakeServer) -> None:
+    models = server.models()
+    for source in (
+        "/etc/passwd",
+        "model.gguf",
+        "http://host/v1",
+        "owner/a/b",
+        "../x",
+        "owner/..",
+        "a/b/../c.gguf",
+    ):
+        with pytest.raises(InvalidRequest, match="Invalid 'source'"):
+            await models.add(AddModel(source=source))
+    with pytest.raises(Conflict, match="There is a model named 'own' already"):
+        await models.add(AddModel(source=SOURCE, name="own"))
+    for call in (models.remove("own"), models.change("own", ModelOptions())):
+        with pytest.raises(NotFound, match="was not added over the API"):
+            await call
+    assert server.names == ["own"]
+
+
+async def test_refused_options_leave_the_file_as_it_was(server: FakeServer) -> None:
+    models = server.models()
+    await models.add(AddModel(source=SOURCE))
+    before = server.path.read_text()
+    server.accepts = False
+    with pytest.raises(InvalidRequest, match="refuses these settings"):
+        await models.change("Tiny", ModelOptions(context_size=4096))
+    assert server.path.read_text() == before
+
+
+async def test_models_are_added_at_the_same_time_by_two_processes(server: FakeServer) -> None:
+    one, other = server.models(), server.models()
+    wanted = [AddModel(source=SOURCE, name=f"m{n}") for n in range(8)]
+    await asyncio.gather(*((one, other)[n % 2].add(each) for n, each in enumerate(wanted)))
+    assert {each.id for each in (await one.list()).data} == {f"m{n}" for n in range(8)}
+
+
+async def test_clients_add_only_models_that_the_operator_allows(server: FakeServer) -> None:
+    models = server.models()
+    models.allowed = ("owner/*",)
+    names = ("other/x", "own", "owner/..", SOURCE, SOURCE)
+    await asyncio.gather(*map(models.admit, names))
+    assert server.names == ["own", SOURCE]
+    assert server.settings.models[SOURCE].idle_unload_s == 600
+
+
+async def test_model_of_the_settings_hides_an_added_one(server: FakeServer) -> None:
+    await server.models().add(AddModel(source=SOURCE, name="later"))
+    server.file.write_text(server.file.read_text() + '[models.later]\nsource = "/b.gguf"\n')
+    assert await server.reload()
+    assert server.settings.models["later"].source == "/b.gguf"
+
+
+async def test_search_finds_suggested_models_that_fit(server: FakeServer) -> None:
+    found = (await server.models().search("")).data
+    assert [each.name for each in found] == [each.name for each in SUGGESTIONS]
+    assert [each.problem for each in found][:3] == [None, None, "needs 6 GB"]
+    assert all(each.size_bytes and each.licence for each in found)
+
+
+async def test_search_without_network_says_so(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    found = await server.models().search("gpt-oss")
+    assert [each.name for each in found.data] == ["gpt-oss-20b"]
+    assert found.problem == "Hugging Face cannot be searched: HF_HUB_OFFLINE is set."
+
+
+async def test_server_without_reloads_adds_nothing(server: FakeServer) -> None:
+    server.is_possible = False
+    with pytest.raises(InvalidRequest, match="cannot add models"):
+        await server.models().add(AddModel(source=SOURCE))
