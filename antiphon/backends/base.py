@@ -138,6 +138,10 @@ class Reply(Protocol):
         """
         return
 
+    def initial_fields(self) -> Mapping[str, Any]:
+        """Return additional fields for the response before the model starts."""
+        return {}
+
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
         """Return additional fields for the finished response.
 
@@ -221,6 +225,12 @@ class Backend(Protocol):
         """Return the text of token ids. A control token is returned as its text. Raises
         ``BackendError`` if the backend does not know the tokens."""
         raise BackendError("This server does not know the tokens of this model.")
+
+    def split_messages(self, ids: Sequence[int]) -> list[tuple[Sequence[int], Mapping[str, Any]]]:
+        """Divide the ids of a prompt or of a reply into the messages of the model's format. Returns
+        the ids of each message, and its fields. A format without messages gives one message, which
+        has no fields."""
+        return [(ids, {})]
 
     async def close(self) -> None:
         """Close the backend and free the resources of its model. Does nothing by default."""

@@ -54,6 +54,9 @@ class BackendWrapper(Backend):
     def detokenize(self, ids: Sequence[int]) -> str:
         return self._inner.detokenize(ids)
 
+    def split_messages(self, ids: Sequence[int]) -> list[tuple[Sequence[int], Mapping[str, Any]]]:
+        return self._inner.split_messages(ids)
+
     async def close(self) -> None:
         """Do nothing, because the owner of ``inner`` closes ``inner``."""
 
@@ -92,6 +95,9 @@ class ReplyWrapper(Reply):
 
     def stop(self) -> None:
         self._reply.stop()
+
+    def initial_fields(self) -> Mapping[str, Any]:
+        return self._reply.initial_fields()
 
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
         return self._reply.final_fields(sampled, output)

@@ -11,7 +11,7 @@ of the group ``antiphon.dialects``; see ``DialectPlugin``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -29,6 +29,7 @@ __all__ = [
     "DialectFactory",
     "DialectOptions",
     "DialectPlugin",
+    "MessageDialect",
     "Parser",
     "ReasoningRetention",
     "Rendered",
@@ -138,6 +139,16 @@ class DescribedDialect(Protocol):
     @property
     def template_source(self) -> str:
         """The source of the chat template. Returns "" if the dialect has none."""
+
+
+@runtime_checkable
+class MessageDialect(Protocol):
+    """A dialect whose prompts and replies consist of messages. A dialect need not implement
+    this."""
+
+    def split_messages(self, ids: Sequence[int]) -> list[tuple[Sequence[int], Mapping[str, Any]]]:
+        """Divide the ids of a prompt or of a reply into messages. Returns the ids of each message,
+        and its fields, such as its role."""
 
 
 class DialectOptions(Struct, frozen=True, kw_only=True):

@@ -241,7 +241,7 @@ class Preparer:
         except BaseException:
             await release()
             raise
-        response = self._initial_response(request, model, response_id, context, tools)
+        response = self._initial_response(request, model, response_id, context, tools, reply)
         return PreparedRequest(
             request=request,
             model=model,
@@ -443,6 +443,7 @@ class Preparer:
         response_id: str,
         context: ConversationContext,
         tools: ToolSelection,
+        reply: Reply,
     ) -> Response:
         """Return the response in its state before anything is generated."""
         response = initial_response(
@@ -466,7 +467,8 @@ class Preparer:
             )
             items = (instructions, *context.prompt_items) if text else context.prompt_items
             response = replace(response, instructions=items)
-        return response
+        fields = reply.initial_fields()
+        return replace(response, **fields) if fields else response
 
     async def _diagnosed(
         self,

@@ -90,3 +90,28 @@ async def test_usage_counts_the_tokens_of_prompt_and_answer(
     assert [usage["output_tokens"] for usage in usages] == output_sizes
     for usage in usages:
         assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+
+
+@pytest.mark.requirement("VN-64", "VN-33")
+async def test_raw_messages_are_harmony_messages_from_the_first_event(
+    serve: Serve, ask: Ask
+) -> None:
+    scripted_engine = Turns(final("one"), final("two"))
+    server = serve(
+        LocalBackend(scripted_engine, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
+    )
+    first = await ask(server, input="Hi", enable_response_messages=True)
+    given = first.terminal_response["input_messages"]
+    assert [message["role"] for message in given] == ["system", "user"]
+    assert given[1]["content"] == [{"type": "text", "text": "Hi"}]
+    begun = [event for event in first.events if event["type"].endswith(("created", "in_progress"))]
+    assert [event["response"]["input_messages"] for event in begun] == [given] * len(begun)
+    (said,) = first.terminal_response["output_messages"]
+    assert (said["role"], said["channel"], said["content"][0]["text"]) == (
+        "assistant",
+        "final",
+        "one",
+    )
+    await ask(server, previous_input_messages=[*given, said], input="And?")
+    before, after = scripted_engine.prompts
+    assert after.startswith(f"{before}<|channel|>final<|message|>one")

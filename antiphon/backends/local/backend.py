@@ -22,7 +22,7 @@ from antiphon.backends.validation.answer_format import answer_format, enforced_a
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.retry import ValidationPlan, validate_reply
 from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
-from antiphon.dialects.base import DescribedDialect, Dialect, Rendered
+from antiphon.dialects.base import DescribedDialect, Dialect, MessageDialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
 from antiphon.engines.base import CachingEngine, Engine, ImageMeasurer, Sampling, SessionObserver
 from antiphon.engines.common.matched_generation import MatchedGeneration
@@ -249,6 +249,11 @@ class LocalBackend(Backend):
         if any(not 0 <= id < tokenizer.size for id in ids):
             raise BackendError(f"This model has {tokenizer.size} tokens.", permanent=True)
         return b"".join(map(tokenizer.piece, ids)).decode("utf-8", "replace")
+
+    def split_messages(self, ids: Sequence[int]) -> list[tuple[Sequence[int], Mapping[str, Any]]]:
+        if isinstance(self._dialect, MessageDialect):
+            return self._dialect.split_messages(ids)
+        return super().split_messages(ids)
 
     async def close(self) -> None:
         await self._engine.close()

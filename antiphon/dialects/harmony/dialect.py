@@ -27,6 +27,7 @@ from .grammar import HarmonyGrammar
 from .messages import BROWSER, PYTHON, HarmonyConversation, build_conversation, native_tools
 from .parser import CONTROL_TOKENS, HarmonyMessageKind, HarmonyParser, TokenCodes
 from .prompt import HarmonyPromptEncoder
+from .raw_messages import split_messages
 from .schemas import plain_schema
 
 if TYPE_CHECKING:
@@ -132,6 +133,9 @@ class HarmonyDialect:
             stop_ids=self._stop_ids,
             **self._reasoning_end_fields(options, prompt_tools),
         )
+
+    def split_messages(self, ids: Sequence[int]) -> list[tuple[Sequence[int], Mapping[str, Any]]]:
+        return split_messages(ids, self._tokenizer, self._codes)
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
         """Return for how many turns the reasoning of a turn stays in the prompt.

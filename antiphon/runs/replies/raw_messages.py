@@ -87,6 +87,14 @@ class RawMessagesReply(ReplyWrapper):
         await self._reply.pump(measure)
         self._times.append(self._clock())
 
+    def initial_fields(self) -> Mapping[str, Any]:
+        """Return the prompt as raw messages, if it is requested and known."""
+        prompt = self.prompt_tokens
+        if self._detokenizer is None or prompt is None:
+            return {}
+        messages = _messages(self._detokenizer, prompt.fingerprint, prompt.ids, self._items)
+        return {"input_messages": messages}
+
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
         """Return the fields that the request asked for: the raw messages, the metrics, or both. The
         raw messages are the prompt and the output in the form that the model reads and writes. A
@@ -102,10 +110,10 @@ class RawMessagesReply(ReplyWrapper):
             first_prompt = () if prompt_tokens is None else prompt_tokens.ids
             prompt, sampled = last_turn(first_prompt, sampled)
             tokenizer = None if prompt_tokens is None else prompt_tokens.fingerprint
-            message = partial(_message, self._detokenizer, tokenizer)
+            messages = partial(_messages, self._detokenizer, tokenizer)
             if prompt:
-                fields["input_messages"] = (message(prompt, self._items),)
-            fields["output_messages"] = (message(sampled, output),)
+                fields["input_messages"] = messages(prompt, self._items)
+            fields["output_messages"] = messages(sampled, output)
         if self._with_metrics and len(self._times) == 3:
             start, first_delta, end = self._times
             fields["metrics"] = {
@@ -156,15 +164,21 @@ def _with_turns(usage: Usage, turns: Sequence[Usage]) -> Usage:
     )
 
 
-def _message(
+def _messages(
     backend: Backend, tokenizer: str | None, ids: Sequence[int], items: tuple[Item, ...]
-) -> dict[str, Any]:
-    """Return a raw message with vLLM's fields and two more fields, ``tokenizer`` and ``items``.
-    These two are needed if a later request sends the message back."""
-    return {
-        "type": RAW_MESSAGE_TYPE,
-        "message": backend.detokenize(ids),
-        "tokens": list(ids),
-        "tokenizer": tokenizer,
-        "items": to_builtins(items),
-    }
+) -> tuple[dict[str, Any], ...]:
+    """Return raw messages with vLLM's fields, and with the fields that messages have in the model's
+    format. Two more fields are needed if a later request sends the messages back: ``tokenizer``
+    and, in the first message, ``items``."""
+    messages: tuple[dict[str, Any], ...] = tuple(
+        {
+            **fields,
+            "type": RAW_MESSAGE_TYPE,
+            "message": backend.detokenize(part),
+            "tokens": list(part),
+            "tokenizer": tokenizer,
+        }
+        for part, fields in backend.split_messages(ids) or [(ids, {})]
+    )
+    messages[0]["items"] = to_builtins(items)
+    return messages

@@ -38,8 +38,9 @@ _BUILTIN_TOOLS = frozenset({"browser", "container", "python"})
 _RESULT_SUFFIX = "_call_output"
 _CALLS = (it.FunctionCall, it.CustomToolCall)
 _RESULTS = (it.FunctionCallOutput, it.CustomToolCallOutput)
-#: One response has two raw messages: one for its prompt and one for its output.
-_MAX_RAW_MESSAGES = 2
+#: One response has the raw messages of its prompt and of its output. The first message of each side
+#: contains all items of this side.
+_MAX_SIDES = 2
 
 
 class _RawMessage(Struct, frozen=True, kw_only=True):
@@ -82,18 +83,22 @@ def _read_raw_messages(messages: list[Any], path: str, limits: BodyLimits) -> Pr
     items: list[it.Item] = []
     token_ids: list[int] = []
     tokenizers = set()
+    side_count = 0
     for at, message in enumerate(messages):
         where = f"{path}[{at}]"
-        if at >= _MAX_RAW_MESSAGES:
+        has_items = "items" in message
+        side_count += has_items
+        if side_count > _MAX_SIDES:
             raise InvalidRequest(
                 f"Invalid '{where}': the raw messages belong to several responses. Send only the"
                 " raw messages of the last response; they contain the whole conversation.",
                 param=where,
                 code="invalid_value",
             )
-        if "items" not in message:
+        if has_items:
+            items += read_items(message["items"], f"{where}.items", limits)
+        elif at == 0:
             raise missing_parameter(f"{where}.items")
-        items += read_items(message["items"], f"{where}.items", limits)
         raw = convert(message, _RawMessage, where)
         token_ids += raw.tokens
         tokenizers.add(raw.tokenizer)
