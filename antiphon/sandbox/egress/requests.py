@@ -13,7 +13,7 @@ from msgspec import Struct
 __all__ = ["InvalidProxyRequest", "ProxyRequest", "read_body", "read_request"]
 
 _REQUEST_LINE = re.compile(r"([A-Z]{1,20}) ([!-~]{1,16384}) HTTP/1\.[01]")
-_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([\t -~\x80-\xff]*)")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):([\t -~\x80-\xff]*)")
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:[ \t]*;[\t -~]*)?\r\n")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _PIECE_BYTES = 1 << 16
@@ -127,7 +127,7 @@ def _header(line: str) -> tuple[str, str]:
     matched = _HEADER.fullmatch(line)
     if matched is None:
         raise InvalidProxyRequest("A header is invalid.")
-    return matched[1], matched[2].rstrip(" \t")
+    return matched[1], matched[2].strip(" \t")
 
 
 def _authority(text: str, default_port: int | None) -> tuple[str, int]:
