@@ -40,7 +40,6 @@ PUBLIC: tuple[PublicModules, ...] = (
         (
             "antiphon.store.audit",
             "antiphon.store.base",
-            "antiphon.store.blob_storage",
             "antiphon.store.containers",
             "antiphon.store.files",
             "antiphon.store.journal",

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from antiphon.store import (
     audit,
-    blob_storage,
     containers,
     files,
     journal,
@@ -140,7 +139,7 @@ _HELPERS: tuple[type[Any], ...] = (
     Subscription,
     runs.RunListener,
     runs.RunLimitReached,
-    blob_storage.BlobStorage,
+    files.BlobStorage,
 )
 _MODULES = (records, files, vectors, journal, audit, usage, rates, containers, keys, skills)
 

@@ -706,7 +706,7 @@ NOT_SCANNERS = {
     "runs/history/visible_history.py": "visits each item once",
     "runs/request/tool_selection.py": "a free name",
     "runs/tool_loop/toolsets.py": "a free name",
-    "runs/replies/restarted.py": "the items of a response",
+    "runs/replies/interrupted.py": "the items of a response",
     "http/unknown_urls.py": "a path of limited length",
     "inference/tokens.py": "a binary search",
     "upstream/http.py": _CACHE,

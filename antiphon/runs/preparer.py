@@ -30,7 +30,6 @@ from antiphon.runs.replies.reasoning_excerpt import ExcerptedReply
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.cache_diagnostics import CacheComparison, compare_prompts
-from antiphon.runs.request.ignored_tools import IgnoredToolLog
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.mcp_approvals import (
     ApprovedCall,
@@ -44,6 +43,7 @@ from antiphon.runs.request.omitted_parts import find_omitted_parts
 from antiphon.runs.request.options import build_options, text_config
 from antiphon.runs.request.session_identity import session_identity
 from antiphon.runs.request.tool_selection import (
+    IgnoredToolLog,
     ToolSelection,
     list_tools,
     select_tools,

@@ -21,9 +21,8 @@ from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import AuditLog
-from .blob_storage import BlobStorage
 from .containers import ContainerDirectory
-from .files import FileStore
+from .files import BlobStorage, FileStore
 from .journal import Journal
 from .keys import KeyStore
 from .rates import RateStore

@@ -8,18 +8,19 @@ holds a reference to the blob.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from typing import Protocol
 
 from msgspec import Struct
 
 from antiphon.wire.resources.files import File
 
-from .common.quotas import exceeds
+from .records import exceeds
 
 __all__ = [
     "NO_LIMITS",
     "BlobRef",
+    "BlobStorage",
     "FileContents",
     "FileLimits",
     "FileQuery",
@@ -35,6 +36,24 @@ class BlobRef(Struct, frozen=True, kw_only=True):
     key: str
     sha256: str
     bytes: int
+
+
+class BlobStorage(Protocol):
+    """The blob storage in which a store can keep large responses: the methods of
+    ``antiphon.blobs.base.Blobs`` that a store needs."""
+
+    async def put(self, chunks: AsyncIterator[bytes]) -> BlobRef:
+        """Store content under a new key, and return a reference to the blob. Raises
+        ``StoreError``."""
+
+    def read(
+        self, blob: BlobRef, start: int = 0, end: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of a blob from ``start`` up to, but not including, ``end``. If ``end`` is
+        None, read to the end of the blob. Raises ``StoreError``."""
+
+    async def delete(self, key: str) -> None:
+        """Delete a blob if it exists. Raises ``StoreError``."""
 
 
 #: The content of a file, or a reference to its blob.

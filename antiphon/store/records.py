@@ -35,6 +35,7 @@ __all__ = [
     "TenantUsage",
     "TurnTokens",
     "WebhookEvent",
+    "exceeds",
 ]
 
 
@@ -345,3 +346,8 @@ class SweepRecord(Struct, frozen=True):
     swept_at: int
     clock_suspect_since: int | None = None
     clock_suspect_at: int | None = None
+
+
+def exceeds(total: int, limit: int | None) -> bool:
+    """Return whether a total is larger than a limit. None means no limit."""
+    return limit is not None and total > limit

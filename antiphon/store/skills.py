@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from antiphon.wire.resources.skills import Skill, SkillVersion
 
-from .common.quotas import exceeds
+from .records import exceeds
 from .values import Document, ValueStore, delete_value
 
 __all__ = ["SkillDraft", "SkillStore"]

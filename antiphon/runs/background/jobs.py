@@ -25,9 +25,8 @@ from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.runs.execution.token_log import total_counts
 from antiphon.runs.preparer import PreparedRequest, Preparer
-from antiphon.runs.replies.finished import FinishedReply
+from antiphon.runs.replies.interrupted import FinishedReply, RestartedReply
 from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
-from antiphon.runs.replies.restarted import RestartedReply
 from antiphon.runs.run_factory import RunFactory
 from antiphon.runs.tool_loop.recovery import interrupted_in_tools
 from antiphon.runs.usage_counter import UsageMeter

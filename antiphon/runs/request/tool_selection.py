@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
+import structlog
 from msgspec import UNSET, Struct
 
 from antiphon.errors import InvalidRequest
@@ -24,6 +25,7 @@ from antiphon.wire.response import IgnoredTool
 
 __all__ = [
     "SERVER_TOOLS",
+    "IgnoredToolLog",
     "ServerTool",
     "ToolSelection",
     "async_functions",
@@ -34,6 +36,8 @@ __all__ = [
     "select_tools",
     "tool_types",
 ]
+
+_log = structlog.get_logger(__name__)
 
 _PROGRAMS = "programmatic_tool_calling"
 _TOOL_SEARCH = "tool_search"
@@ -413,3 +417,17 @@ def _flatten(tools: Iterable[tl.Tool]) -> Iterator[tuple[tl.Function | tl.Custom
 def _names_server_tool(named: Iterable[tl.ToolChoiceObject], tools: ToolSelection) -> bool:
     types = {each.type for each in tools.server_tools}
     return any(not types.isdisjoint(_spellings(one)) for one in named)
+
+
+class IgnoredToolLog:
+    """Logs a warning for the operator about the ignored tools of requests. Each tool type is logged
+    once per reason."""
+
+    def __init__(self) -> None:
+        self._reported: set[IgnoredTool] = set()
+
+    def report(self, tools: Iterable[IgnoredTool]) -> None:
+        for tool in tools:
+            if tool not in self._reported:
+                self._reported.add(tool)
+                _log.warning(f"requests declare {tool.type}, which is ignored: {tool.reason}")

@@ -9,9 +9,8 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import StoreError
-from antiphon.store.blob_storage import BlobStorage
 from antiphon.store.common.row_mapping import Columns, Row
-from antiphon.store.files import BlobRef
+from antiphon.store.files import BlobRef, BlobStorage
 
 __all__ = [
     "LargeResponses",

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention, Store
-from antiphon.store.blob_storage import BlobStorage
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import (
     Columns,
@@ -35,6 +34,7 @@ from antiphon.store.common.row_mapping import (
 from antiphon.store.common.saving import Saving
 from antiphon.store.common.summary_search import search_summaries
 from antiphon.store.common.tenant_steps import TENANT_STEPS
+from antiphon.store.files import BlobStorage
 from antiphon.store.keys import KeyStore
 from antiphon.store.postgres.vectors.index import PostgresVectorIndex
 from antiphon.store.postgres.vectors.pgvector import Pgvector

@@ -15,7 +15,6 @@ from contextlib import closing
 from pathlib import Path
 
 from antiphon.store.common.claims import free_runs
-from antiphon.store.common.quotas import exceeds
 from antiphon.store.common.row_mapping import Columns, event_batch_of, steering_of
 from antiphon.store.common.saving import Saving
 from antiphon.store.records import (
@@ -31,6 +30,7 @@ from antiphon.store.records import (
     RunEnd,
     RunLimit,
     Steering,
+    exceeds,
 )
 from antiphon.store.runs import RunLimitReached, RunStore
 

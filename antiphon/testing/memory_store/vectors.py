@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec import Struct, field
 
-from antiphon.store.common.quotas import exceeds
+from antiphon.store.records import exceeds
 from antiphon.store.search_terms import index_terms
 from antiphon.store.vectors import (
     ChunkHit,

@@ -7,7 +7,7 @@ import pytest
 from antiphon.backends.base import Reply
 from antiphon.errors import CannotContinue
 from antiphon.inference.conversation import ResumePoint
-from antiphon.runs.replies.restarted import RestartedReply
+from antiphon.runs.replies.interrupted import RestartedReply
 from antiphon.wire import items as it
 
 

@@ -1,5 +1,5 @@
-"""A reply whose model call starts again after an interruption, because its model reports no token
-ids from which the call could continue."""
+"""Replies that stand for one that was interrupted and that cannot continue at its last token:
+because its model reports no token ids, or because it was interrupted after its last item."""
 
 from __future__ import annotations
 
@@ -9,15 +9,34 @@ from antiphon.backends.base import DeltaSink, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import CannotContinue
 from antiphon.inference.conversation import ResumePoint
-from antiphon.stream.deltas import Close, Delta
+from antiphon.runs.history.visible_history import estimate_tokens
+from antiphon.stream.deltas import Close, Delta, Finish
 from antiphon.stream.kinds import KINDS
 from antiphon.support.push import send
 from antiphon.wire.items import Item
+from antiphon.wire.response import Usage
 
-__all__ = ["RestartedReply"]
+__all__ = ["FinishedReply", "RestartedReply"]
 
 #: Unfinished items that restarts may leave in one response.
 _MAX_UNFINISHED = 3
+
+
+class FinishedReply(ReplyWrapper):
+    """``Reply`` that only ends, because all its items are complete. The usage that the upstream
+    counted was lost, so the usage is an estimate. ``point``: where the response was interrupted."""
+
+    def __init__(self, reply: Reply, point: ResumePoint) -> None:
+        super().__init__(reply)
+        self._items = point.items
+
+    async def pump(self, sink: DeltaSink) -> None:
+        read = self._reply.input_tokens
+        written = sum(
+            estimate_tokens(item) for item in self._items if KINDS[type(item)].written_by_model
+        )
+        usage = Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)
+        await send(sink, (Finish("stop", usage),))
 
 
 class RestartedReply(ReplyWrapper):
