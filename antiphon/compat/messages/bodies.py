@@ -26,6 +26,20 @@ __all__ = [
     "MessageTool",
     "MessageToolChoice",
     "MessagesFields",
+    "ServerResult",
+]
+
+
+#: Types of the blocks with results of server tools.
+ServerResult = Literal[
+    "advisor_tool_result",
+    "bash_code_execution_tool_result",
+    "code_execution_tool_result",
+    "mcp_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "web_fetch_tool_result",
+    "web_search_tool_result",
 ]
 
 
@@ -45,14 +59,7 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
         "server_tool_use",
         "mcp_tool_use",
         "mcp_tool_listing",
-        "advisor_tool_result",
-        "bash_code_execution_tool_result",
-        "code_execution_tool_result",
-        "mcp_tool_result",
-        "text_editor_code_execution_tool_result",
-        "tool_search_tool_result",
-        "web_fetch_tool_result",
-        "web_search_tool_result",
+        ServerResult,
         "tool_addition",
         "tool_removal",
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from typing import get_args
 
 import msgspec
 
@@ -25,6 +26,7 @@ from antiphon.wire.parsing.errors import (
 from antiphon.wire.parsing.fields import read_array, read_choice, read_object, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 
+from .bodies import ServerResult
 from .server_blocks import text_of_result
 from .tools import ToolCollector
 
@@ -35,17 +37,6 @@ _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 #: servers, and its value changes, so the prefix cache would never match the prompt.
 _BILLING_HEADER = "x-anthropic-billing-header:"
 _FAILED = "The tool call failed."
-#: Types of the blocks with results of server tools.
-_SERVER_RESULTS = (
-    "advisor_tool_result",
-    "bash_code_execution_tool_result",
-    "code_execution_tool_result",
-    "mcp_tool_result",
-    "text_editor_code_execution_tool_result",
-    "tool_search_tool_result",
-    "web_fetch_tool_result",
-    "web_search_tool_result",
-)
 
 
 def read_system(raw: object, path: str, limits: BodyLimits) -> str:
@@ -393,7 +384,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], No
         "document": _MessageReader._media,
         "search_result": _MessageReader._media,
         "tool_result": _MessageReader._tool_result,
-        **dict.fromkeys(_SERVER_RESULTS, _MessageReader._server_tool_result),
+        **dict.fromkeys(get_args(ServerResult), _MessageReader._server_tool_result),
     },
     "assistant": {
         "text": _MessageReader._output_text,
@@ -403,7 +394,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], No
         "server_tool_use": _MessageReader._server_tool_use,
         "mcp_tool_use": _MessageReader._server_tool_use,
         "mcp_tool_listing": _MessageReader._mcp_listing,
-        **dict.fromkeys(_SERVER_RESULTS, _MessageReader._server_tool_result),
+        **dict.fromkeys(get_args(ServerResult), _MessageReader._server_tool_result),
     },
     "system": {
         "text": _MessageReader._input_text,
