@@ -41,6 +41,32 @@ def test_reader_reports_the_event_done() -> None:
     assert not read(b"data: {}\n\n")[1]
 
 
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                b'data: {"a":1}\n\n',
+                b'event: e\ndata: {"a":1}\n\n',
+                b'event: e\nid: 1\ndata: {"a":1}\n\n',
+                b'event: e\n{"a":2}\ndata: {"a":1}\n\n',
+                b'data: {"a":\ndata: 1}\n\n',
+                b"data: \n\n",
+                b"data: x\n\n",
+                b"data: [DONE]\n\n",
+                b"data: [DONE] \n\n",
+                b'data: {"a":1}\r\n\r\n',
+            ]
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_usual_events_are_read_as_single_bytes_are(events: list[bytes]) -> None:
+    """Events that arrive as a whole are split at once, if all of them have a usual form."""
+    stream = b"".join(events)
+    assert read(stream) == read(*(stream[at : at + 1] for at in range(len(stream))))
+
+
 @given(st.data())
 def test_chunking_does_not_change_the_payloads(data: st.DataObject) -> None:
     lines = st.sampled_from(
