@@ -98,7 +98,7 @@ class _Model:
     def _call(self, texts: Any, role: Any) -> Any:
         self.batches.append(list(texts))
         self.called.release()
-        assert self.permits.acquire(timeout=5)
+        assert self.permits.acquire(timeout=60)
         return [array("f", [len(text.split()), 1.0]) for text in texts], len(texts)
 
     def _split(self, text: Any, role: Any, limit: int) -> list[Piece]:
@@ -111,7 +111,7 @@ class _Model:
 async def test_cancelled_embedding_stops_after_its_batch() -> None:
     model = _Model(permits=0)
     asking = asyncio.create_task(model.embedder.embed(["x"] * 40))
-    assert await asyncio.to_thread(model.called.acquire, timeout=5)
+    assert await asyncio.to_thread(model.called.acquire, timeout=60)
     asking.cancel()
     model.permits.release()
     await model.embedder.close()
@@ -137,13 +137,13 @@ async def test_tenants_take_turns_after_each_batch() -> None:
     """A text of many windows delays another tenant by the one that is being computed."""
     model = _Model(permits=0)
     flood = asyncio.create_task(model.embedder.embed(["flood " * 5_000], tenant="a"))
-    assert await asyncio.to_thread(model.called.acquire, timeout=5)
+    assert await asyncio.to_thread(model.called.acquire, timeout=60)
     victim = asyncio.create_task(model.embedder.embed(["victim"], tenant="b"))
     await asyncio.sleep(0)
     model.permits.release(1_000)
-    await asyncio.wait_for(victim, 5)
+    await asyncio.wait_for(victim, 60)
     ahead = [batch[0].split()[0] for batch in model.batches].index("victim")
-    await asyncio.wait_for(flood, 5)
+    await asyncio.wait_for(flood, 60)
     assert ahead <= 2 and len(model.batches) == 11
     await model.embedder.close()
 

@@ -244,7 +244,7 @@ async def test_output_of_a_command_is_reported_while_it_runs(box: AgentBox) -> N
     running = asyncio.create_task(
         box.command(command, timeout_s=60, max_chars=100, on_output=on_output)
     )
-    await asyncio.wait_for(first.wait(), 15)
+    await asyncio.wait_for(first.wait(), 60)
     assert reported == [("ein ", "")] and not running.done()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
