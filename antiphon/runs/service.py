@@ -496,6 +496,8 @@ class Service:
         if response.status not in _ACTIVE:
             raise already_completed(response_id)
         check_steerable(response)
+        if self._quota.applies_to(tenant):  # there must be room for the successor now
+            await (await self._quota.reserve(tenant, response_id))()
         submission = await self._jobs.steerer.steer(tenant, response_id, input)
         self._background.steer(response_id)
         return submission

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from random import Random
 from typing import Any
@@ -20,12 +20,14 @@ from antiphon.errors import AccessRevoked, NotFound, Overloaded, RequestError, R
 from antiphon.limits.clients import Client as Sender
 from antiphon.runs.execution.run import EventSink
 from antiphon.runs.service import Service
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.events import Event
+from antiphon.wire.items import InputText, Message
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.resources.conversations import CreateConversation
 from antiphon.wire.response import Response
 
-from .engine import TOOLS, text_of
+from .engine import TOOLS, text_of, user_texts
 from .processes import ConnectionLost, Server
 
 __all__ = ["TENANT", "Client", "History", "Turn", "Violation"]
@@ -52,7 +54,7 @@ class Violation(AssertionError):
 class Turn(Struct, kw_only=True):
     """One response as its client knows it. ``key``: the client's API key. ``seen``: what the user
     says in the conversation that the response continues, for chains. ``lines``: the event log as a
-    reader got it."""
+    reader got it. ``reader``: the present attempt to read it."""
 
     text: str
     key: str
@@ -62,6 +64,7 @@ class Turn(Struct, kw_only=True):
     conversation: str | None = None
     id: str = ""
     lines: list[bytes] = field(default_factory=list)
+    reader: object = None
     terminal: Response | None = None
     cancelled: bool = False
     deleted: bool = False
@@ -117,6 +120,8 @@ class Client:
         self._sender = Sender(key=name)
         #: Whether the key will be revoked. Many of its answers take long enough to notice.
         self.loses_access = False
+        #: Whether it steers responses. A successor may exceed a quota of responses.
+        self.steers = True
         #: A response of the current turn may be gone.
         self._deletes = False
         #: What the client waits for; for the report of a client that never ends.
@@ -259,6 +264,8 @@ class Client:
             work = self._cancel(turn)
         elif kind < 0.2 and turn.conversation is None:
             work = self._delete(turn)
+        elif kind < 0.3 and turn.conversation is None and self.steers:
+            work = self._steer(turn)
         elif kind < 0.5:
             work = self._poll(turn)
         return None if work is None else asyncio.create_task(work)
@@ -291,11 +298,10 @@ class Client:
 
     async def _read(self, service: Service, turn: Turn, after: int) -> None:
         """Read events in the server's process, as its stream does."""
-        attempt = object()
-        self._attempt = attempt
+        attempt = turn.reader = object()
         async with aclosing(service.event_logs.follow(TENANT, turn.id, after)) as batches:
             async for lines in batches:
-                if self._attempt is attempt:
+                if turn.reader is attempt:
                     for line in lines:
                         number = json.loads(line)["sequence_number"]
                         if number != len(turn.lines):
@@ -342,6 +348,46 @@ class Client:
         )
         if found.status in _ENDED and turn.terminal is None:
             turn.terminal = found
+
+    async def _steer(self, turn: Turn) -> None:
+        """Steer the response, and follow its successor."""
+        await asyncio.sleep(self._random.expovariate(1 / 0.3))
+        text = f"{turn.text.partition(' ')[0]}.steered"
+        message = Message(role="user", content=(InputText(text=text),))
+        try:
+            submission = await self._ask(
+                f"the steering of {turn.text}",
+                lambda service: service.steer(TENANT, turn.id, (message,)),
+            )
+        except RequestError as error:
+            if error.code != "response_already_completed":
+                raise Violation(f"{turn.id} cannot be steered: {error.message}") from error
+            return
+        self._history.counts["steered"] += 1
+        while (
+            found := await self._ask("a steered end", self._state_of(turn.id))
+        ).status not in _ENDED:
+            await asyncio.sleep(_RETRY_S)
+        inputs = await self._ask(
+            "the input of a successor",
+            lambda service: service.input_items(
+                TENANT, submission.successor_id, PageParams(limit=100, order="asc")
+            ),
+        )
+        *seen, last = user_texts(inputs.data)
+        can_continue = found.status in _RESPONSES_WITH_ITEMS
+        successor = Turn(
+            text=last if can_continue else f"{last} fails",
+            key=self.name,
+            background=True,
+            seen=tuple(seen),
+            id=submission.successor_id,
+        )
+        self._history.turns.append(successor)
+        await self._follow(successor)
+
+    def _state_of(self, response_id: str) -> Callable[[Service], Awaitable[Response]]:
+        return lambda service: service.retrieve(TENANT, response_id)
 
     async def _delete(self, turn: Turn) -> None:
         await asyncio.sleep(self._random.expovariate(1 / 0.3))

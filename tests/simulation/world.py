@@ -205,6 +205,7 @@ class _World:
                 )
             )
         for client in self._clients:
+            client.steers = self._max_responses is None
             await database.store.keys.create(_key(client.name))
         strikes_every = random.choice(_ITERATIONS_PER_CRASH)
         if strikes_every is not None:
