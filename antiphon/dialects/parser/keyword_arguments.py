@@ -281,7 +281,7 @@ class KeywordArgumentReader:
         self._target.add_string(self._delimiter + following)
         self._closing_quotes, self._is_empty = 0, False
         self._string = string_decoder(self._delimiter, raw=self._is_raw)
-        self._step, self._blank = self._read_string, []
+        self._step, self._blank, self._following = self._read_string, [], ""
         return at
 
     def _end_string(self) -> None:

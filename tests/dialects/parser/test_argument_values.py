@@ -153,6 +153,17 @@ def test_python_keyword_arguments_are_parsed(text: str, events: list[tuple[str, 
     assert taken == len(text)
 
 
+def test_text_after_a_quote_is_read_once() -> None:
+    how = TOOLS["pythonic"].written
+    assert how.parameter is not None
+    target = RecordingTarget()
+    reader = KeywordArgumentReader(target, how.parameter, how.after[0])
+    reader.read("a='x', so b=2)")
+    reader.finish()
+    assert target.events == [("key", "a"), ("string", "x', so b=2)"), ("end", "")]
+    assert target.stray_text == []
+
+
 def test_braced_arguments_are_parsed() -> None:
     text = f"a:{QUOTE}x, \\n}}{QUOTE},b:{{c:[{QUOTE}]{QUOTE},true]}},d:e f}}"
     found, taken = read_pairs("functiongemma", text)
