@@ -40,7 +40,11 @@ from antiphon.runs.background.snapshots import Snapshots
 from antiphon.runs.background.worker import BackgroundWorker
 from antiphon.runs.batches.worker import BatchWorker
 from antiphon.runs.execution.run import Run
-from antiphon.runs.execution.steering import already_completed, check_steerable
+from antiphon.runs.execution.steering import (
+    already_completed,
+    check_steerable,
+    steering_not_supported,
+)
 from antiphon.runs.execution.supervisor import Supervisor
 from antiphon.runs.history.chain_cache import stored_tokens
 from antiphon.runs.history.context import ConversationContext
@@ -495,6 +499,8 @@ class Service:
         response = (await self._load(tenant, response_id)).response
         if response.status not in _ACTIVE:
             raise already_completed(response_id)
+        if not response.background:  # it runs on because of its idempotency key
+            raise steering_not_supported("Only background responses can be steered over HTTP.")
         check_steerable(response)
         if self._quota.applies_to(tenant):  # there must be room for the successor now
             await (await self._quota.reserve(tenant, response_id))()

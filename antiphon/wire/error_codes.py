@@ -429,8 +429,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "steering_not_supported": ErrorCode(
         400,
-        "The response cannot be steered: it belongs to a conversation, compacts its context, or is "
-        "neither in the background nor on this WebSocket.",
+        "The response belongs to a conversation, has `context_management`, or is neither in the "
+        "background and stored nor on a WebSocket.",
         "Wait for the end of the response, and continue it.",
     ),
     "storage_disabled": ErrorCode(

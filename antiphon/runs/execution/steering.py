@@ -24,6 +24,7 @@ __all__ = [
     "already_completed",
     "check_steerable",
     "required_input",
+    "steering_not_supported",
     "too_many_steers",
     "waiting_items",
 ]
@@ -76,14 +77,15 @@ def _stub(item: it.Item) -> JsonObject:
 def check_steerable(response: Response) -> None:
     """Check that a response in progress can be steered. Raises ``InvalidRequest``."""
     if response.conversation is not UNSET:
-        raise _not_supported("A response of a conversation cannot be steered.")
+        raise steering_not_supported("A response of a conversation cannot be steered.")
     if response.context_management is not UNSET:
-        raise _not_supported("A response with context_management cannot be steered.")
+        raise steering_not_supported("A response with context_management cannot be steered.")
     if response.background and not response.store:
-        raise _not_supported("A background response with store=false cannot be steered.")
+        raise steering_not_supported("A background response with store=false cannot be steered.")
 
 
-def _not_supported(message: str) -> InvalidRequest:
+def steering_not_supported(message: str) -> InvalidRequest:
+    """Return the error for a response that cannot be steered, for the reason in ``message``."""
     return InvalidRequest(message, param="response_id", code="steering_not_supported")
 
 

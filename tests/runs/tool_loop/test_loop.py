@@ -17,7 +17,7 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.inference.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
-from antiphon.runs.request.tool_selection import ToolSelection
+from antiphon.runs.request.tool_selection import ToolSelection, async_functions
 from antiphon.runs.tool_loop import loop as module
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
@@ -37,6 +37,7 @@ from tests.conformance.scripts import (
 
 LOOK = Function(name="look")
 ASK = Function(name="ask")
+ASYNC_ASK = Function(name="ask", async_=True)
 
 
 def function(run: Any, **more: Any) -> ToolFunction:
@@ -69,6 +70,7 @@ class LoopRun:
                 visible_tools=options.tools,
                 request_tools=options.tools,
                 search_functions=changes.pop("functions", (function(run),)),
+                async_functions=async_functions(options.tools),
             ),
             prepare=self.backend.prepare,
             limits=ToolLimits(**changes.pop("limits", {})),
@@ -543,6 +545,30 @@ async def test_closing_the_reply_stops_running_tools() -> None:
     assert stopped.is_set()
 
 
+# --- asynchronous calls --------------------------------------------------------------------------
+
+
+async def test_model_goes_on_after_an_asynchronous_call() -> None:
+    options = Options(tools=(LOOK, ASYNC_ASK))
+    asked = [*call('{"a": 1}', name="ask"), *look()]
+    loop = await LoopRun(asked, message_deltas("Asked."), options=options).all()
+    assert loop.opened_types == ["function_call", "mcp_call", "message"]
+    _, ask, _, output = loop.conversation(1)
+    assert isinstance(ask, it.FunctionCall) and ask.async_ is True
+    assert (ask.call_id, ask.arguments) != ("", "") and ask.arguments == '{"a": 1}'
+    assert isinstance(output, it.FunctionCallOutput) and output.call_id != ask.call_id
+    opened = next(delta.item for delta in loop.deltas if isinstance(delta, Open))
+    assert opened.call_id == ask.call_id
+
+
+async def test_model_that_only_makes_asynchronous_calls_ends_at_the_limit_of_turns() -> None:
+    options = Options(tools=(LOOK, ASYNC_ASK))
+    loop = LoopRun(call("{}", name="ask"), options=options, limits={"max_turns": 3})
+    await loop.all()
+    assert loop.opened_types == ["function_call"] * 3
+    assert loop.finish.reason == "stop"
+
+
 # --- after an interruption -----------------------------------------------------------------------
 
 
@@ -593,6 +619,14 @@ async def test_resume_after_a_result_continues_with_the_next_turn() -> None:
     done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
     loop = await _resume(LoopRun(look(), message_deltas("Well.")), _point(done=(done,)))
     assert loop.conversation(1)[-1] == done and loop.opened_types == ["message"]
+
+
+async def test_resume_after_an_asynchronous_call_goes_on() -> None:
+    done = it.FunctionCall(call_id="c", name="ask", arguments="{}", async_=True)
+    options = Options(tools=(LOOK, ASYNC_ASK), tool_choice=ToolChoice("required"))
+    loop = await _resume(LoopRun(message_deltas("Asked."), options=options), _point(done=(done,)))
+    assert loop.conversation(1)[-1] == done and loop.opened_types == ["message"]
+    assert loop.backend.requests[1][1].tool_choice.mode == "auto"
 
 
 async def test_resume_within_a_turn_continues_from_its_tokens() -> None:
