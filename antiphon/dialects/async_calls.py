@@ -33,7 +33,7 @@ _HINT = (
     "This function runs in the background. Its result is pending at first, and comes later as the"
     " result of the same call."
 )
-_CALLS: tuple[type[Any], ...] = (it.FunctionCall, it.CustomToolCall)
+_CALLS = frozenset[type[Any]]((it.FunctionCall, it.CustomToolCall))
 
 
 def shown_tool(tool: _Function) -> _Function:
@@ -51,7 +51,7 @@ def shown_items(items: Sequence[it.Item]) -> Iterator[tuple[int, it.Item]]:
     Calls that directly follow one another are the calls of one answer of the model, so their
     pending results follow the last of them.
     """
-    if not any(type(item) in _CALLS and item.async_ is True for item in items):
+    if _CALLS.isdisjoint(map(type, items)) or not any(item.async_ is True for item in items):
         return enumerate(items)
     return _shown(items)
 

@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct
 
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import ToolChoice, ToolName
+from antiphon.stream.kinds import KINDS
 from antiphon.tools import tool_search
 from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
 from antiphon.tools.base import AnyToolProvider, AvailabilityReporter, ToolFunction
@@ -41,6 +42,8 @@ _log = structlog.get_logger(__name__)
 
 _PROGRAMS = "programmatic_tool_calling"
 _TOOL_SEARCH = "tool_search"
+#: Types of items that add tools.
+_TOOL_ITEMS = frozenset(cls for cls, kind in KINDS.items() if kind.declares_tools)
 _UNKNOWN = "This server does not run it."
 #: Tools whose calls the client answers.
 _FUNCTIONS = (tl.Function, tl.Custom, tl.Namespace)
@@ -88,11 +91,13 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
         hosted = (tool for tool in self.visible_tools if not isinstance(tool, _FUNCTIONS))
         return frozenset(tool.type for tool in hosted)
 
-    def needs_loop(self, items: Iterable[Item]) -> bool:
+    def needs_loop(self, items: Sequence[Item]) -> bool:
         """Whether the model may have to go on after a call: after a call that runs here, or after
         an asynchronous call. ``items``: the items of the conversation, which may add tools."""
         if self.search_functions or self.server_tools or self.async_functions:
             return True
+        if _TOOL_ITEMS.isdisjoint(map(type, items)):
+            return False
         return bool(async_functions(discovered_tools(items)))
 
 
