@@ -18,7 +18,7 @@ from antiphon.wire.items import Item, ItemBase
 from antiphon.wire.response import Response
 
 from .draft import MAX_PIECES, Draft, PartDraft
-from .kinds import KINDS, ItemKind, TextChannel
+from .kinds import KINDS, LAST_PROGRESS, ItemKind, TextChannel
 
 __all__ = ["Fold", "fold"]
 
@@ -35,6 +35,8 @@ class Fold:
         self.open_items: dict[int, Draft] = {}
         #: Texts that are being written, by output index and name of the item's list of parts.
         self.open_parts: dict[tuple[int, str], PartDraft] = {}
+        #: Output indexes of open items whose tool has reported its end.
+        self.ended_tools: set[int] = set()
 
     def feed(self, event: ev.Event) -> None:
         """Apply the next event of the log to ``response``. An event that changes nothing in the
@@ -79,6 +81,9 @@ class Fold:
         kind = self._kinds[type(draft.shell)]
         if (field := kind.appended_fields.get(type(event))) is not None:
             draft.append_field(field, getattr(event, field))
+            return
+        if type(event) in map(kind.progress.get, LAST_PROGRESS):
+            self.ended_tools.add(index)
             return
         for channel in kind.channels.values():
             key = (index, channel.list_field)

@@ -21,6 +21,7 @@ from .prompt_forms import CallForm, ResultForm, dump_text, present_fields
 
 __all__ = [
     "KINDS",
+    "LAST_PROGRESS",
     "OPEN_RESPONSES_KINDS",
     "ErrorField",
     "ItemKind",
@@ -215,6 +216,8 @@ def _whole_text(
     return {"text": TextChannel(delta=delta, done=done, field=field)}
 
 
+#: The names of the progress with which a tool reports its end.
+LAST_PROGRESS = ("completed", "failed")
 #: The code of an internal error in JSON-RPC.
 _JSON_RPC_INTERNAL_ERROR = -32603
 

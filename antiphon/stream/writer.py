@@ -54,7 +54,17 @@ class ItemWriter:
     complete. The tool then runs, and ``close`` is called when it has finished.
     """
 
-    __slots__ = ("_channel", "_draft", "_kind", "_out", "_part", "_sealed", "index", "is_open")
+    __slots__ = (
+        "_channel",
+        "_draft",
+        "_kind",
+        "_out",
+        "_part",
+        "_sealed",
+        "_tool_has_ended",
+        "index",
+        "is_open",
+    )
 
     def __init__(self, out: ResponseWriter, shell: Item, kind: ItemKind, index: int) -> None:
         self._out = out
@@ -64,15 +74,26 @@ class ItemWriter:
         #: The channel of the part; None if no part is open.
         self._channel: Channel | None = None
         self._sealed = False
+        #: Whether the tool of a restored item had reported its end.
+        self._tool_has_ended = False
         self.index = index
         self.is_open = True
 
     @classmethod
     def restore(
-        cls, out: ResponseWriter, draft: Draft, kind: ItemKind, index: int, part: PartDraft | None
+        cls,
+        out: ResponseWriter,
+        draft: Draft,
+        kind: ItemKind,
+        index: int,
+        part: PartDraft | None,
+        *,
+        tool_has_ended: bool,
     ) -> ItemWriter:
         """Return a writer that continues an item after an interruption. ``draft``: the item so far.
-        ``part``: the text that is still being written; None if no text is being written."""
+        ``part``: the text that is still being written; None if no text is being written.
+        ``tool_has_ended``: whether the tool had reported its end. If it runs again, because its
+        result was lost, it reports nothing more."""
         item = cls(out, draft.shell, kind, index)
         item._draft = draft
         if part is not None:
@@ -80,6 +101,7 @@ class ItemWriter:
             item._set_part(part, next(c for c, each in channels if each is part.channel))
         # The arguments of a call are complete if no text is being written: its tool was running.
         item._sealed = part is None and draft.whole_text is not None
+        item._tool_has_ended = tool_has_ended
         return item
 
     @property
@@ -157,6 +179,8 @@ class ItemWriter:
         types, except ``in_progress``, show that the tool has its complete input, so before this
         method emits one of these events, it ends the text (``seal``).
         """
+        if self._tool_has_ended:
+            return
         event = self._kind.progress[name]
         if name != "in_progress" and self._has_whole_text:
             self.seal()
@@ -395,7 +419,12 @@ class ResponseWriter:
                 draft = log.open_items[index]
                 kind = kinds[type(draft.shell)]
                 out._open[index] = ItemWriter.restore(
-                    out, draft, kind, index, log.open_parts.get((index, "content"))
+                    out,
+                    draft,
+                    kind,
+                    index,
+                    log.open_parts.get((index, "content")),
+                    tool_has_ended=index in log.ended_tools,
                 )
         return out
 

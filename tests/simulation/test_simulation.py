@@ -27,6 +27,13 @@ def test_invariants_hold_for_all_seeds(seeds: range) -> None:
     gc.collect()
 
 
+@pytest.mark.parametrize("seed", [40263, 41048])
+def test_result_that_was_reported_but_lost_is_not_reported_twice(seed: int) -> None:
+    """A server dies after the event ``mcp_call.completed`` and before the journal has the
+    result. The call only reads, so the next server runs it again."""
+    assert simulate(seed).violation is None
+
+
 @pytest.mark.parametrize("seed", [3, 8])
 def test_a_seed_replays_exactly(seed: int) -> None:
     assert simulate(seed) == simulate(seed)

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from antiphon.errors import GrammarError
 from antiphon.stream.event_grammar import check
-from antiphon.stream.fold import fold
+from antiphon.stream.fold import Fold, fold
 from antiphon.stream.kinds import OPEN_RESPONSES_KINDS
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response, ResponseError, Usage
+from antiphon.wire.timeline import ItemTimes, RunTimes
 
 
 def sequential_ids() -> Ids:
@@ -272,6 +273,22 @@ def test_a_restored_run_continues_the_sequence_numbers() -> None:
     writer = ResponseWriter(response, ids=sequential_ids(), first_number=7)
     writer.create()
     assert writer.take()[0].sequence_number == 7
+
+
+@pytest.mark.parametrize("step", ["completed", "failed"])
+def test_restored_call_reports_the_end_of_its_tool_once(step: str) -> None:
+    writer = started_writer()
+    writer.open(it.McpCall(name="f", arguments="", server_label="s")).progress(step)
+    log = Fold()
+    for event in (before := writer.take()):
+        log.feed(event)
+    times = RunTimes(items=(ItemTimes(),))
+    writer = ResponseWriter.restore(log, ids=sequential_ids(), number=writer.number, times=times)
+    (call,) = writer.open_items
+    call.progress("completed")  # the tool ran again
+    call.close(output="x")
+    events = (*before, *writer.take())
+    assert [type(event) for event in events[len(before) :]] == [ev.OutputItemDone]
 
 
 @pytest.mark.parametrize("misuse", ["close twice", "write after close", "unknown channel"])

@@ -20,7 +20,7 @@ from antiphon.errors import ToolError
 from antiphon.limits.key_ring import CheckAccess
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Open, Progress
-from antiphon.stream.kinds import error_fields
+from antiphon.stream.kinds import LAST_PROGRESS, error_fields
 from antiphon.support.tasks import BackgroundTasks
 from antiphon.tools.base import CallContext, FollowUpItem, NestedCall, ToolResult
 from antiphon.tracing.base import TraceHeaders, Tracer
@@ -47,8 +47,6 @@ _log = structlog.get_logger(__name__)
 #: Bytes of text that a token stands for, as a low estimate: results have to fit the context.
 _BYTES_PER_TOKEN = 2
 _MIN_RESULT_BYTES = 500
-#: Progress steps that follow from the result of a call.
-_FINAL_STEPS = ("completed", "failed")
 
 
 #: Called at the end of a server-side tool call with the kind of its item without ``_call``, such as
@@ -359,7 +357,7 @@ class CallRunner:
                     if isinstance(step, FollowUpItem):
                         for delta in call.start_follow_up(step):
                             self._deltas.put_nowait(delta)
-                    elif step.name not in _FINAL_STEPS and not call.is_repeated:
+                    elif step.name not in LAST_PROGRESS and not call.is_repeated:
                         self._emit_progress(call, Progress(step.name, call.key, step.fields))
         except TimeoutError:
             return ToolResult(text="The tool took too long and was stopped.", failed=True)
