@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.main import main
-from antiphon.errors import SetupError
+from antiphon.errors import SetupError, StoreError
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store import open_store
 from antiphon.store.base import Store
@@ -91,6 +91,26 @@ async def test_rows_are_rewritten_with_a_new_key_and_without_one(url: str) -> No
     await store.rewrite_rows()
     await store.close()
     store = await open_store(url)
+    assert await found(store) == ["a", "b"]
+    await store.close()
+
+
+async def test_an_interrupted_rewrite_still_asks_for_the_key(url: str) -> None:
+    """A row that cannot be read ends the rewrite in the middle."""
+    for key, name in ((cipher(OLD), "a"), (cipher(NEW, OLD), "b")):
+        store = await open_store(url, cipher=key)
+        await save(store, name)
+        await store.close()
+    store = await open_store(url, cipher=cipher(OLD, encrypts=False))
+    for _ in range(3):
+        with pytest.raises(StoreError, match="a key that is not in encryption_keys"):
+            await store.load("t", "resp_b")
+    with pytest.raises(StoreError, match="a key that is not in encryption_keys"):
+        await store.rewrite_rows()
+    await store.close()
+    with pytest.raises(SetupError, match="Set store_encrypted and encryption_keys"):
+        await open_store(url)
+    store = await open_store(url, cipher=cipher(NEW, OLD))
     assert await found(store) == ["a", "b"]
     await store.close()
 

@@ -40,6 +40,8 @@ _log = structlog.get_logger(__name__)
 #: Number of the advisory lock for migrations.
 _MIGRATION_LOCK = 0x616E7401
 _TIMEOUT_S = 30.0
+#: Seconds that a table may need to be written again.
+_COMPACT_S = 86_400.0
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 #: Interval of checks that the listening connection is alive.
 _PING_S = 10.0
@@ -74,9 +76,20 @@ def _without_nul(value: object) -> object:
 
 class ConnectionPool:
     """The connections of this process to one database. Made by ``open``. ``is_pooled``: whether a
-    connection pooler (such as PgBouncer) is between this process and the database."""
+    connection pooler (such as PgBouncer) is between this process and the database.
+    ``is_encrypted``: whether rows are encrypted before they reach the database."""
 
-    def __init__(self, driver: ModuleType, pool: DriverPool, url: str, *, is_pooled: bool) -> None:
+    def __init__(
+        self,
+        driver: ModuleType,
+        pool: DriverPool,
+        url: str,
+        *,
+        is_pooled: bool,
+        is_encrypted: bool = False,
+    ) -> None:
+        #: Whether the database may not see contents.
+        self.is_encrypted = is_encrypted
         self._driver = driver
         self._connections = Connections(pool, driver.InterfaceError)
         self._url = url
@@ -138,7 +151,13 @@ class ConnectionPool:
                     f"PostgreSQL{address} cannot be used: {_error_line(error)}"
                 ) from None
             raise
-        return cls(asyncpg, pool, listen_url or url, is_pooled=listen_url is not None)
+        return cls(
+            asyncpg,
+            pool,
+            listen_url or url,
+            is_pooled=listen_url is not None,
+            is_encrypted=cipher is not None and cipher.encrypts,
+        )
 
     # --- queries ---------------------------------------------------------------------------------
 
@@ -176,6 +195,12 @@ class ConnectionPool:
         with self._operations:
             async with self._connections.use() as connection, connection.transaction():
                 yield Transaction(connection, self.queries, is_pooled=self._is_pooled)
+
+    async def compact(self, table: str) -> None:
+        """Write a table again without the space that is free, which may contain deleted data."""
+        with self._operations:
+            async with self._connections.use() as connection:
+                await connection.execute(f"VACUUM FULL {table}", timeout=_COMPACT_S)
 
     @asynccontextmanager
     async def tenant_transaction(self, lock: str, tenant: str) -> AsyncIterator[Transaction]:

@@ -90,11 +90,9 @@ class PostgresStore(Store):
         pool: ConnectionPool,
         pgvector: Pgvector | None = None,
         bus: BusConnection | None = None,
-        *,
-        is_encrypted: bool = False,
     ) -> None:
         self._pool = pool
-        self.is_encrypted = is_encrypted
+        self.is_encrypted = pool.is_encrypted
         self._saves = SaveQueue(pool)
         self._large = LargeResponses()
         self._pgvector = pgvector
@@ -147,9 +145,7 @@ class PostgresStore(Store):
                 values = PostgresValues(pool)
                 secret = await values.set_default(SERVER, _BUS_SECRET, secrets.token_bytes(32))
                 connection = BusConnection(connector, MessageSigner(secret))
-            store = cls(
-                pool, pgvector, connection, is_encrypted=cipher is not None and cipher.encrypts
-            )
+            store = cls(pool, pgvector, connection)
             if peers is not None:
                 await store.runs.open_sockets(peers)
         except BaseException:

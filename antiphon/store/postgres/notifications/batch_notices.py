@@ -112,7 +112,9 @@ class BatchNotifier:
     async def _send_over_database(
         self, waiting: _Waiting, notices: list[tuple[str, bytes]]
     ) -> None:
-        channels, payloads = zip(*_messages(waiting, notices, MAX_BYTES), strict=True)
+        # The database keeps notifications in files.
+        messages = _messages(waiting, notices, MAX_BYTES, has_lines=not self._pool.is_encrypted)
+        channels, payloads = zip(*messages, strict=True)
         texts = [payload.decode() for payload in payloads]
         try:
             await self._pool.rows("notify_many", channels, texts)
@@ -121,13 +123,17 @@ class BatchNotifier:
 
 
 def _messages(
-    waiting: _Waiting, notices: list[tuple[str, bytes]], max_bytes: int
+    waiting: _Waiting,
+    notices: list[tuple[str, bytes]],
+    max_bytes: int,
+    *,
+    has_lines: bool = True,
 ) -> list[tuple[str, bytes]]:
     """Return the channel and the payload of each notification to send. ``waiting``: batches to
     encode as payloads. ``notices``: notifications that need no encoding. ``max_bytes``: largest
-    size of an encoded payload."""
+    size of an encoded payload. ``has_lines``: as in ``encode_batches``."""
     return notices + [
         (process_channel(process_id), payload)
         for process_id, batches in waiting.items()
-        for payload in encode_batches(batches, max_bytes)
+        for payload in encode_batches(batches, max_bytes, has_lines=has_lines)
     ]

@@ -23,16 +23,21 @@ _decode_heads = msgspec.json.Decoder(list[_Head]).decode
 
 
 def encode_batches(
-    batches: Iterable[tuple[int, EventBatch]], max_bytes: int = MAX_BYTES
+    batches: Iterable[tuple[int, EventBatch]],
+    max_bytes: int = MAX_BYTES,
+    *,
+    has_lines: bool = True,
 ) -> Iterator[bytes]:
     """Yield the payloads of notifications about these batches. ``batches``: pairs of the row number
     of a run and a batch of its events. ``max_bytes``: largest size of a payload. A batch whose
-    events do not fit into one payload is announced without its events."""
+    events do not fit into one payload is announced without its events. With ``has_lines`` False,
+    all are."""
     heads: list[_Head] = []
     lines: list[bytes] = []
     used = 0
+    longest = max_bytes - _HEAD_BYTES if has_lines else 0
     for row, batch in batches:
-        size = len(batch.lines) if len(batch.lines) <= max_bytes - _HEAD_BYTES else 0
+        size = len(batch.lines) if len(batch.lines) <= longest else 0
         if used + size + _HEAD_BYTES > max_bytes:
             yield _payload(heads, lines)
             heads, lines, used = [], [], 0

@@ -17,6 +17,7 @@ from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.postgres.bus import connection
 from antiphon.store.postgres.bus.base import BusError, Handlers
 from antiphon.store.postgres.notifications import followed_runs, listener
+from antiphon.store.postgres.notifications.batch_notices import BatchNotifier
 from antiphon.store.postgres.notifications.batch_payloads import decode_batches, encode_batches
 from antiphon.store.postgres.notifications.followed_runs import FollowedRuns
 from antiphon.store.postgres.notifications.listener import NOTICES
@@ -87,6 +88,27 @@ def test_payloads_hold_lines_that_fit() -> None:
     assert all(len(payload) < 8_000 for payload in payloads) and len(payloads) < 5
     found = [each for payload in payloads for each in decode_batches(payload)]
     assert found == [(row, None if row == 3 else sent) for row, sent in batches]
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+async def test_database_sees_no_events_that_are_encrypted(is_encrypted: bool) -> None:
+    """PostgreSQL keeps notifications in files."""
+
+    class Pool:
+        sent = ""
+
+        async def rows(self, name: str, channels: list[str], payloads: list[str]) -> None:
+            self.sent += "".join(payloads)
+
+    pool: Any = Pool()
+    pool.is_encrypted = is_encrypted
+    notifier = BatchNotifier(pool)
+    for n in range(3):
+        notifier.send("process", 7, EventBatch(first=n, count=1, lines=b"the secret plan\n"))
+    await notifier.close()
+    assert ("secret" in pool.sent) is not is_encrypted
+    found = decode_batches(pool.sent.encode())
+    assert [row for row, _ in found] == [7, 7, 7]
 
 
 @pytest.mark.parametrize("size", [10, 20_000])
