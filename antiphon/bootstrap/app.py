@@ -160,7 +160,7 @@ async def open_app(
         )
         models = await wait_for_models(settings, loading)
         reloads = ServerReloads(is_worker=worker is not None)
-        added = AddedModels(settings.added_models, models.all, reloads)
+        added = _open_added_models(stack, settings, models, reloads)
         dependencies = _run_dependencies(settings, models, store, seal, tracer, metrics, clock)
         service = Service(
             dependencies,
@@ -187,6 +187,14 @@ async def open_app(
         asgi, key = factory.build(settings, shown), await create_first_key(settings, store)
         async with open_watchdog(settings, log, metrics):
             yield App(asgi, service, models, abilities, factory.rebuild, calls, key, reloads)
+
+
+def _open_added_models(
+    stack: AsyncExitStack, settings: Settings, models: catalog.Catalog, reloads: ServerReloads
+) -> AddedModels:
+    added = AddedModels(settings.added_models, models.all, reloads)
+    stack.push_async_callback(added.close)
+    return added
 
 
 def _open_prompts(settings: Settings) -> Prompts:

@@ -10,9 +10,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from .options import literal
+from antiphon.errors import SetupError
 
-__all__ = ["ModelTables", "write_models"]
+from .options import literal, read_file
+
+__all__ = ["ModelTables", "read_models", "write_models"]
 
 #: Name of a model → its options.
 ModelTables = Mapping[str, Mapping[str, object]]
@@ -27,6 +29,18 @@ def _text(tables: ModelTables) -> str:
         lines.append(f"\n[models.{literal(name)}]\n")
         lines += [f"{key} = {literal(value)}\n" for key, value in table.items()]
     return "".join(lines)
+
+
+def read_models(path: Path) -> ModelTables:
+    """Read the file. Return no models if there is no file. Raises ``SetupError``."""
+    try:
+        exists = path.is_file()
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}") from None
+    tables = read_file(path).get("models", {}) if exists else {}
+    if not isinstance(tables, dict) or not all(isinstance(each, dict) for each in tables.values()):
+        raise SetupError(f"{path}: models must be tables [models.NAME]")
+    return tables
 
 
 def write_models(path: Path, tables: ModelTables) -> None:

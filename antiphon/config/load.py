@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import SetupError
 
+from .added_models import read_models
 from .keys import ApiKey
 from .mcp import McpServer
 from .model import Model
@@ -218,9 +219,9 @@ def _with_model_flags(settings: Settings, flags: Mapping[str, str]) -> Settings:
 def _with_added_models(settings: Settings) -> Settings:
     """Add the models that operators have added over the API. Raises ``SetupError``."""
     path = settings.added_models
-    if path is None or not path.is_file():
+    if path is None:
         return settings
-    added = _from_file(options(Settings)["models"], read_file(path).get("models", {}), f"{path}: ")
+    added = _from_file(options(Settings)["models"], read_models(path), f"{path}: ")
     assert isinstance(added, dict)
     taken = {
         name

@@ -375,7 +375,8 @@ def literal(value: object) -> str:
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(literal(each) for each in value)}]"
-    return json.dumps(value, ensure_ascii=False, default=str)
+    # TOML does not allow DEL in texts, but JSON does.
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
 def _bare(info: inspect.Type) -> inspect.Type:

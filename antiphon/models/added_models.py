@@ -12,13 +12,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from antiphon.config.added_models import ModelTables, write_models
-from antiphon.config.options import read_file
-from antiphon.errors import Conflict, InvalidRequest, NotFound, SetupError
+import structlog
+
+from antiphon.config.added_models import ModelTables, read_models, write_models
+from antiphon.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    QuotaExceeded,
+    SetupError,
+    StoreError,
+)
 from antiphon.support.file_locks import lock
+from antiphon.support.tasks import BackgroundTasks
 from antiphon.wire.admin.added_models import (
     AddedModel,
     AddedModelList,
@@ -35,11 +45,17 @@ from .suggestions import SUGGESTIONS, Machine, problem, this_machine
 
 __all__ = ["AddedModels", "Reloads"]
 
+_log = structlog.get_logger(__name__)
+
 _GB = 10**9
 #: Number of results of a search at Hugging Face.
 _FOUND = 20
 #: Seconds after which a model that a client has added is unloaded if no request uses it.
 _IDLE_S = 600.0
+#: Seconds that changes may take when the server ends.
+_CLOSE_S = 5.0
+#: Number of added models above which clients cannot add further ones.
+_MOST = 100
 
 
 class Reloads(Protocol):
@@ -71,9 +87,14 @@ class AddedModels:
         self._served = served
         self._machine = machine
         self._lock = asyncio.Lock()
+        self._changes = BackgroundTasks("changes of the added models")
         self._reloads = reloads
         #: Patterns of the repositories whose models any client may add.
         self.allowed: tuple[str, ...] = ()
+
+    async def close(self) -> None:
+        """Wait until the changes that have begun are finished."""
+        await self._changes.wait(_CLOSE_S)
 
     async def list(self) -> AddedModelList:
         """Return the added models."""
@@ -92,10 +113,13 @@ class AddedModels:
                 param="source",
             )
         name = wanted.name or spec["repo"].partition("/")[2].removesuffix("-GGUF")
-        if self._is_served(name):
-            raise Conflict(f"There is a model named '{name}' already.", param="name")
         table = {"source": wanted.source, "load": "demand", **_given(wanted)}
-        await self._change(lambda tables: {**tables, name: table})
+
+        def added(tables: ModelTables) -> ModelTables:
+            self._check_free(name, tables)
+            return {**tables, name: table}
+
+        await self._change(name, added)
         return _added(name, table)
 
     async def admit(self, name: str) -> None:
@@ -108,24 +132,40 @@ class AddedModels:
             or self._is_served(name)
         ):
             return
-        with suppress(Conflict):  # another request adds it at the same time
-            await self.add(AddModel(name=name, source=name, idle_unload_s=_IDLE_S))
+        table = {"source": name, "load": "demand", "idle_unload_s": _IDLE_S}
+
+        def added(tables: ModelTables) -> ModelTables:
+            self._check_free(name, {})
+            if name not in tables and len(tables) >= _MOST:
+                raise QuotaExceeded(
+                    f"The model '{name}' cannot be added: {_MOST} models are added already. An"
+                    " operator can remove some.",
+                    param="model",
+                )
+            return {name: table, **tables}  # perhaps another process has just added it
+
+        with suppress(Conflict):  # another request has added it
+            await self._change(name, added)
 
     async def change(self, name: str, options: ModelOptions) -> AddedModel:
         """Replace the options of an added model. Its next request loads it again. Raises
         ``NotFound`` and ``InvalidRequest``."""
 
         def changed(tables: ModelTables) -> ModelTables:
-            kept = {key: tables[name][key] for key in ("source", "load") if key in tables[name]}
+            table = _named(name, tables)
+            kept = {key: table[key] for key in ("source", "load") if key in table}
             return {**tables, name: {**kept, **_given(options)}}
 
-        return _added(name, (await self._change(changed, name))[name])
+        return _added(name, (await self._change(name, changed))[name])
 
     async def remove(self, name: str) -> None:
         """Remove an added model. Its running requests finish. Raises ``NotFound``."""
-        await self._change(
-            lambda tables: {key: table for key, table in tables.items() if key != name}, name
-        )
+
+        def rest(tables: ModelTables) -> ModelTables:
+            _named(name, tables)
+            return _with(name, None, tables)
+
+        await self._change(name, rest)
 
     async def search(self, text: str) -> FoundModelList:
         """Return the suggested models that match a text, and then repositories of Hugging Face with
@@ -166,27 +206,37 @@ class AddedModels:
     def _is_served(self, name: str) -> bool:
         return any(name in (each.name, *each.aliases) for each in self._served())
 
-    async def _change(
-        self, change: Callable[[ModelTables], ModelTables], name: str | None = None
-    ) -> ModelTables:
-        """Change the file, reload the settings, and return the content of the file. If the new
-        settings are not valid, restore the file. ``name``: a model that must be in the file."""
+    def _check_free(self, name: str, tables: ModelTables) -> None:
+        """Raise ``Conflict`` if there is a model with this name."""
+        if name in tables or self._is_served(name):
+            raise Conflict(f"There is a model named '{name}' already.", param="name")
+
+    async def _change(self, name: str, change: Callable[[ModelTables], ModelTables]) -> ModelTables:
+        """Change one model in the file, reload the settings, and return the content of the file.
+        If the new settings are not valid, restore the model. This is done to its end, even if the
+        client goes away."""
         if self._path is None or not self._reloads.is_possible:
             raise InvalidRequest(
                 "This server cannot add models: its setting 'added_models' is not set, or it cannot"
                 " reload its settings."
             )
+        return await self._changes.finish(self._change_now(self._path, name, change))
+
+    async def _change_now(
+        self, path: Path, name: str, change: Callable[[ModelTables], ModelTables]
+    ) -> ModelTables:
         async with self._lock:
-            before, after = await asyncio.to_thread(_rewrite, self._path, change, name)
+            before, after = await asyncio.to_thread(_rewrite, path, change)
             if await self._reloads.reload():
                 return after
-            await asyncio.to_thread(_rewrite, self._path, lambda _: before, None)
+            # Other processes may have changed other models meanwhile.
+            await asyncio.to_thread(_rewrite, path, partial(_with, name, before.get(name)))
         raise InvalidRequest("The server refuses these settings of the model; its log says why.")
 
 
 def _repository(source: str) -> re.Match[str] | None:
     """Parse a source. Returns None if it names no repository of Hugging Face."""
-    spec = SPEC.fullmatch(source)
+    spec = SPEC.fullmatch(source) if source.isprintable() else None
     parts = () if spec is None else (*spec["repo"].split("/"), *(spec["file"] or "x").split("/"))
     return spec if all(part and part[0] not in ".-" for part in parts) else None
 
@@ -205,27 +255,51 @@ def _added(name: str, table: Mapping[str, Any]) -> AddedModel:
     return AddedModel(id=name, source=str(table.get("source")), **options)
 
 
-def _read(path: Path) -> ModelTables:
-    tables: Any = read_file(path).get("models", {}) if path.is_file() else {}
-    return dict(tables)
+def _named(name: str, tables: ModelTables) -> Mapping[str, object]:
+    """Return the options of a model in the file. Raises ``NotFound``."""
+    if name not in tables:
+        raise NotFound(
+            f"The model '{name}' was not added over the API.",
+            param="model",
+            code="model_not_found",
+        )
+    return tables[name]
+
+
+def _with(name: str, table: Mapping[str, object] | None, tables: ModelTables) -> ModelTables:
+    """Return the models with another table for one of them; without this model if it is None."""
+    if table is not None:
+        return {**tables, name: table}
+    return {key: each for key, each in tables.items() if key != name}
 
 
 def _rewrite(
-    path: Path, change: Callable[[ModelTables], ModelTables], name: str | None
+    path: Path, change: Callable[[ModelTables], ModelTables]
 ) -> tuple[ModelTables, ModelTables]:
     """Change the file, and return what it contained before and what it contains now. No other
-    process changes it meanwhile. Raises ``NotFound`` if ``name`` is not in it."""
-    with _locked(path):
-        before = _read(path)
-        if name is not None and name not in before:
-            raise NotFound(
-                f"The model '{name}' was not added over the API.",
-                param="model",
-                code="model_not_found",
-            )
+    process changes it meanwhile. Raises ``StoreError``."""
+    with _usable(path), _locked(path):
+        before = read_models(path)
         after = change(before)
         write_models(path, after)
     return before, after
+
+
+def _read(path: Path) -> ModelTables:
+    with _usable(path):
+        return read_models(path)
+
+
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Raise ``StoreError`` if the file cannot be read or written, and log the reason."""
+    try:
+        yield
+    except (SetupError, OSError) as error:
+        _log.error("the added models cannot be read or changed", path=str(path), reason=str(error))
+        raise StoreError(
+            "The file of the added models cannot be read or changed; the server's log says why."
+        ) from error
 
 
 @contextmanager

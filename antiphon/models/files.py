@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +79,15 @@ def local_files(model: Model, settings: Settings) -> tuple[Path, ...]:
     return () if found is None else model_files(found)
 
 
-def delete_files(model: Model, settings: Settings) -> bool:
+def delete_files(model: Model, settings: Settings, others: Iterable[Model] = ()) -> bool:
     """Delete the downloaded files of a model. Returns False and deletes nothing if the model has no
-    files in the setting ``cache_dir``: other files belong to the operator."""
+    files in the setting ``cache_dir``, because other files belong to the operator, or if one of
+    ``others`` uses the same files."""
     files = local_files(model, settings)
     cache = settings.cache_dir.resolve()
     if not files or not all(file.resolve().is_relative_to(cache) for file in files):
+        return False
+    if any(not set(files).isdisjoint(local_files(other, settings)) for other in others):
         return False
     for file in files:
         file.unlink(missing_ok=True)

@@ -127,15 +127,17 @@ class ModelManager:
 
     async def delete(self, name: str) -> ManagedModel:
         """Unload a model, and delete its downloaded files. The model stays in the settings, so a
-        later request downloads it again. Raises ``Forbidden`` if it has no downloaded files."""
+        later request downloads it again. Raises ``Forbidden`` if it has no downloaded files, or
+        if another model uses them, too."""
         configured = self._find(name)
         if configured.on_demand is not None and has_files(configured.model):
             await configured.on_demand.unload()
-            if await asyncio.to_thread(delete_files, configured.model, self._settings):
+            others = [each.model for each in self._configured_models if each is not configured]
+            if await asyncio.to_thread(delete_files, configured.model, self._settings, others):
                 return await self._describe(configured)
         raise Forbidden(
-            f"The model '{configured.name}' has no files that this server has downloaded. Only such"
-            " files can be deleted.",
+            f"The model '{configured.name}' has no files of its own that this server has"
+            " downloaded. Only such files can be deleted.",
             param="model",
         )
 

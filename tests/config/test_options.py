@@ -168,6 +168,7 @@ def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:
         (True, "true"),
         (1.5, "1.5"),
         ('a"b', '"a\\"b"'),
+        ("a\x7fb", '"a\\u007fb"'),
         (("a", 1), '["a", 1]'),
         (Path("x"), '"x"'),
         ({}, "{}"),

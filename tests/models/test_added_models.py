@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from antiphon.config.load import load
-from antiphon.errors import Conflict, InvalidRequest, NotFound, SetupError
+from antiphon.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    QuotaExceeded,
+    SetupError,
+    StoreError,
+)
+from antiphon.models import added_models
 from antiphon.models.added_models import AddedModels
 from antiphon.models.suggestions import SUGGESTIONS, Machine
 from antiphon.wire.admin.added_models import AddModel, ModelOptions
@@ -92,6 +100,8 @@ async def test_names_and_sources_that_cannot_be_added(server: FakeServer) -> Non
         "../x",
         "owner/..",
         "a/b/../c.gguf",
+        "hf:owner/x/a\x7fb.gguf",
+        "hf:owner/x/a\nb.gguf",
     ):
         with pytest.raises(InvalidRequest, match="Invalid 'source'"):
             await models.add(AddModel(source=source))
@@ -127,6 +137,82 @@ async def test_clients_add_only_models_that_the_operator_allows(server: FakeServ
     await asyncio.gather(*map(models.admit, names))
     assert server.names == ["own", SOURCE]
     assert server.settings.models[SOURCE].idle_unload_s == 600
+
+
+async def test_clients_add_a_bounded_number_of_models(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(added_models, "_MOST", 2)
+    models = server.models()
+    models.allowed = ("owner/*",)
+    await asyncio.gather(*(models.admit(f"owner/x:{n}") for n in (1, 2, 1, 2)))
+    with pytest.raises(QuotaExceeded, match="2 models are added already"):
+        await models.admit("owner/x:3")
+    await models.admit("owner/x:1")
+    await models.add(AddModel(source=SOURCE))
+    assert server.names == ["own", "owner/x:2", "owner/x:1", "Tiny"]
+
+
+@pytest.mark.parametrize("content", ["x = [", "models = 3", "[models]\nx = 3", "\xff"])
+async def test_a_damaged_file_is_named_in_the_log(server: FakeServer, content: str) -> None:
+    server.path.write_bytes(content.encode("latin-1"))
+    models = server.models()
+    models.allowed = ("*",)
+    for call in (
+        models.list(),
+        models.add(AddModel(source=SOURCE)),
+        models.admit(SOURCE),
+        models.remove("x"),
+    ):
+        with pytest.raises(StoreError, match="cannot be read or changed"):
+            await call
+    with pytest.raises(SetupError, match=str(server.path)):
+        load(environ={}, file=server.file)
+
+
+async def test_folder_that_cannot_be_written(server: FakeServer) -> None:
+    models = AddedModels(server.file / "models.toml", lambda: (), server)
+    with pytest.raises(StoreError, match="cannot be read or changed"):
+        await models.add(AddModel(source=SOURCE))
+
+
+async def test_change_that_is_taken_back_keeps_those_of_other_processes(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = server.models()
+
+    async def refuse() -> bool:
+        monkeypatch.undo()
+        await other.add(AddModel(source=SOURCE, name="theirs"))
+        return False
+
+    monkeypatch.setattr(server, "reload", refuse)
+    with pytest.raises(InvalidRequest, match="refuses these settings"):
+        await server.models().add(AddModel(source=SOURCE, name="mine"))
+    assert [each.id for each in (await other.list()).data] == ["theirs"]
+
+
+async def test_change_is_taken_back_though_its_client_left(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def refuse() -> bool:
+        begun.set()
+        await left.wait()
+        return False
+
+    monkeypatch.setattr(server, "reload", refuse)
+    models = server.models()
+    adding = asyncio.create_task(models.add(AddModel(source=SOURCE)))
+    async with asyncio.timeout(60):
+        await begun.wait()
+        adding.cancel()
+        await asyncio.wait([adding])
+        assert (await models.list()).data
+        left.set()
+        await models.close()
+    assert not (await models.list()).data
 
 
 async def test_model_of_the_settings_hides_an_added_one(server: FakeServer) -> None:

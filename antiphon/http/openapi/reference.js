@@ -24,8 +24,9 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-/** The name of a model that the server has; asked for once. */
+/** The name of a model that the server has; asked for once a key. */
 let model;
+keyField.addEventListener("change", () => { model = undefined; });
 async function firstModel() {
   model ??= fetch("v1/models", { headers: headers() }).then(async (reply) => {
     const { data = [] } = await reply.json();
@@ -42,7 +43,7 @@ async function build(panel) {
     control: element("input", { type: input.file ? "file" : "text", required: input.required, autocomplete: "off" }),
   }));
   const text = body === undefined ? null : element("textarea", { spellcheck: false });
-  if (text) text.value = body.replaceAll('"MODEL"', JSON.stringify(await firstModel()));
+  if (text) text.value = body.split('"MODEL"').join(JSON.stringify(await firstModel()));
   const status = element("span", { className: "hint" });
   status.setAttribute("role", "status");
   const output = element("pre", { className: "code", hidden: true, tabIndex: 0 });

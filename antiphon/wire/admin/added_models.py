@@ -17,6 +17,10 @@ __all__ = [
 ]
 
 
+#: A name, also in the path of a URL: none of its segments is empty, "." or "..".
+_NAME = r"^(?!(.*/)?\.{0,2}(/|$))[A-Za-z0-9_.:/-]{1,128}$"
+
+
 class ModelOptions(Struct, frozen=True, kw_only=True):
     """Options of a model that operators can set over the API; null: the default. They have the
     same names in the settings, where they are explained."""
@@ -37,7 +41,7 @@ class AddModel(ModelOptions, frozen=True, kw_only=True):
     default is the name of the repository."""
 
     source: Annotated[str, Meta(max_length=200)]
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")] | None = None
+    name: Annotated[str, Meta(pattern=_NAME)] | None = None
 
 
 class AddedModel(ModelOptions, frozen=True, kw_only=True):

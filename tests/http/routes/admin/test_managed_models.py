@@ -17,6 +17,7 @@ from antiphon.errors import SetupError
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.models import files
 from antiphon.models.catalog import Catalog, load
+from antiphon.models.files import delete_files
 from tests.conformance.documented import DocumentedClient, record_query
 from tests.models.test_files import tiny_gguf
 
@@ -119,6 +120,15 @@ async def test_downloaded_files_are_deleted(
     assert not downloaded.exists()
     assert (await client.get("/antiphon/models/absent")).json()["size_bytes"] is None
     await call("deleteModel", "none", status=404)
+
+
+def test_files_of_two_models_are_kept(downloaded: Path, tmp_path: Path) -> None:
+    settings = Settings(cache_dir=tmp_path / "cache")
+    one, other = Model(source="owner/repo:Q4_0"), Model(source="hf:owner/repo/m-Q4_0.gguf")
+    assert not delete_files(one, settings, [other])
+    assert downloaded.exists()
+    assert delete_files(one, settings, [Model(source="owner/other:Q4_0")])
+    assert not downloaded.exists()
 
 
 async def test_ollama_names_a_model_that_does_not_exist(client: Any) -> None:
