@@ -101,6 +101,8 @@ class Encryptor:
     def __init__(self, keys: Sequence[EncryptionKey]) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+        #: The ids of the keys. The first one encrypts.
+        self.key_ids = tuple(key.id for key in keys)
         self._ciphers = {_header(key.id): AESGCM(key.secret) for key in keys}
         if not keys or len(self._ciphers) != len(keys):
             raise SetupError("configure at least one encryption key, each with a different id")

@@ -13,16 +13,16 @@ from antiphon.support.plugins import load_plugin
 
 from .base import Store
 from .common.row_cipher import RowCipher, is_sealed
-from .values import SERVER
+from .values import SERVER, Document
 
-__all__ = ["StoreFactory", "is_postgres", "open_store"]
+__all__ = ["StoreFactory", "is_postgres", "open_store", "rewrite_store"]
 
 #: Opens a store from its URL. Raises ``SetupError``. Other packages can register a factory for a
 #: URL scheme, as an entry point of the group ``antiphon.stores``.
 StoreFactory = Callable[[str], Awaitable[Store]]
 
 _ENTRY_POINT_GROUP = "antiphon.stores"
-#: Name of a value that shows whether the rows are encrypted, and with which key.
+#: Name of a value that shows whether the rows are encrypted, and with which keys.
 _ENCRYPTION = "encryption"
 _BUILT_IN = ("memory:", "sqlite:PATH", "a path", "postgresql://…")
 
@@ -62,21 +62,55 @@ async def open_store(
     return store
 
 
+async def rewrite_store(store: Store, cipher: RowCipher | None) -> int:
+    """Write all rows of a store again with its cipher. Return how many rows were written. No other
+    process may use the store. Raises ``StoreError``."""
+    count = await store.rewrite_rows()
+    used = () if cipher is None or not cipher.encrypts else cipher.key_ids[:1]
+
+    def forget_others(ids: list[str]) -> None:
+        ids[:] = used
+
+    await _used_keys(store).update(forget_others)
+    return count
+
+
+def _used_keys(store: Store) -> Document[list[str]]:
+    """The ids of the keys with which rows may be encrypted. The newest key encrypts them."""
+    return Document(store.values, SERVER, _ENCRYPTION, list[str])
+
+
 async def _check_encryption(store: Store, cipher: RowCipher | None) -> None:
-    """Note in a store that its rows are encrypted. Raises ``SetupError`` if the rows are encrypted
-    with another key, or if they are encrypted and there is no cipher."""
+    """Note in a store with which keys its rows are encrypted. Raises ``SetupError`` if one of these
+    keys is missing."""
     try:
+        if cipher is not None:
+            await _note_keys(_used_keys(store), cipher)
+            return
         note = await store.values.read(SERVER, _ENCRYPTION)
-        if cipher is not None and note is None:
-            await store.values.set_default(SERVER, _ENCRYPTION, _ENCRYPTION.encode())
     except StoreError as error:
         raise SetupError(f"store: {error.message}") from None
-    if cipher is None and note is not None and is_sealed(note):
+    if note is not None and is_sealed(note):
         command = antiphon_command("migrate --rewrite")
         raise SetupError(
             "store: its rows are encrypted. Set store_encrypted and encryption_keys, or decrypt"
             f" all rows: {command}"
         )
+
+
+async def _note_keys(used: Document[list[str]], cipher: RowCipher) -> None:
+    if lost := [each for each in await used.load() if each not in cipher.key_ids]:
+        raise SetupError(
+            f"store: rows need keys that are not in encryption_keys: {', '.join(lost)}"
+        )
+    newest = cipher.key_ids[0]
+
+    def add(ids: list[str]) -> None:
+        if newest not in ids:
+            ids.append(newest)
+
+    if cipher.encrypts:
+        await used.update(add)
 
 
 async def _open(

@@ -124,14 +124,14 @@ def _migrate(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
 
 async def _run_migrations(settings: Settings, *, rewrites: bool) -> None:
     from antiphon.bootstrap.storage import store_cipher
-    from antiphon.store import open_store
+    from antiphon.store import open_store, rewrite_store
 
     cipher = store_cipher(settings, keeps=not rewrites)
     store = await open_store(settings.store, vectors=settings.vectors, cipher=cipher)
     try:
         print_line("The tables of the store are up to date.")
         if rewrites:
-            print_line(f"{await store.rewrite_rows()} rows written again.")
+            print_line(f"{await rewrite_store(store, cipher)} rows written again.")
     except StoreError as error:
         raise SetupError(f"store: {error.message}") from None
     finally:

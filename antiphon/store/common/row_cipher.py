@@ -30,6 +30,11 @@ class RowCipher:
         #: Whether new values are encrypted.
         self.encrypts = encrypts
 
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """The ids of the keys. The first one encrypts."""
+        return self._encryptor.key_ids
+
     def seal(self, value: bytes | memoryview) -> bytes | memoryview:
         """Encrypt the value of a column. A ``memoryview`` is returned as it is: the caller says
         thereby that the value must stay readable for the database."""

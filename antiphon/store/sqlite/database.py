@@ -296,7 +296,12 @@ class Database:
         data. Raises ``StoreError``."""
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute("VACUUM")
+            # The copy of the whole database may be larger than the memory.
+            connection.execute("PRAGMA temp_store=FILE")
+            try:
+                connection.execute("VACUUM")
+            finally:
+                connection.execute("PRAGMA temp_store=MEMORY")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
         await self._in_reader_thread(work)
