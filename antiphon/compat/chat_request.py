@@ -1,5 +1,5 @@
-"""Translate the body of ``POST /chat/completions`` into Responses requests. The responses to these
-requests are not stored.
+"""Translate the body of ``POST /chat/completions`` into Responses requests. Unlike those of the
+Responses API, the responses to these requests are stored only if the client asks for it.
 
 A known field is either honoured, treated as a hint, or rejected with an error that names the field.
 Unknown fields are ignored, as everywhere in Antiphon. The field lists follow the types of the
@@ -68,6 +68,12 @@ def read_chat_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> C
         max_output_tokens=next((name for name in _TOKEN_LIMITS if name in raw), _TOKEN_LIMITS[0]),
     )
     choices = read_choice_count(raw.get("n", 1), "n", _MAX_CHOICES)
+    if choices > 1 and raw.get("store"):
+        raise InvalidRequest(
+            "Unsupported value: 'n' must be 1 if 'store' is true.",
+            param="n",
+            code="unsupported_value",
+        )
     fields: JsonObject = {"store": False}
     for name, value in raw.items():
         if (read := READERS.get(name)) is not None:
@@ -178,13 +184,6 @@ def _refuse(raw: JsonObject) -> None:
     refuse_unsupported_fields(
         raw, known=("add_generation_prompt", "continue_final_message", "logprobs", "n")
     )
-    if raw.get("store", False) is not False:
-        raise InvalidRequest(
-            "Unsupported parameter: 'store' is not supported by this API. Use the Responses API to"
-            " store answers.",
-            param="store",
-            code="unsupported_parameter",
-        )
     for one, other in (_TOKEN_LIMITS, ("functions", "tools"), ("function_call", "tool_choice")):
         if one in raw and other in raw:
             raise InvalidRequest(
@@ -312,11 +311,10 @@ READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], JsonObject]] 
     "verbosity": _verbosity,
     "logprobs": _logprobs,
     "stream_options": _stream_options,
+    "store": lambda raw, path, paths, limits: {"store": raw},
 }
-#: Fields that are copied unchanged to the Responses request. ``store`` is not copied, because in
-#: Chat Completions it refers to stored completions, not to stored responses.
+#: Fields that are copied unchanged to the Responses request.
 SHARED_FIELDS = frozenset(CreateResponse.__struct_fields__) - {
     *_RESPONSES_API_ONLY,
     *READERS,
-    "store",
 }

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
+from antiphon.wire.object_ids import STORED_CHAT_ID
 from antiphon.wire.response import Response
 
 from .usage import CompletionUsage, total_usage
@@ -28,6 +29,7 @@ __all__ = [
     "ChatToolCall",
     "chat_completion",
     "chat_completion_id",
+    "chat_message",
     "finish_reason",
 ]
 
@@ -84,12 +86,14 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     usage: CompletionUsage
     object: Literal["chat.completion"] = "chat.completion"
     service_tier: str = "default"
+    metadata: dict[str, str] | UnsetType = UNSET
 
 
 def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompletion:
     """Translate finished responses to one answer with one choice per response. All responses must
     have the same input messages, because the tokens of the input are counted once. Call this only
-    if no response failed. ``legacy``: return calls in the deprecated field ``function_call``."""
+    if no response failed. ``legacy``: return calls in the deprecated field ``function_call``. The
+    answer has metadata if it is stored."""
     first = responses[0]
     return ChatCompletion(
         id=chat_completion_id(first.id),
@@ -97,6 +101,7 @@ def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompl
         model=first.model,
         choices=tuple(_choice(at, each, legacy=legacy) for at, each in enumerate(responses)),
         usage=total_usage(responses, len(responses)),
+        metadata=first.metadata if first.store else UNSET,
     )
 
 
@@ -104,7 +109,7 @@ def _choice(index: int, response: Response, *, legacy: bool) -> ChatChoice:
     logprobs = [logprob for part in _parts(response.output) for logprob in _logprobs(part)]
     return ChatChoice(
         index=index,
-        message=_message(response.output, legacy=legacy),
+        message=chat_message(response.output, legacy=legacy),
         finish_reason=finish_reason(response, legacy=legacy),
         logprobs=ChatLogprobs(content=tuple(logprobs)) if logprobs else None,
     )
@@ -112,7 +117,7 @@ def _choice(index: int, response: Response, *, legacy: bool) -> ChatChoice:
 
 def chat_completion_id(response_id: str) -> str:
     """Return the Chat Completions id for the id of a response."""
-    return "chatcmpl-" + response_id.partition("_")[2]
+    return "chatcmpl-" + response_id.removeprefix(f"{STORED_CHAT_ID}_").removeprefix("resp_")
 
 
 def finish_reason(response: Response, *, legacy: bool) -> ChatFinishReason:
@@ -135,7 +140,8 @@ def _logprobs(part: it.Part) -> tuple[it.Logprob, ...]:
     return part.logprobs if isinstance(part, it.OutputText) else ()
 
 
-def _message(output: tuple[it.Item, ...], *, legacy: bool) -> ChatMessage:
+def chat_message(output: Sequence[it.Item], *, legacy: bool = False) -> ChatMessage:
+    """Translate items of the model to one message."""
     parts = tuple(_parts(output))
     texts = [part.text for part in parts if isinstance(part, it.OutputText)]
     refusals = [part.refusal for part in parts if isinstance(part, it.Refusal)]

@@ -170,9 +170,9 @@ class ChatResponseFormat(Struct, frozen=True, kw_only=True):
 
 
 class ChatFields(Struct, frozen=True, kw_only=True):
-    """A request of the Chat Completions API. ``store`` cannot be true, because answers of this API
-    are not stored. ``functions`` and ``function_call`` are the deprecated form of ``tools`` and
-    ``tool_choice``."""
+    """A request of the Chat Completions API. ``store``: the completion is stored, so that it can be
+    retrieved and listed; ``n`` must then be 1. ``functions`` and ``function_call`` are the
+    deprecated form of ``tools`` and ``tool_choice``."""
 
     messages: Annotated[tuple[ChatInputMessage, ...], Meta(min_length=1)]
     max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
@@ -189,7 +189,7 @@ class ChatFields(Struct, frozen=True, kw_only=True):
     logprobs: bool | None = None
     stream_options: ChatStreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=32)] = 1
-    store: Literal[False] | None = None
+    store: bool | None = False
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
 

@@ -43,6 +43,7 @@ from antiphon.http.routes.admin.settings import SettingRoutes
 from antiphon.http.routes.admin.tenants import TenantRoutes
 from antiphon.http.routes.admin.tools import ToolRoutes
 from antiphon.http.routes.admin.usage import UsageRoutes
+from antiphon.http.routes.chat_completions import StoredChatRoutes
 from antiphon.http.routes.compaction import CompactRoutes
 from antiphon.http.routes.completions import CompletionsEndpoint
 from antiphon.http.routes.decisions import DecisionRoutes
@@ -81,6 +82,7 @@ from antiphon.stream.writer import Ids
 from antiphon.support.log import Log
 from antiphon.tracing.base import Tracer
 from antiphon.wire.admin.settings import SettingList
+from antiphon.wire.object_ids import STORED_CHAT_ID
 
 from .endpoint_context import EndpointDependencies
 from .metrics import Metrics
@@ -315,7 +317,7 @@ def _routes(
         Route(path + "/input_items", responses.list_input_items, methods=["GET"]),
         Route(views + "/transcript", responses.transcript, methods=["GET"]),
         Route(views + "/timeline", responses.timeline, methods=["GET"]),
-        *_older_routes(deps),
+        *_older_routes(deps, StoredChatRoutes(service, limits, auditor)),
         *_messages_routes(deps),
         *_vllm_routes(TokenRoutes(deps)),
         Route("/antiphon/usage", UsageRoutes(deps).retrieve, methods=["GET"]),
@@ -484,7 +486,7 @@ def _budgets(service: Service, timer: Callable[[], float]) -> TokenBudgets:
     )
 
 
-def _older_routes(deps: EndpointDependencies) -> list[Route]:
+def _older_routes(deps: EndpointDependencies, stored: StoredChatRoutes) -> list[Route]:
     """Return the routes of OpenAI's older APIs: Chat Completions and Completions."""
     chat_completions = CompletionsEndpoint(
         parse_chat_request,
@@ -493,6 +495,7 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
             request.requests[index],
             client=context.client,
             counts_prompt=index == 0,
+            id_prefix=STORED_CHAT_ID if request.request.store else "resp",
         ),
         deps,
         Operation(
@@ -523,8 +526,14 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
             errors=(404, 502),
         ),
     )
+    completion = "/v1/chat/completions/{completion_id}"
     return [
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        Route("/v1/chat/completions", stored.list, methods=["GET"]),
+        Route(completion, stored.retrieve, methods=["GET"]),
+        Route(completion, stored.update, methods=["POST"]),
+        Route(completion, stored.delete, methods=["DELETE"]),
+        Route(completion + "/messages", stored.list_messages, methods=["GET"]),
         Route("/v1/completions", completions, methods=["POST"]),
     ]
 

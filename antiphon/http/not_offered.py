@@ -46,12 +46,6 @@ NOT_OFFERED: Sequence[NotOffered] = (
         "audio endpoints",
         "Send audio as an input_audio part, if the model hears.",
     ),
-    NotOffered(
-        _OPENAI,
-        ("/v1/chat/completions",),
-        "stored chat completions",
-        "Use /v1/responses, whose responses are stored.",
-    ),
     NotOffered(_OPENAI, ("/v1/content_provenance_checks",), "content provenance checks"),
     NotOffered(
         _OPENAI,

@@ -98,9 +98,12 @@ __all__ = [
     "ResponseQuery",
     "RunDependencies",
     "Service",
+    "StoredResponse",
 ]
 
 _ACTIVE = ("queued", "in_progress")
+#: Number of entries that are read at a time if not all of them belong to a list.
+_FILTERED_AT_A_TIME = 200
 #: The event with which a run begins, in the event log, and how many events are enough to find it.
 _STARTED, _FIRST_EVENTS = b'"response.in_progress"', 4
 
@@ -339,6 +342,7 @@ class Service:
         session_chains: SessionChains | None = None,
         generate: bool = True,
         counts_prompt: bool = True,
+        id_prefix: str = "resp",
     ) -> Run:
         """Prepare a foreground run. The caller starts it with ``Run.drive``.
 
@@ -346,8 +350,8 @@ class Service:
         of responses that this client connection can continue, even if the responses are not stored.
         If ``generate`` is False, the model only caches the prompt. ``counts_prompt``: whether the
         client is charged for the input tokens; False if it is already charged for another choice of
-        the same prompt. Raises ``RequestError`` if the request asks for something that is not
-        possible.
+        the same prompt. ``id_prefix``: the beginning of the id of the response. Raises
+        ``RequestError`` if the request asks for something that is not possible.
         """
         if self._dependencies.policy.stores_nothing:
             request = without_storage(request)
@@ -355,7 +359,14 @@ class Service:
             request, generate = replace(request, background=None), False
         if generate and request.store is not False:
             await self.store_health.require()
-        accepted = await self._accept(tenant, request, client, session_chains, claim=generate)
+        accepted = await self._accept(
+            tenant,
+            request,
+            client,
+            session_chains,
+            response_id=self._dependencies.ids(id_prefix),
+            claim=generate,
+        )
         prepared = accepted.prepared
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
@@ -621,14 +632,38 @@ class Service:
             chain = await self._store.load_chain(tenant, stored.response.id) or chain
         return stored_session_identity(chain)
 
-    async def list_responses(self, tenant: str, query: ResponseQuery) -> Page[ResponseSummary]:
-        """Return a page of stored responses, without their contents. Raises ``InvalidRequest`` if
-        the cursor is not the id of a response."""
-        found = await self._listed(tenant, query)
+    async def find_stored(self, tenant: str, response_id: str) -> StoredResponse | None:
+        """Return a stored response with the input items of its request. Returns None if there is no
+        such response."""
+        return await self._store.load(tenant, response_id)
+
+    async def update_metadata(
+        self, tenant: str, stored: StoredResponse, metadata: dict[str, str]
+    ) -> Response:
+        """Replace the metadata of a stored response that has ended, and return the response."""
+        response = replace(stored.response, metadata=metadata)
+        await self._store.save(tenant, replace(stored, response=response))
+        return response
+
+    async def list_responses(
+        self,
+        tenant: str,
+        query: ResponseQuery,
+        is_wanted: Callable[[ResponseSummary], bool] | None = None,
+    ) -> Page[ResponseSummary]:
+        """Return a page of stored responses, without their contents. ``is_wanted``: whether a
+        response that matches the query belongs to the list; None if all do. Raises
+        ``InvalidRequest`` if the cursor is not the id of a response."""
+        found = await self._listed(tenant, query, is_wanted)
         return page_of(found[: query.limit], has_more=len(found) > query.limit)
 
-    async def _listed(self, tenant: str, query: ResponseQuery) -> tuple[ResponseSummary, ...]:
-        """Return up to one response more than ``query`` asks for.
+    async def _listed(
+        self,
+        tenant: str,
+        query: ResponseQuery,
+        is_wanted: Callable[[ResponseSummary], bool] | None,
+    ) -> tuple[ResponseSummary, ...]:
+        """Return more responses than ``query`` asks for, if there are more.
 
         In the store, a background response is ``queued`` until it ends. Its events say whether it
         runs by now.
@@ -637,13 +672,20 @@ class Service:
         stored = replace(query, limit=query.limit + 1)
         if status in _ACTIVE:
             stored = replace(stored, status="queued")
+        if is_wanted is not None:
+            stored = replace(stored, limit=max(stored.limit, _FILTERED_AT_A_TIME))
         while True:
             page = await self._store.list_responses(tenant, stored)
             if page is None:
                 raise InvalidRequest(f"Response with id '{stored.after}' not found.", param="after")
             now = await asyncio.gather(*(self._with_status(tenant, each) for each in page))
-            found += [each for each in now if status not in _ACTIVE or each.status == status]
-            if len(page) < stored.limit or len(found) > query.limit or status not in _ACTIVE:
+            found += [
+                each
+                for each in now
+                if (status not in _ACTIVE or each.status == status)
+                and (is_wanted is None or is_wanted(each))
+            ]
+            if len(page) < stored.limit or len(found) > query.limit:
                 return tuple(found)
             stored = replace(stored, after=page[-1].id)
 

@@ -92,7 +92,7 @@ class ItemQuery(Struct, frozen=True, kw_only=True):
 class ResponseQuery(Struct, frozen=True, kw_only=True):
     """A query for a page of a tenant's responses. A field that is None does not restrict the query.
 
-    ``tool``: select only responses whose output contains a call of this kind of tool, such as
+    ``tool``: select only responses with this label (``ResponseSummary.labels``), such as
     ``web_search``. ``failed``: select only responses with an error (true) or without (false).
     ``text``: select only responses with this text in the preview of the input or of the output,
     ignoring case. ``after``: the id of the last response of the previous page.

@@ -6,7 +6,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-__all__ = ["IdMaker", "new_id"]
+__all__ = ["STORED_CHAT_ID", "IdMaker", "new_id"]
+
+#: The prefix of the id of a response that is a stored chat completion.
+STORED_CHAT_ID = "resp_chat"
 
 #: Number of random bytes of an id. Number of ids whose random bytes are read at once.
 _RANDOM_BYTES, _IDS_PER_READ = 18, 128

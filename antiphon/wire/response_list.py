@@ -13,10 +13,14 @@ from typing import Literal
 from msgspec import UNSET, Struct
 
 from .items import Item, Message
+from .object_ids import STORED_CHAT_ID
 from .parts import InputText, OutputText, PlainText
 from .response import ConversationRef, Response, ResponseError, ResponseStatus, Usage
 
-__all__ = ["ResponseSummary", "Transcript", "summarize"]
+__all__ = ["STORED_CHAT", "ResponseSummary", "Transcript", "summarize"]
+
+#: The label of stored chat completions.
+STORED_CHAT = "chat.completion"
 
 #: Characters of a preview.
 _PREVIEW = 300
@@ -45,6 +49,14 @@ class ResponseSummary(Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] = ()
     input_preview: str = ""
     output_preview: str = ""
+    metadata: dict[str, str] = {}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the filter ``tool`` of a list finds: the kinds of calls, and ``STORED_CHAT`` for a
+        stored chat completion."""
+        is_chat = self.id.startswith(f"{STORED_CHAT_ID}_")
+        return (*self.tools, STORED_CHAT) if is_chat else self.tools
 
     @property
     def search_text(self) -> str:
@@ -81,6 +93,7 @@ def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
         tools=_called_tools(response.output),
         input_preview=_preview(_last_message(input)),
         output_preview=_preview(response.output),
+        metadata=response.metadata,
     )
 
 

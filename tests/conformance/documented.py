@@ -21,6 +21,7 @@ def record_query(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return a set to which the name of every query parameter is added that a handler reads."""
     names: set[str] = set()
     value, values, choices = Query.value, Query.values, Query.choices
+    mapping = Query.mapping
 
     def read_value(self: Query, name: str) -> str | None:
         names.add(name)
@@ -34,7 +35,12 @@ def record_query(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         names.add(name)
         return choices(self, name, options)
 
+    def read_mapping(self: Query, name: str) -> dict[str, str]:
+        names.add(name)
+        return mapping(self, name)
+
     monkeypatch.setattr(Query, "value", read_value)
+    monkeypatch.setattr(Query, "mapping", read_mapping)
     monkeypatch.setattr(Query, "values", read_values)
     monkeypatch.setattr(Query, "choices", read_choices)
     return names

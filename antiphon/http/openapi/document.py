@@ -272,6 +272,7 @@ def _query_param(param: QueryParam, types: _Types) -> JsonObject:
         "description": param.description,
         "allowEmptyValue": True,  # an empty value counts as a missing parameter
         "schema": schema,
+        **({"style": "deepObject"} if schema.get("type") == "object" else {}),
     }
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from starlette.types import Scope
 
 from antiphon.errors import InvalidRequest
@@ -18,7 +19,7 @@ from antiphon.wire.cursors import PageParams
 from antiphon.wire.parsing.errors import invalid_type, invalid_value, out_of_range, truncated
 from antiphon.wire.request import Include
 
-__all__ = ["INCLUDE_PARAM", "PAGE_PARAMS", "Query", "QueryParam"]
+__all__ = ["INCLUDE_PARAM", "OLDEST_FIRST_PARAMS", "PAGE_PARAMS", "Query", "QueryParam"]
 
 _MAX_FIELDS = 200
 _DEFAULT_LIMIT, _MAX_LIMIT = 20, 100
@@ -53,6 +54,10 @@ PAGE_PARAMS = (
     QueryParam(name="after", type=str, description="The id after which the page starts."),
     QueryParam(name="before", type=str, description="The id before which the page ends."),
 )
+#: The parameters that ``Query.page_params(order="asc")`` reads.
+OLDEST_FIRST_PARAMS = tuple(
+    replace(each, default="asc") if each.name == "order" else each for each in PAGE_PARAMS
+)
 #: A parameter that many endpoints accept, because OpenAI's clients send it.
 INCLUDE_PARAM = QueryParam(
     name="include",
@@ -69,7 +74,9 @@ class Query:
         value = scope["query_string"].decode("latin-1")
         self._values: dict[str, list[str]] = {}
         try:
-            pairs = parse_qsl(value, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+            self._pairs = pairs = parse_qsl(
+                value, keep_blank_values=True, max_num_fields=_MAX_FIELDS
+            )
         except ValueError:
             raise InvalidRequest("Too many query parameters.") from None
         for name, value in pairs:
@@ -124,11 +131,22 @@ class Query:
         """Return a boolean parameter. Returns None if the parameter is missing."""
         return None if self.value(name) is None else self.flag(name)
 
-    def page_params(self) -> PageParams:
-        """Return the parameters that select a page of a list: limit, order and cursors."""
+    def mapping(self, name: str) -> dict[str, str]:
+        """Return a parameter of the form ``name[key]=value``, as values by their keys."""
+        found = {}
+        for each, value in self._pairs:
+            if each == name:
+                raise invalid_type(name, f"an object, as in '{name}[key]=value'", "a string")
+            if each.startswith(f"{name}[") and each.endswith("]"):
+                found[each[len(name) + 1 : -1]] = value
+        return found
+
+    def page_params(self, *, order: str = "desc") -> PageParams:
+        """Return the parameters that select a page of a list: limit, order and cursors. ``order``:
+        the order if the request does not name one."""
         return PageParams(
             limit=self.limit(),
-            order=self.order(),
+            order=self.order(order),
             after=self.value("after"),
             before=self.value("before"),
         )
@@ -138,9 +156,9 @@ class Query:
         limit = self.number("limit", low=1, high=_MAX_LIMIT)
         return _DEFAULT_LIMIT if limit is None else limit
 
-    def order(self) -> str:
+    def order(self, default: str = "desc") -> str:
         """Return the order of a list: ``asc`` or ``desc``."""
-        return self.choice("order", ("asc", "desc"), "desc")
+        return self.choice("order", ("asc", "desc"), default)
 
     def number(self, name: str, *, low: int, high: int | None = None) -> int | None:
         """Return an integer parameter. It must lie between ``low`` and ``high``, both included.

@@ -128,7 +128,7 @@ def summary_row(stored: StoredResponse, *, is_searchable: bool) -> Columns:
         _word(summary.conversation.id if summary.conversation else None),
         summary.background,
         summary.error is not None,
-        "".join(f",{tool}," for tool in summary.tools),
+        "".join(f",{label}," for label in summary.labels),
         search_column(summary, is_searchable=is_searchable),
         encode(summary),
     )

@@ -460,6 +460,6 @@ def _matches(summary: ResponseSummary, query: ResponseQuery) -> bool:
     )
     return (
         all(wanted in (None, found) for wanted, found in wanted_and_found)
-        and (query.tool is None or query.tool in summary.tools)
+        and (query.tool is None or query.tool in summary.labels)
         and (query.text is None or query.text.casefold() in summary.search_text)
     )

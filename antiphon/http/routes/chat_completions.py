@@ -1,0 +1,144 @@
+"""Endpoints of stored chat completions, below ``/v1/chat/completions``.
+
+A stored chat completion is a stored response. These endpoints translate ids and contents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from antiphon.compat.chat_response import ChatCompletion, chat_completion
+from antiphon.compat.stored_chats import (
+    ChatCompletionMetadata,
+    StoredChatMessage,
+    parse_chat_metadata,
+    stored_messages,
+    stored_response_id,
+)
+from antiphon.errors import NotFound
+from antiphon.http.auditor import Auditor
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import operation
+from antiphon.http.requests import body as bodies
+from antiphon.http.requests.query import OLDEST_FIRST_PARAMS, Query, QueryParam
+from antiphon.limits.requests import RequestLimits
+from antiphon.runs.service import ResponseQuery, StoredResponse
+from antiphon.wire.cursors import make_page, page_of, unknown_cursor
+from antiphon.wire.pagination import DeletedObject, Page
+from antiphon.wire.response import Response
+from antiphon.wire.response_list import STORED_CHAT, ResponseSummary
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["StoredChatRoutes"]
+
+#: Only responses with these statuses have an answer.
+_ANSWERED = ("completed", "incomplete")
+_LIST_PARAMS = (
+    *(each for each in OLDEST_FIRST_PARAMS if each.name != "before"),
+    QueryParam(name="model", type=str, description="Only chat completions of this model."),
+    QueryParam(
+        name="metadata",
+        type=dict[str, str],
+        description="Only chat completions with these metadata, as in `metadata[key]=value`.",
+    ),
+)
+
+
+class StoredChatRoutes:
+    """The routes of stored chat completions."""
+
+    def __init__(self, service: Service, limits: RequestLimits, auditor: Auditor) -> None:
+        self._service = service
+        self._limits = limits
+        self._auditor = auditor
+
+    @operation("listChatCompletions", query=_LIST_PARAMS, answer=Page[ChatCompletion])
+    async def list(self, request: Request) -> Reply:
+        """Return a page of the stored chat completions, by default oldest first."""
+        tenant = request_context(request.scope).tenant
+        query = Query(request.scope)
+        metadata = query.mapping("metadata")
+        after = None
+        if (cursor := query.value("after")) is not None:
+            stored = await self._load(tenant, cursor)
+            if stored is None:
+                raise unknown_cursor("after", cursor)
+            after = stored.response.id
+
+        def is_wanted(summary: ResponseSummary) -> bool:
+            found = summary.metadata
+            return summary.status in _ANSWERED and metadata.items() <= found.items()
+
+        listing = ResponseQuery(
+            tool=STORED_CHAT,
+            model=query.value("model"),
+            newest_first=query.order("asc") == "desc",
+            after=after,
+            limit=query.limit(),
+        )
+        page = await self._service.list_responses(tenant, listing, is_wanted)
+        found = await asyncio.gather(
+            *(self._service.find_stored(tenant, each.id) for each in page.data)
+        )
+        answers = [_answer(each.response) for each in found if each is not None]
+        return json_reply(page_of(answers, page.has_more))
+
+    @operation("getChatCompletion", answer=ChatCompletion)
+    async def retrieve(self, request: Request) -> Reply:
+        """Return a stored chat completion."""
+        return json_reply(_answer((await self._find(request)).response))
+
+    @operation("updateChatCompletion", body=ChatCompletionMetadata, answer=ChatCompletion)
+    async def update(self, request: Request) -> Reply:
+        """Replace the metadata of a stored chat completion."""
+        metadata = await bodies.parse(request, self._limits, parse_chat_metadata)
+        stored = await self._find(request)
+        tenant = request_context(request.scope).tenant
+        return json_reply(_answer(await self._service.update_metadata(tenant, stored, metadata)))
+
+    @operation("deleteChatCompletion", answer=DeletedObject)
+    async def delete(self, request: Request) -> Reply:
+        """Delete a stored chat completion."""
+        stored = await self._find(request)
+        tenant, response_id = request_context(request.scope).tenant, stored.response.id
+        await self._service.delete(tenant, response_id)
+        await self._auditor.record_operator(request.scope, "response.deleted", response_id)
+        id = request.path_params["completion_id"]
+        return json_reply(DeletedObject(id=id, object="chat.completion.deleted"))
+
+    @operation(
+        "getChatCompletionMessages", query=OLDEST_FIRST_PARAMS, answer=Page[StoredChatMessage]
+    )
+    async def list_messages(self, request: Request) -> Reply:
+        """Return a page of the messages of the request, by default oldest first."""
+        params = Query(request.scope).page_params(order="asc")
+        messages: Sequence[StoredChatMessage] = stored_messages((await self._find(request)).input)
+        return json_reply(make_page(messages, params))
+
+    async def _find(self, request: Request) -> StoredResponse:
+        """Return the response of the chat completion that the path names. Raises ``NotFound``."""
+        context = request_context(request.scope)
+        id = request.path_params["completion_id"]
+        stored = await self._load(context.tenant, id)
+        if stored is None:
+            raise NotFound(f"No chat completion found with id '{id}'.", param="completion_id")
+        context.response_id = stored.response.id
+        return stored
+
+    async def _load(self, tenant: str, completion_id: str) -> StoredResponse | None:
+        response_id = stored_response_id(completion_id)
+        if response_id is None:
+            return None
+        stored = await self._service.find_stored(tenant, response_id)
+        return stored if stored is not None and stored.response.status in _ANSWERED else None
+
+
+def _answer(response: Response) -> ChatCompletion:
+    return chat_completion([response], legacy=False)
