@@ -20,7 +20,7 @@ from antiphon.store.records import (
 from antiphon.wire.items import FunctionCall, InputText, Item, Message, OutputText
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response import ConversationRef, Response, ResponseError, Usage
-from antiphon.wire.response_list import ResponseSummary, summarize
+from antiphon.wire.response_list import STORED_CHAT, ResponseSummary, summarize
 from antiphon.wire.timeline import ItemTimes, RunTimes
 
 __all__ = ["CHECKS", "make_response"]
@@ -162,6 +162,10 @@ async def lists_responses_by_their_properties(store: Store) -> None:
     assert await names(background=True) == await names(model="n") == "c"
     assert await names(conversation="conv_1") == "d"
     assert await names(tool="function") == "e"
+    await store.save("u", make_response("a"))
+    await store.save("u", make_response("chat_b"))
+    chats = await store.list_responses("u", ResponseQuery(tool=STORED_CHAT)) or ()
+    assert [each.id for each in chats] == ["resp_chat_b"]
     assert await names(tool="func") == await names(model="\0") == ""
     assert await names(previous_response_id="resp_a") == "f"
     assert await names(text="GRÜSSE an") == "a"
