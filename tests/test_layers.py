@@ -34,6 +34,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "models": {
         *ROOTS,
         "ipc",
+        "limits",
         "config",
         "wire",
         "dialects",

@@ -23,10 +23,10 @@ from antiphon.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
-    QuotaExceeded,
     SetupError,
     StoreError,
 )
+from antiphon.limits.refusals import quota_exceeded
 from antiphon.support.file_locks import lock
 from antiphon.support.tasks import BackgroundTasks
 from antiphon.wire.admin.added_models import (
@@ -137,11 +137,7 @@ class AddedModels:
         def added(tables: ModelTables) -> ModelTables:
             self._check_free(name, {})
             if name not in tables and len(tables) >= _MOST:
-                raise QuotaExceeded(
-                    f"The model '{name}' cannot be added: {_MOST} models are added already. An"
-                    " operator can remove some.",
-                    param="model",
-                )
+                raise quota_exceeded("added models", param="model", added_models=_MOST)
             return {name: table, **tables}  # perhaps another process has just added it
 
         with suppress(Conflict):  # another request has added it

@@ -513,6 +513,8 @@ class Service:
         if not response.background:  # it runs on because of its idempotency key
             raise steering_not_supported("Only background responses can be steered over HTTP.")
         check_steerable(response)
+        if not self._store.runs.supports_steering:
+            raise steering_not_supported("The store of this server supports no steering.")
         if self._quota.applies_to(tenant):  # there must be room for the successor now
             await (await self._quota.reserve(tenant, response_id))()
         submission = await self._jobs.steerer.steer(tenant, response_id, input)

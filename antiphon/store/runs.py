@@ -93,9 +93,12 @@ class RunStore(Protocol):
     store in PostgreSQL, and the workers of one server can share a run store in SQLite.
 
     ``notifications``: tells readers and the listener of this process what has changed.
+    ``supports_steering``: whether clients can steer background runs. A store without support need
+    not implement ``steering``, ``steered_runs`` and ``steer``.
     """
 
     notifications: LocalNotifications
+    supports_steering: bool = False
 
     @abstractmethod
     async def create(self, run: NewRun) -> bool:
@@ -156,20 +159,20 @@ class RunStore(Protocol):
         and stores nothing if the claim is no longer valid, or if the run was steered more often
         than ``end.steering_count``. The conversation lock of the run is released."""
 
-    @abstractmethod
     async def steering(self, tenant: str, response_id: str) -> Steering | None:
         """Return the input with which clients steer a run. Returns None if the run is unknown or
         has ended."""
+        return None
 
-    @abstractmethod
     async def steered_runs(self, owner: str) -> tuple[str, ...]:
         """Return the ids of the runs of an owner that were steered and have not ended."""
+        return ()
 
-    @abstractmethod
     async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
         """Replace the input with which clients steer a run by ``steering.body``, and increment its
         count. Returns False and changes nothing if the present count is not ``steering.count``, or
         if the run is unknown or has ended."""
+        return False
 
     @abstractmethod
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:

@@ -176,7 +176,13 @@ class FakeService:
         )
 
     async def create(
-        self, tenant: str, request: Any, *, client: Any = None, counts_prompt: bool = True
+        self,
+        tenant: str,
+        request: Any,
+        *,
+        client: Any = None,
+        counts_prompt: bool = True,
+        id_prefix: str = "resp",
     ) -> FakeRun:
         self._record("create", tenant, request)
         run = FakeRun(f"resp_{len(self.runs) + 1}", self.words, **self.script)

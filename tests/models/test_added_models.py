@@ -146,7 +146,9 @@ async def test_clients_add_a_bounded_number_of_models(
     models = server.models()
     models.allowed = ("owner/*",)
     await asyncio.gather(*(models.admit(f"owner/x:{n}") for n in (1, 2, 1, 2)))
-    with pytest.raises(QuotaExceeded, match="2 models are added already"):
+    with pytest.raises(
+        QuotaExceeded, match=r"quota of added models is exceeded \(added_models = 2\)"
+    ):
         await models.admit("owner/x:3")
     await models.admit("owner/x:1")
     await models.add(AddModel(source=SOURCE))

@@ -350,7 +350,9 @@ WITH background AS MATERIALIZED (
 ), renamed AS (
     UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL,
         request = '', prompt = ''
-    WHERE seq = ANY (ARRAY(SELECT seq FROM found)) RETURNING seq
+    -- The bounds make the planner expect few rows, and use the index.
+    WHERE seq = ANY (ARRAY(SELECT seq FROM found))
+    AND seq BETWEEN (SELECT min(seq) FROM found) AND (SELECT max(seq) FROM found) RETURNING seq
 )
 -- The join makes this statement lock the run before its locks, as a transaction that ends a run does.
 -- Otherwise the two could deadlock.

@@ -58,6 +58,8 @@ class PostgresRuns(RunStore):
     prepares the storage of a response, before the transaction. It returns a function that stores
     the response within a transaction."""
 
+    supports_steering = True
+
     def __init__(
         self,
         pool: ConnectionPool,

@@ -56,6 +56,8 @@ class SqliteRuns(RunStore):
     ``SaveWork``. ``folder``: the folder with the sockets of the processes that share the
     database; None if only this process uses it."""
 
+    supports_steering = True
+
     def __init__(self, database: Database, save: SaveWork, folder: Path | None) -> None:
         self._database = database
         self._queries = database.queries

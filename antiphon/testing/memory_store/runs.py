@@ -70,6 +70,8 @@ class MemoryRuns(RunStore):
     store to which these runs belong. ``check``: a function that the methods call first. It raises
     ``StoreError`` if the store is closed."""
 
+    supports_steering = True
+
     def __init__(self, save: Callable[[Saving], None], check: Callable[[], None]) -> None:
         self._save = save
         self._check = check

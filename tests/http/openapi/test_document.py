@@ -112,7 +112,6 @@ def test_chat_body_has_the_fields_that_the_parser_reads() -> None:
     assert own >= chat_request.READERS.keys()
     assert own - chat_request.READERS.keys() == {
         "n",
-        "store",
         "continue_final_message",
         "add_generation_prompt",
     }

@@ -45,7 +45,7 @@ LOOKUPS: dict[str, tuple[tuple[object, ...], int]] = {
     ),
     "append_one": (("process", 7, 0, 0, 1, b"{}\n", b"", 1.0), 1),
     "follow": (("process", TENANTS, IDS, 60.0), SEVERAL),
-    "end_run": (("t", "resp_7", 0), 1),
+    "end_run": (("t", "resp_7", 0, 0), 1),
     "take_over_run": (("t", "resp_7"), 1),
     "history": (("t", "resp_7"), 1),
     "events": (("t", "resp_7", 0, 100, 1 << 20), 1),

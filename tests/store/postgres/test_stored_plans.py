@@ -208,11 +208,11 @@ async def check_plans(url: str) -> None:
         pool = await ConnectionPool.open(url, connections=1)
         store = PostgresStore(pool)
         await store.has_response("t", "resp_a")
-    used: dict[str, Sequence[Any]] = {}
-    connection = opened[0]
-    connection.add_query_logger(lambda record: used.update({record.query: record.args}))
-    for n in range(ALL):
-        await use_all(store, n)
+        used: dict[str, Sequence[Any]] = {}
+        opened[0].add_query_logger(lambda record: used.update({record.query: record.args}))
+        for n in range(ALL):
+            await use_all(store, n)
+    connection = opened[-1]  # the same one, perhaps handed over to an operation that waited
     names = {query: name for name, query in pool.queries.items()}
     found: dict[str, int] = {}
     transaction = connection.transaction()
