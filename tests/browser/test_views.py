@@ -131,7 +131,7 @@ def test_model_is_added_configured_and_removed(visitor: Visitor) -> None:
     page.get_by_role("button", name="Save").click()
     model.get_by_role("button", name="Options").click()
     assert page.get_by_label("Temperature").input_value() == "0.6"
-    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Close").click()
     page.once("dialog", lambda dialog: dialog.accept())
     model.get_by_role("button", name="Remove").click()
     model.wait_for(state="detached")
