@@ -120,28 +120,26 @@ def _store_peers(settings: Settings, worker: WorkerContext | None) -> Path | Non
 
 def store_cipher(settings: Settings, *, keeps: bool = True) -> RowCipher | None:
     """Return the cipher for the rows of the store. Returns None if they are not encrypted.
-    ``keeps``: False if rows that are encrypted shall be decrypted because the settings do not ask
-    for encryption any more. Raises ``SetupError``."""
+    ``keeps``: whether encrypted rows stay as they are. If it is false and the settings no longer
+    ask for encryption, the cipher decrypts rows and encrypts none. Raises ``SetupError``."""
     if not settings.store_encrypted and (keeps or not settings.encryption_keys):
         return None
     if not settings.encryption_keys:
         raise SetupError("store_encrypted: needs encryption_keys")
-    keys = [EncryptionKey.parse(text) for text in settings.encryption_keys]
-    return RowCipher(Encryptor(keys), encrypts=settings.store_encrypted)
+    return RowCipher(Encryptor(_encryption_keys(settings)), encrypts=settings.store_encrypted)
 
 
 async def open_encryptor(settings: Settings, store: Store) -> Encryptor:
     """Return an encryptor with the keys in the settings. If the settings have no keys, the
     encryptor uses a key that all servers of the store share. This key is in the store."""
-    keys = [EncryptionKey.parse(text) for text in settings.encryption_keys]
-    return Encryptor(
-        keys
-        or [
-            EncryptionKey.from_secret(
-                await store.get_or_create_secret("seal", EncryptionKey.generate().secret)
-            )
-        ]
-    )
+    if keys := _encryption_keys(settings):
+        return Encryptor(keys)
+    secret = await store.get_or_create_secret("seal", EncryptionKey.generate().secret)
+    return Encryptor([EncryptionKey.from_secret(secret)])
+
+
+def _encryption_keys(settings: Settings) -> list[EncryptionKey]:
+    return [EncryptionKey.parse(text) for text in settings.encryption_keys]
 
 
 async def files_blobs(

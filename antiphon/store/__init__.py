@@ -53,13 +53,42 @@ async def open_store(
     - ``connections``, ``listen_url``, ``bus``: as in ``PostgresStore.open``.
     - ``cipher``: encrypts and decrypts the rows. None if they are not encrypted.
     """
-    store = await _open(url, vectors, peers, connections, listen_url, bus, cipher)
-    try:
-        await _check_encryption(store, cipher)
-    except BaseException:
-        await store.close()
-        raise
-    return store
+    if vectors == "pgvector" and not is_postgres(url):
+        raise SetupError('vectors: "pgvector" needs a store postgresql://…')
+    if bus is not None and not is_postgres(url):
+        raise SetupError("bus: needs a store postgresql://…")
+    if is_postgres(url):
+        from antiphon.store.postgres.store import PostgresStore
+
+        opened: Store = await PostgresStore.open(
+            url,
+            connections=connections,
+            listen_url=listen_url,
+            vectors=vectors,
+            bus=bus,
+            peers=peers,
+            cipher=cipher,
+        )
+        return await _checked(opened, cipher)
+    path = url.removeprefix("sqlite:")
+    if not path:
+        raise SetupError(f"store: no path is given: use one of {', '.join(_BUILT_IN)}")
+    if path == url and "://" in url:
+        # Only the scheme goes into an error: the rest of a URL may contain a password.
+        scheme = url.partition(":")[0]
+        factory: StoreFactory = load_plugin(
+            _ENTRY_POINT_GROUP, scheme, setting="store", built_in=_BUILT_IN
+        )
+        if cipher is not None:
+            raise SetupError(f"store_encrypted: a store {scheme}: does not encrypt its rows")
+        return await _checked(await factory(url), cipher)
+    from antiphon.store.sqlite.store import SqliteStore
+
+    if url == "memory:":
+        opened = await SqliteStore.open_temporary(cipher)
+    else:
+        opened = await SqliteStore.open(Path(path).expanduser(), peers=peers, cipher=cipher)
+    return await _checked(opened, cipher)
 
 
 async def rewrite_store(store: Store, cipher: RowCipher | None) -> int:
@@ -78,6 +107,16 @@ async def rewrite_store(store: Store, cipher: RowCipher | None) -> int:
 def _used_keys(store: Store) -> Document[list[str]]:
     """The ids of the keys with which rows may be encrypted. The newest key encrypts them."""
     return Document(store.values, SERVER, _ENCRYPTION, list[str])
+
+
+async def _checked(store: Store, cipher: RowCipher | None) -> Store:
+    """Return a store that was just opened. Closes it if ``_check_encryption`` raises an error."""
+    try:
+        await _check_encryption(store, cipher)
+    except BaseException:
+        await store.close()
+        raise
+    return store
 
 
 async def _check_encryption(store: Store, cipher: RowCipher | None) -> None:
@@ -111,47 +150,3 @@ async def _note_keys(used: Document[list[str]], cipher: RowCipher) -> None:
 
     if cipher.encrypts:
         await used.update(add)
-
-
-async def _open(
-    url: str,
-    vectors: Literal["exact", "pgvector"],
-    peers: Path | None,
-    connections: int,
-    listen_url: str | None,
-    bus: str | None,
-    cipher: RowCipher | None,
-) -> Store:
-    if vectors == "pgvector" and not is_postgres(url):
-        raise SetupError('vectors: "pgvector" needs a store postgresql://…')
-    if bus is not None and not is_postgres(url):
-        raise SetupError("bus: needs a store postgresql://…")
-    if is_postgres(url):
-        from antiphon.store.postgres.store import PostgresStore
-
-        return await PostgresStore.open(
-            url,
-            connections=connections,
-            listen_url=listen_url,
-            vectors=vectors,
-            bus=bus,
-            peers=peers,
-            cipher=cipher,
-        )
-    path = url.removeprefix("sqlite:")
-    if not path:
-        raise SetupError(f"store: no path is given: use one of {', '.join(_BUILT_IN)}")
-    if path == url and "://" in url:
-        # Only the scheme goes into an error: the rest of a URL may contain a password.
-        scheme = url.partition(":")[0]
-        factory: StoreFactory = load_plugin(
-            _ENTRY_POINT_GROUP, scheme, setting="store", built_in=_BUILT_IN
-        )
-        if cipher is not None:
-            raise SetupError(f"store_encrypted: a store {scheme}: does not encrypt its rows")
-        return await factory(url)
-    from antiphon.store.sqlite.store import SqliteStore
-
-    if url == "memory:":
-        return await SqliteStore.open_temporary(cipher)
-    return await SqliteStore.open(Path(path).expanduser(), peers=peers, cipher=cipher)
