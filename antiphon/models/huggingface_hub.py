@@ -23,7 +23,7 @@ from antiphon.errors import SetupError
 from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import running
 
-__all__ = ["Hub"]
+__all__ = ["Hub", "sha256_of"]
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -126,7 +126,7 @@ class Hub:
                 expected_size=about.size,
                 tqdm_class=_tqdm_class(step),
             )
-        if SHA256.fullmatch(etag) and _sha256(partial) != etag:
+        if SHA256.fullmatch(etag) and sha256_of(partial) != etag:
             partial.unlink()
             raise SetupError(f"{name} of {repo} arrived damaged; pull it again.")
         os.replace(partial, target)
@@ -156,7 +156,8 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 digest of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

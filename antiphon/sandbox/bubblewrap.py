@@ -384,14 +384,7 @@ def python_folders(python: str) -> tuple[str, ...]:
     Raises ``SetupError`` if the interpreter cannot be used."""
     probe = "import sys; print(sys.version_info >= (3, 9), sys.prefix, sys.base_prefix, sep='\\n')"
     try:
-        completed = subprocess.run(
-            [python, "-I", "-c", probe],
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_S,
-            check=True,
-        )
-        is_new, *prefixes = completed.stdout.split("\n")[:3]
+        is_new, *prefixes = _output_of(python, probe).split("\n")[:3]
     except (OSError, subprocess.SubprocessError, ValueError):
         raise SetupError(f"{python!r} is not a Python that the sandbox can run") from None
     if is_new != "True":
@@ -404,16 +397,21 @@ def importable_packages(python: str) -> tuple[str, ...]:
     Returns () if the interpreter cannot be started."""
     probe = f"import importlib.util as u; print(*filter(u.find_spec, {_KNOWN_PACKAGES!r}))"
     try:
-        found = subprocess.run(
-            [python, "-I", "-c", probe],
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_S,
-            check=True,
-        )
+        return tuple(_output_of(python, probe).split())
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(found.stdout.split())
+
+
+def _output_of(python: str, program: str) -> str:
+    """Run a short program with the interpreter ``python``, and return its output. Raises
+    ``OSError`` and ``subprocess.SubprocessError``."""
+    return subprocess.run(
+        [python, "-I", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=_PROBE_S,
+        check=True,
+    ).stdout
 
 
 def _is_within(path: str, folders: Sequence[str]) -> bool:
