@@ -25,7 +25,7 @@ class ServerReloads:
         self._next: asyncio.Future[bool] | None = None
 
     def use(self, reloader: SettingsReloader) -> None:
-        """Use the reloader of this process."""
+        """Set the reloader of this process. It does not exist yet when the app is built."""
         self._reloader = reloader
 
     @property

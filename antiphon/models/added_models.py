@@ -225,7 +225,7 @@ class AddedModels:
             before, after = await asyncio.to_thread(_rewrite, path, change)
             if await self._reloads.reload():
                 return after
-            # Other processes may have changed other models meanwhile.
+            # Only this model is restored: meanwhile, other processes may have changed others.
             await asyncio.to_thread(_rewrite, path, partial(_with, name, before.get(name)))
         raise InvalidRequest("The server refuses these settings of the model; its log says why.")
 

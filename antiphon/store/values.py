@@ -88,7 +88,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 class Collection(Generic[_T]):
     """Objects of one kind that tenants create, list and delete. Each object is a value of its own,
-    and another value lists the ids of a tenant's objects, oldest first.
+    and another value lists the ids of a tenant's objects in the order in which they were created.
 
     ``name``: the kind of the objects, such as ``batch``; the names of the values begin with it.
     ``kind``: the type of the objects.
@@ -123,7 +123,7 @@ class Collection(Generic[_T]):
         return None
 
     async def ids(self, tenant: str) -> tuple[str, ...]:
-        """Return the ids of a tenant's objects, oldest first."""
+        """Return the ids of a tenant's objects, in the order in which they were created."""
         return tuple(await self._index(tenant).load())
 
     async def page(

@@ -21,7 +21,7 @@ PARALLEL, CONTEXT = 4, 2048
 
 def command(parallel: int, context: int) -> Callable[[int, str, Path], list[str]]:
     """Return what makes the command line of a server. See ``Peer``."""
-    # It runs in a folder of its own, where ``-m`` would not find this package.
+    # The server starts in another folder. ``python -m`` would not find the package bench there.
     root = str(Path(__file__).parents[2])
     code = f"import sys; sys.path.insert(0, {root!r}); from bench.peers.llama_server import serve"
     return lambda port, upstream, folder: [

@@ -213,7 +213,7 @@ class Clients:
             raise Violation(f"{name}: GET {response['output']} is not the fold {output}")
         written = [item for item in response["output"] if item["type"] == "message"]
         texts = ["".join(part["text"] for part in item["content"]) for item in written]
-        # A model without token ids begins its answer again after an interruption.
+        # After an interruption, a model whose token ids are not known writes a new answer.
         if any(item["status"] != "incomplete" for item in written[:-1]):
             raise Violation(f"{name} has several answers: {texts}")
         text = texts[-1] if texts else ""

@@ -71,7 +71,7 @@ async def ask(upstream: Upstream, key: str | None = None) -> list[bytes]:
 
 
 def recorded_replicas(patch: pytest.MonkeyPatch) -> list[replicas.Replica]:
-    """Return the list to which each new replica is added."""
+    """Record each replica that is created from now on, and return the list of them."""
     made: list[replicas.Replica] = []
     make = replicas.Replica
 

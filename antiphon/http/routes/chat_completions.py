@@ -61,7 +61,7 @@ class StoredChatRoutes:
 
     @operation("listChatCompletions", query=_LIST_PARAMS, answer=Page[ChatCompletion])
     async def list(self, request: Request) -> Reply:
-        """Return a page of the stored chat completions, by default oldest first."""
+        """Return a page of the stored chat completions. By default, the oldest one comes first."""
         tenant = request_context(request.scope).tenant
         query = Query(request.scope)
         metadata = query.mapping("metadata")
@@ -117,7 +117,8 @@ class StoredChatRoutes:
         "getChatCompletionMessages", query=OLDEST_FIRST_PARAMS, answer=Page[StoredChatMessage]
     )
     async def list_messages(self, request: Request) -> Reply:
-        """Return a page of the messages of the request, by default oldest first."""
+        """Return a page of the messages that the client sent to get the chat completion. By
+        default, the oldest message comes first."""
         params = Query(request.scope).page_params(order="asc")
         messages: Sequence[StoredChatMessage] = stored_messages((await self._find(request)).input)
         return json_reply(make_page(messages, params))

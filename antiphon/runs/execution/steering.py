@@ -85,7 +85,7 @@ def check_steerable(response: Response) -> None:
 
 
 def steering_not_supported(message: str) -> InvalidRequest:
-    """Return the error for a response that cannot be steered, for the reason in ``message``."""
+    """Return the error for a response that cannot be steered. ``message``: the reason."""
     return InvalidRequest(message, param="response_id", code="steering_not_supported")
 
 

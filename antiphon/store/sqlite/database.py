@@ -56,8 +56,8 @@ _STORED_AS_IS = (bool, bytes, type(None))
 
 
 class _Job:
-    """Work for one of the two threads. ``work``: the function that reads or writes. ``done``: the
-    future of the caller, which gets the result."""
+    """A job of the thread that reads or of the thread that writes. ``work``: the function that it
+    calls. ``done``: the future of the caller, which gets the result."""
 
     __slots__ = ("error", "future", "result", "work")
 

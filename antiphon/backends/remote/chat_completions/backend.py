@@ -221,8 +221,8 @@ def _extra(options: Options) -> JsonObject:
 def _tools(
     prompt_tools: PromptTools, choice: ToolChoice, allows_parallel_calls: bool
 ) -> JsonObject:
-    """Return the request fields for tools. The field ``tools`` contains only the tools that the
-    model may call, because this API has no other way to forbid a tool."""
+    """Return the fields of the request that describe tools. The field ``tools`` contains only the
+    tools that the model may call, because this API has no other way to forbid a tool."""
     if not prompt_tools.callable:
         return {}
     body: JsonObject = {"tools": [_tool(tool) for tool in prompt_tools.callable]}

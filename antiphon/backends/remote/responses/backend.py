@@ -158,7 +158,7 @@ class ResponsesBackend(RemoteBackend):
         return body | self._tools(options, prompt_tools)
 
     def _tools(self, options: Options, prompt_tools: PromptTools) -> JsonObject:
-        """Return the request fields for tools."""
+        """Return the fields of the request that describe tools."""
         tools, choice = options.tools, options.tool_choice
         body: JsonObject = {}
         if self.flavour.native_tools:
