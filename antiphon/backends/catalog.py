@@ -34,6 +34,10 @@ class CatalogModel(Protocol):
     @property
     def created(self) -> int: ...
     @property
+    def instructions(self) -> str | None:
+        """The default system prompt, or None if there is none."""
+
+    @property
     def defaults(self) -> Mapping[str, Any]: ...
     @property
     def thinking_budgets(self) -> Mapping[str, int]: ...

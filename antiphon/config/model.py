@@ -236,6 +236,13 @@ class Model(Struct, frozen=True, kw_only=True):
             "Maximum number of output tokens for requests that do not set `max_output_tokens`."
         ),
     ] = None
+    instructions: Annotated[
+        str | None,
+        declare(
+            "Default system prompt, for conversations without a system or developer message whose "
+            "requests do not set `instructions`."
+        ),
+    ] = None
     temperature: Annotated[_Temperature | None, declare("Default sampling temperature.")] = None
     top_p: Annotated[
         _Share | None,

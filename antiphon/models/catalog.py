@@ -48,6 +48,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     """A model that clients can request.
 
     - ``created``: time in Unix seconds, which clients see in the field ``created``.
+    - ``instructions``: the default system prompt; None if there is none.
     - ``operator_defaults``: values from the settings for sampling options that a request does not
       set.
     - ``recommended_options``: values of sampling options that the authors of the model recommend.
@@ -59,6 +60,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     backend: Backend
     created: int
+    instructions: str | None = None
     operator_defaults: Mapping[str, Any] = {}
     recommended_options: Mapping[str, Any] = {}
     thinking_budgets: Mapping[str, int] = {}
@@ -247,6 +249,7 @@ def _served_models(configured: ConfiguredModel, now: int) -> list[ServedModel]:
         aliases=model.aliases,
         backend=configured.backend,
         created=now,
+        instructions=model.instructions,
         operator_defaults=_operator_defaults(model),
         recommended_options=DEFAULT_SAMPLING if model.source == DEFAULT else {},
         thinking_budgets=model.thinking_budgets,

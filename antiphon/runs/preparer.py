@@ -40,7 +40,7 @@ from antiphon.runs.request.mcp_approvals import (
 )
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.runs.request.omitted_parts import find_omitted_parts
-from antiphon.runs.request.options import build_options, text_config
+from antiphon.runs.request.options import build_options, text_config, with_instructions
 from antiphon.runs.request.session_identity import session_identity
 from antiphon.runs.request.tool_selection import (
     IgnoredToolLog,
@@ -213,6 +213,8 @@ class Preparer:
         context = await self._load_context(
             tenant, request, model, session_chains, prompt_items, max_past_tokens=max_past_tokens
         )
+        if context.instructions is not None and request.instructions is None:
+            request = with_instructions(request, context.instructions)
         context = replace(context, past_tokens=_past_tokens(request, model, context))
         tool_context = replace(
             _tool_context(request, context), tenant=tenant, api_key=api_key, response_id=response_id
@@ -514,7 +516,7 @@ class Preparer:
     ) -> ConversationContext:
         """Load the conversation that the request continues. Raises ``RequestError``."""
         context_size = model.backend.context_size or ASSUMED_CONTEXT_SIZE
-        return await load_context(
+        context = await load_context(
             self._store,
             tenant,
             input=request.input or (),
@@ -534,6 +536,23 @@ class Preparer:
             chains=self._chains,
             ids=self._ids,
         )
+        default = _default_instructions(request, model, context)
+        return context if default is None else replace(context, instructions=default)
+
+
+def _default_instructions(
+    request: CreateResponse, model: CatalogModel, context: ConversationContext
+) -> str | None:
+    """Return the default system prompt of the model. Return None if it has none, or if the request
+    or its conversation contains instructions."""
+    if model.instructions is None or request.instructions is not None:
+        return None
+    is_instructed = request.previous_input_messages or any(map(_is_system, context.items))
+    return None if is_instructed else model.instructions
+
+
+def _is_system(item: Item) -> bool:
+    return isinstance(item, Message) and item.role in ("system", "developer")
 
 
 def _client_tokens(request: CreateResponse) -> PromptTokens | None:

@@ -110,6 +110,7 @@ class Server:
         seal: Encryptor | None = None,
         prompts: Prompts | None = None,
         thinking_budgets: Mapping[str, int] = {},
+        instructions: str | None = None,
         providers: Mapping[str, AnyToolProvider] = {},
         containers: ContainerRegistry | None = None,
         blobs: Blobs | None = None,
@@ -136,6 +137,7 @@ class Server:
             backend=backend,
             created=NOW,
             thinking_budgets=thinking_budgets,
+            instructions=instructions,
         )
         #: The API keys with which runs end, if an app uses this ring.
         self.keys = KeyRing()

@@ -24,6 +24,7 @@ from antiphon.wire.admin.added_models import AddModel, ModelOptions
 
 GB = 10**9
 SOURCE = "owner/Tiny-GGUF:Q4_K_M"
+PROMPT = 'You are a "poet".\n\\Write\tverse: \U0001f600 \x01\r\n'
 
 
 class Named:
@@ -81,11 +82,12 @@ async def test_added_model_is_served_until_it_is_removed(server: FakeServer) -> 
     assert server.names == ["own", "Tiny"]
     found = server.settings.models["Tiny"]
     assert (found.source, found.load, found.temperature) == (SOURCE, "demand", 0.5)
-    changed = await models.change("Tiny", ModelOptions(context_size=4096))
+    changed = await models.change("Tiny", ModelOptions(context_size=4096, instructions=PROMPT))
     assert (changed.temperature, changed.context_size) == (None, 4096)
     assert (await models.list()).data == (changed,)
     found = server.settings.models["Tiny"]
     assert (found.temperature, found.context_size, found.source) == (None, 4096, SOURCE)
+    assert found.instructions == changed.instructions == PROMPT
     await models.remove("Tiny")
     assert server.names == ["own"] and (await models.list()).data == ()
 

@@ -34,6 +34,7 @@ class OneModel(Struct):
     aliases: tuple[str, ...] = ("gpt-5.5",)
     context_size: int | None = 4096
     created: int = NOW
+    instructions: str | None = None
     defaults: Mapping[str, Any] = {}
     thinking_budgets: Mapping[str, int] = {}
 

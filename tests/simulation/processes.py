@@ -55,6 +55,7 @@ class _OneModel(Struct):
     aliases: tuple[str, ...] = ()
     context_size: int | None = 4096
     created: int = EPOCH
+    instructions: str | None = None
     defaults: Mapping[str, Any] = {}
     thinking_budgets: Mapping[str, int] = {}
 

@@ -26,6 +26,7 @@ __all__ = [
     "explicit_fields",
     "hidden_item_types",
     "text_config",
+    "with_instructions",
 ]
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -46,8 +47,7 @@ def apply_defaults(
 def _missing_fields(
     request: CreateResponse, defaults: Mapping[str, object], budgets: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the fields that have default values. If the shape of the request is kept, its shape
-    with these values is one of them."""
+    """Return the fields that have default values."""
     effort = request.reasoning.effort if request.reasoning is not None else None
     if effort is not None and effort in budgets:
         defaults = {**defaults, "thinking_token_budget": budgets[effort]}
@@ -56,9 +56,24 @@ def _missing_fields(
         for name, value in {**DEFAULT_SAMPLING, **defaults}.items()
         if getattr(request, name) is None
     }
+    return _with_shape(request, missing)
+
+
+def with_instructions(request: CreateResponse, instructions: str) -> CreateResponse:
+    """Return the request with the instructions of its model."""
+    return replace(request, **derive(request, _instructions, instructions))
+
+
+def _instructions(request: CreateResponse, instructions: str) -> dict[str, Any]:
+    return _with_shape(request, {"instructions": instructions})
+
+
+def _with_shape(request: CreateResponse, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields that will replace those of a request. If the shape of the request is kept, its
+    shape with these fields is one of them."""
     if shape_of(request) is not None:
-        missing["shape"] = RequestShape(replace(request, **missing))
-    return missing
+        fields["shape"] = RequestShape(replace(request, **fields))
+    return fields
 
 
 def hidden_item_types(request: CreateResponse) -> tuple[type[ItemBase], ...]:

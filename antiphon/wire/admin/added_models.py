@@ -27,6 +27,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
 
     context_size: Annotated[int, Meta(ge=256)] | None = None
     idle_unload_s: Annotated[float, Meta(ge=0)] | None = None
+    instructions: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None

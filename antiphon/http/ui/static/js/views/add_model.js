@@ -59,11 +59,11 @@ export function AddModel({ onAdded, onClose }) {
 
 /** The options that every request to an added model uses if it sets none of its own. */
 export function ModelOptions({ added, onSaved, onClose }) {
-  const [values, setValues] = useState(() => Object.fromEntries(OPTIONS.map(([name]) => [name, added[name] ?? ""])));
+  const [values, setValues] = useState(() => Object.fromEntries(["instructions", ...OPTIONS.map(([name]) => name)].map((name) => [name, added[name] ?? ""])));
   const [trouble, setTrouble] = useState("");
   const save = async (event) => {
     event.preventDefault();
-    const body = Object.fromEntries(Object.entries(values).filter(([, value]) => value !== "").map(([name, value]) => [name, Number(value)]));
+    const body = Object.fromEntries(Object.entries(values).filter(([, value]) => value !== "").map(([name, value]) => [name, name === "instructions" ? value : Number(value)]));
     try {
       await post(`/antiphon/added-models/${added.id}`, body);
       onSaved();
@@ -74,6 +74,7 @@ export function ModelOptions({ added, onSaved, onClose }) {
   return html`<${Dialog} title="Options of ${added.id}" onClose=${onClose}>
     ${trouble && html`<${Notice} kind="error">${trouble}</${Notice}>`}
     <form class="stack" onSubmit=${save}>
+      <${Field} label="System prompt"><textarea rows="4" value=${values.instructions} onInput=${(event) => setValues({ ...values, instructions: event.currentTarget.value })}></textarea></${Field}>
       ${OPTIONS.map(([name, label, input]) => html`<${Field} key=${name} label=${label}>
         <input type="number" ...${input} value=${values[name]} onInput=${(event) => setValues({ ...values, [name]: event.currentTarget.value })} /></${Field}>`)}
       <p class="hint">Empty: the default of the model. The next request loads the model again.</p>
