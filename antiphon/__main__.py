@@ -8,8 +8,6 @@ import gc
 import signal
 import sys
 
-__all__ = ["run"]
-
 #: Number of allocations between two garbage collections. Imports create no garbage. With Python's
 #: default of 700, collections would take a fifth of the time of all imports.
 _GC_THRESHOLD = 100_000

@@ -1,15 +1,15 @@
 """The modules that programs and plug-ins may import.
 
 The rule: a module that ``PUBLIC`` does not list is internal, whatever its name is, and may change
-in any version. The same holds for names of a public module that are not in its ``__all__``. Tests
-compare the table with ``__all__`` and with the imports in the documentation and the examples.
+in any version. The same holds for names of a public module that are not in its ``__all__``. An
+internal module offers its names without an underscore. It has ``__all__`` only if it also offers
+names of a package that its users do not import. Tests compare the table with ``__all__`` and with
+the imports in the documentation and the examples.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-__all__ = ["PUBLIC", "PublicModules"]
 
 
 class PublicModules(NamedTuple):

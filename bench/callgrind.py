@@ -22,8 +22,6 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MeasuredServer", "is_installed", "measured_server"]
-
 _START_S, _CONTROL_S, _ANSWER_S = 120, 60, 120
 _DATABASE = "bench.db"
 #: With random hashes, the number of collisions in dicts would vary. Above the thresholds, the C

@@ -13,8 +13,6 @@ from antiphon.testing.postgres import Postgres, postgres
 
 from .table import Line
 
-__all__ = ["claims"]
-
 #: Servers, seconds of each measurement, and runs a second.
 _SERVERS, _SECONDS, _RATES = 8, 20.0, (2, 20)
 
@@ -83,7 +81,9 @@ async def _claims(server: Postgres, rate: int) -> list[Line]:
 def _service(store: Any) -> Any:
     from antiphon.backends.scripted_backend import ScriptedBackend
     from antiphon.models.catalog import Catalog, ServedModel
-    from antiphon.runs.service import Policy, RunDependencies, Service
+    from antiphon.runs.dependencies import RunDependencies
+    from antiphon.runs.policy import Policy
+    from antiphon.runs.service import Service
     from antiphon.wire.object_ids import new_id
 
     backend = ScriptedBackend([" ".join(["word"] * 20)], wait_s=0.01)

@@ -18,8 +18,6 @@ from .load import Plan, load
 from .process import FEW, Process, running
 from .table import Line, median, show
 
-__all__ = ["compare"]
-
 #: Requests of a measurement.
 _REQUESTS = 400
 #: Processes of each tree, one after the other.

@@ -12,8 +12,6 @@ from typing import Any
 
 from .table import Line, median
 
-__all__ = ["constraints"]
-
 _TOKENS, _TIMES = 128, 5
 _SCHEMA = {
     "type": "object",

@@ -24,8 +24,6 @@ from msgspec import Struct
 from .peers.servers import Peer, PeerProcess, started
 from .table import Line
 
-__all__ = ["default_server"]
-
 _WORDS = (
     "river stone window paper garden letter mountain silver evening market bridge candle forest "
     "winter summer harbor engine travel signal museum number picture morning village doctor"

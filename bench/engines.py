@@ -21,8 +21,6 @@ from .load import Plan, load
 from .process import family_cpu_s, running
 from .table import Line, median
 
-__all__ = ["SOURCES", "embedded", "engines", "installed"]
-
 _FOLDER = Path(__file__).parents[1] / "tests" / "tiny_models" / "tiny-tools"
 #: Engine → its package, and the model in its form.
 SOURCES = {

@@ -27,8 +27,6 @@ from antiphon.testing.postgres import Postgres, postgres
 from .process import Process, family_cpu_s
 from .table import Line, median
 
-__all__ = ["commits", "listeners"]
-
 #: Runs, events a second of each, seconds, and bytes of each event.
 _RUNS, _RATE, _SECONDS, _BYTES = 256, 20, 5.0, 400
 _CONNECTIONS = 16

@@ -16,8 +16,6 @@ from antiphon.testing.store_checks.vectors import make_indexed_file, make_vector
 
 from .table import Line, median
 
-__all__ = ["speed"]
-
 _CHUNKS, _FILES, _DIMENSIONS = 100_000, 100, 384
 
 

@@ -26,7 +26,9 @@ from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.file_storage.contents import single_chunk
 from antiphon.resources.file_storage.files import FileUpload
 from antiphon.resources.vector_search.vector_stores import VectorStores
-from antiphon.runs.service import Policy, RunDependencies, Service
+from antiphon.runs.dependencies import RunDependencies
+from antiphon.runs.policy import Policy
+from antiphon.runs.service import Service
 from antiphon.store import open_store
 from antiphon.wire.parsing.vector_stores import (
     AddFile,
@@ -37,8 +39,6 @@ from antiphon.wire.parsing.vector_stores import (
 from antiphon.wire.resources.vector_stores import StaticChunking
 
 from .table import Line
-
-__all__ = ["quality"]
 
 #: Ranking weights: one ranking alone, or both.
 _RANKINGS: Mapping[str, RankingOptions] = {

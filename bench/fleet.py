@@ -32,8 +32,6 @@ from .fleet_processes import (
 )
 from .table import Line
 
-__all__ = ["cached", "failover"]
-
 _ROOT = Path(__file__).parents[1]
 _CONVERSATIONS, _TURNS, _CONCURRENT = 50, 10, 8
 _STREAMS, _KILLS = 32, 12

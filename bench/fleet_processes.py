@@ -19,16 +19,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = [
-    "QUICK_CHECKS",
-    "ROUTERS",
-    "WORDS",
-    "Engine",
-    "router_program",
-    "running_engines",
-    "running_router",
-]
-
 _ROOT = Path(__file__).parents[1]
 _MODEL = _ROOT / "tests" / "tiny_models" / "tiny-tools" / "tiny-tools.gguf"
 _LLAMA_SERVER = _ROOT / "tests" / "upstream" / "llama_server.py"

@@ -12,8 +12,6 @@ import zlib
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-__all__ = ["serve"]
-
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _SESSION = re.compile(rb"\r\nx-session-id: *([^\r]+)", re.IGNORECASE)
 _CONNECTION = re.compile(rb"\r\nconnection: *[^\r]+", re.IGNORECASE)

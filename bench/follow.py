@@ -18,8 +18,6 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-__all__ = ["EventAges", "FollowPlan", "follow"]
-
 _TIMESTAMP = re.compile(rb'"delta":"([0-9.]+) "')
 
 

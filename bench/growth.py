@@ -25,8 +25,6 @@ from antiphon.inference.tokens import Chunk, ModelCard, Prompt, Tokenizer
 from .process import Process, running
 from .table import Line, median
 
-__all__ = ["DOCUMENTS", "exponents", "models", "turn_50"]
-
 #: The name of the embedding model.
 DOCUMENTS = "documents"
 #: Models: one whose context holds everything, one whose context a conversation exceeds, and one

@@ -29,8 +29,6 @@ from typing import Any
 from .callgrind import MeasuredServer, is_installed, measured_server
 from .table import Line
 
-__all__ = ["instructions"]
-
 _FILE = Path(__file__).with_name("instructions.json")
 #: Largest relative rise and fall from the kept count that need no explanation, and the differences
 #: that are within the noise, in millions. On a quiet machine, counts are a few percent lower than

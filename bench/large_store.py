@@ -23,8 +23,6 @@ from antiphon.testing.postgres import Postgres, postgres
 from .process import family_cpu_s
 from .table import Line, median, show
 
-__all__ = ["large_store"]
-
 _RESPONSES, _SEED_S = 10_000_000, 1_200
 #: Responses that one statement inserts, of which every tenth has a run; turns of a conversation.
 _STEP, _TURNS = 100_000, 10

@@ -19,8 +19,6 @@ from .peers.servers import Peer, PeerProcess, started
 from .peers.upstream import MODEL
 from .table import Line, median
 
-__all__ = ["llama_cost", "many_streams"]
-
 _TOKENS, _ROUNDS, _PARALLEL, _CONTEXT = 48, 3, 16, 512
 _DRY = {
     "dry_multiplier": 0.8,

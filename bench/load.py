@@ -14,8 +14,6 @@ import time
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Plan", "Result", "load"]
-
 
 class Plan(Struct, frozen=True, kw_only=True):
     """A load: ``requests`` in all over ``connections`` kept open. ``body``: the request as JSON."""

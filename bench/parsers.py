@@ -19,8 +19,6 @@ from antiphon.testing.tokenizer import ByteTokenizer
 
 from .table import Line
 
-__all__ = ["parsers", "token_us"]
-
 #: Tokens of a reply: half text (or thinking), half a call. A token is a byte.
 TOKENS = 32_768
 _WORDS = "All is calm on the sea today. "

@@ -21,8 +21,6 @@ from antiphon.testing.store_checks.vectors import make_indexed_file, make_vector
 from .table import Line, median
 from .vectors import clustered_vectors, near
 
-__all__ = ["pgvector"]
-
 _FILES, _DIMENSIONS, _QUERIES, _LIMIT = 1_000, 384, 40, 100
 #: Shares of the files that a filter leaves.
 _SHARES = (1.0, 0.7, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.02, 0.01, 0.005, 0.001)

@@ -16,8 +16,6 @@ from tests.tiny_models.tiny_tools import GGUF
 
 from .table import Line
 
-__all__ = ["prefixes"]
-
 
 def _small(conversations: int, turns: int, *, thinking: float = 0.5, tenants: int = 1) -> Workload:
     return Workload(

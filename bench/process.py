@@ -11,8 +11,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = ["CONTEXT", "FEW", "WORDS", "Process", "family_cpu_s", "running"]
-
 #: Words of a long answer and of a short one.
 WORDS, FEW = 500, 8
 #: Context size of the real model, in tokens.

@@ -28,8 +28,6 @@ from .process import FEW, Process
 from .ray_cluster import running_cluster
 from .table import Line, median
 
-__all__ = ["ray"]
-
 _KINDS = {"alone": "alone", "proxy": "Ray Serve's own proxy", "haproxy": "Ray Serve with HAProxy"}
 _ROUNDS = 3
 _STREAMS, _PACE_S, _LENGTH = 30, 0.04, 250

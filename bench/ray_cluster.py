@@ -21,8 +21,6 @@ from typing import Any
 
 from tests.offline import has_only_loopback
 
-__all__ = ["Cluster", "running_cluster"]
-
 _ROOT = Path(__file__).parents[1]
 _BIN = Path(sys.executable).parent
 _DASHBOARD = "http://127.0.0.1:8265"

@@ -23,8 +23,6 @@ from msgspec import Struct
 
 from .table import Line, median
 
-__all__ = ["answer", "collection", "obeys", "schemas"]
-
 #: Number of schemas that the model answers, and the most tokens of an answer.
 ANSWERED, MAX_TOKENS = 40, 500
 _SEED = 7

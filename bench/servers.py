@@ -86,7 +86,9 @@ async def _serve(
     from antiphon.http.server.listening import bind
     from antiphon.http.server.serve import serve
     from antiphon.limits.requests import RequestLimits
-    from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
+    from antiphon.runs.dependencies import OptionalFeatures, RunDependencies
+    from antiphon.runs.policy import Policy
+    from antiphon.runs.service import Service
     from antiphon.support.logs import open_log
     from antiphon.wire.object_ids import IdMaker
 

@@ -21,8 +21,6 @@ from .load import Plan, load
 from .process import Process
 from .table import Line, median
 
-__all__ = ["sizing"]
-
 _STREAMS, _ROUNDS, _WAIT_S = 60, 3, 300
 #: Words of an answer and streams in all, of each round: short answers and long ones.
 _LOADS = ((10, 600), (200, 120))

@@ -21,8 +21,6 @@ from .follow import EventAges, FollowPlan, follow
 from .process import Process, running
 from .table import Line, median
 
-__all__ = ["appends", "followers", "many", "takeover", "turns"]
-
 
 @contextmanager
 def _stores() -> Iterator[tuple[dict[str, str], Postgres]]:
@@ -91,7 +89,9 @@ def turns() -> Iterator[Line]:
 async def _turns(url: str) -> tuple[list[float], list[int]]:
     from antiphon.backends.scripted_backend import ScriptedBackend
     from antiphon.models.catalog import Catalog, ServedModel
-    from antiphon.runs.service import Policy, RunDependencies, Service
+    from antiphon.runs.dependencies import RunDependencies
+    from antiphon.runs.policy import Policy
+    from antiphon.runs.service import Service
     from antiphon.store import open_store
     from antiphon.wire.object_ids import new_id
     from antiphon.wire.parsing.requests import parse_create_response

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-__all__ = ["Line", "median", "show"]
-
 
 class Line(Struct, frozen=True, kw_only=True):
     """One measurement: ``value`` in ``unit``, with an upper or a lower target."""

@@ -28,8 +28,6 @@ from antiphon.wire.tools import Function
 from .process import running
 from .table import Line, median
 
-__all__ = ["backend", "cached", "overhead", "provider"]
-
 TURNS = 10
 TOOL: Any = {"type": "mcp", "server_label": "w", "server_url": "http://localhost/"}
 #: Seconds of the bare tool: none, or those of a quick search.

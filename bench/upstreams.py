@@ -15,8 +15,6 @@ from .load import Plan, load
 from .process import FEW, running
 from .table import Line, median
 
-__all__ = ["chat", "first_token", "play"]
-
 _USAGE = {"prompt_tokens": 9, "completion_tokens": FEW, "total_tokens": 9 + FEW}
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-__all__ = ["clustered_vectors", "near"]
-
 _CLUSTERS, _TOPICS = 500, 4
 #: Directions in which the vectors of a cluster differ, as embeddings of texts do: noise in all
 #: dimensions would make all of them equally far from each other.

@@ -17,8 +17,6 @@ from .load import Plan, load
 from .process import FEW, Process
 from .table import Line, median
 
-__all__ = ["workers"]
-
 _REQUESTS, _CONNECTIONS, _ROUNDS = 1000, 32, 5
 _SETTINGS = """port = 0
 host = "127.0.0.1"

@@ -16,8 +16,6 @@ import venv
 import zipfile
 from pathlib import Path
 
-__all__ = ["main"]
-
 ROOT = Path(__file__).parents[1]
 #: Extras that the checks use: worker processes, the PostgreSQL store, programs, sandboxes.
 EXTRAS = "documents,postgres,programs,sandbox,upstream"

@@ -14,8 +14,6 @@ from typing import Any
 from antiphon.compat.messages.request import MESSAGE_FIELDS
 from antiphon.wire.request import FIELDS
 
-__all__ = ["client_pages"]
-
 _ROOT = Path(__file__).parents[1]
 _OBSERVED = _ROOT / "tests" / "clients" / "seen.json"
 

@@ -31,8 +31,6 @@ from scripts.reference import api_page, errors_page, metrics_page
 from scripts.store_page import store_page
 from tests.conformance import manifest
 
-__all__ = ["PAGES", "events_page", "settings_page", "write"]
-
 ROOT = Path(__file__).parents[1]
 
 _SETTINGS_HEAD = """\

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from antiphon.http.not_offered import NOT_OFFERED
 
-__all__ = ["not_offered_page"]
-
 _HEAD = """\
 # What is not offered
 

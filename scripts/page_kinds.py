@@ -12,8 +12,6 @@ from msgspec import Struct, to_builtins
 from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS, ItemKind, TextChannel
 from antiphon.wire.tags import tag_of
 
-__all__ = ["kinds_module"]
-
 #: Fields of a progress event that say only to which item it belongs.
 _POSITION = {"item_id", "output_index", "sequence_number"}
 _HEAD = "// Generated from antiphon/stream/kinds.py by `make docs`. Do not edit.\n"

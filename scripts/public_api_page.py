@@ -7,8 +7,6 @@ from pathlib import Path
 
 from antiphon.public_api import PUBLIC
 
-__all__ = ["public_api_page", "public_modules"]
-
 _ROOT = Path(__file__).parents[1]
 _HEAD = """\
 # Public modules

@@ -20,8 +20,6 @@ from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.error_codes import ERROR_CODES
 from tests.conformance.server import Server, backend_of
 
-__all__ = ["api_page", "errors_page", "metrics_page"]
-
 Json = dict[str, Any]
 
 _API_HEAD = """\

@@ -14,8 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["main"]
-
 #: Pytest's exit status if tests failed. Every other failure (2: interrupted, 3: internal error,
 #: 4: usage, 5: no tests) concerns the run and not a test, and is final.
 _TESTS_FAILED = 1

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = ["SECTIONS", "Module", "main", "read_modules", "report"]
-
 ROOT = Path(__file__).parents[1]
 
 #: Modules from which on a folder is listed: a newcomer should find a file by its name.

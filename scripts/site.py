@@ -14,8 +14,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-__all__ = ["ROOT_PAGES", "build", "stage"]
-
 ROOT = Path(__file__).parents[1]
 #: Page at the root of the repository → its name in the site.
 ROOT_PAGES = {

@@ -27,8 +27,6 @@ from antiphon.store import (
 from antiphon.store.base import Retention, Store
 from antiphon.store.common.subscriptions import Subscription
 
-__all__ = ["store_page"]
-
 _HEAD = """\
 # Write a store
 

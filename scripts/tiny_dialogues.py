@@ -10,8 +10,6 @@ import json
 import random
 from typing import Any
 
-__all__ = ["draw"]
-
 Message = dict[str, Any]
 
 CITIES = (

@@ -12,8 +12,6 @@ from typing import Any
 import numpy
 from PIL import Image
 
-__all__ = ["IMAGE", "SIZE", "THINGS", "Thing", "draw", "paint"]
-
 Message = dict[str, Any]
 #: A colour and a shape; without a shape, a plain picture of the colour.
 Thing = tuple[str, str | None]

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["LINUX", "child_processes", "socket_path"]
-
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 

@@ -20,19 +20,6 @@ from tests.e2e.server import Server, serving
 if TYPE_CHECKING:
     import openai
 
-__all__ = [
-    "ServerSetup",
-    "asgi_client",
-    "client",
-    "official_client",
-    "scene",
-    "server",
-    "server_folder",
-    "server_setup",
-    "shared_server",
-    "shared_setup",
-]
-
 #: Seconds for one request of OpenAI's client.
 _TIMEOUT_S = 120
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from hypothesis import settings
 
-__all__ = ["examples", "is_fuzz"]
-
 
 def examples(usual: int, fuzz: int | None = None, **rest: Any) -> settings:
     """Return hypothesis settings with ``usual`` examples.

@@ -22,16 +22,6 @@ from typing import Any, NamedTuple
 
 import antiphon
 
-__all__ = [
-    "NearMiss",
-    "Pattern",
-    "dynamic_patterns",
-    "growth_fault",
-    "near_misses",
-    "parts",
-    "patterns",
-]
-
 PACKAGE = Path(antiphon.__file__).parent
 _METHODS = ("search", "match", "fullmatch", "finditer", "findall", "sub", "subn", "split")
 #: The sizes of exponential growth, then those of quadratic growth: at the end it takes seconds.

@@ -12,8 +12,6 @@ import socket
 import struct
 import sys
 
-__all__ = ["block_network", "has_only_loopback"]
-
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 _GET_FLAGS, _SET_FLAGS, _UP, _UP_AND_RUNNING = 0x8913, 0x8914, 0x1, 0x41
 

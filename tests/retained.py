@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 
-__all__ = ["retained_bytes"]
-
 _VALUES = (str, bytes, bytearray, int, float, list, tuple, dict, set, frozenset)
 
 

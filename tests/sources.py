@@ -6,8 +6,6 @@ import ast
 from functools import cache
 from pathlib import Path
 
-__all__ = ["MODULES", "PACKAGE", "nodes", "tree"]
-
 PACKAGE = Path(__file__).parents[1] / "antiphon"
 MODULES = tuple(sorted(PACKAGE.rglob("*.py")))
 

@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from antiphon.support.logs import open_log
 from antiphon.support.loop_watchdog import BLOCKED, LoopWatchdog
 
-__all__ = ["without_stalls"]
-
 #: Seconds of computation. Far more than any request may take.
 _MAX_STALL_S = 5.0
 

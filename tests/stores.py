@@ -11,8 +11,6 @@ from antiphon.store.base import Store
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.postgres import Postgres
 
-__all__ = ["KINDS", "POSTGRES", "open_empty_store"]
-
 #: With a database server, so `make e2e` runs these tests.
 POSTGRES = pytest.param("postgres", marks=pytest.mark.e2e)
 KINDS = ("memory", "sqlite", POSTGRES)

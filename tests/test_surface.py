@@ -1,4 +1,4 @@
-"""The surface of the package: every module has a docstring and exports, functions are short."""
+"""The surface of the package: docstrings, exports of public modules, short functions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from scripts.public_api_page import public_modules
 from tests.sources import MODULES, PACKAGE, nodes, tree
 
 FUNCTION_LINES = 60
@@ -56,19 +57,36 @@ def test_every_module_has_a_docstring() -> None:
     assert [name(path) for path in MODULES if not ast.get_docstring(tree(path))] == []
 
 
+def test_internal_modules_have_all_only_to_pass_names_on() -> None:
+    """What an internal module offers are its names without an underscore. It lists them only if it
+    also offers names of a package that its users must not import."""
+    repeating = {
+        name(path)
+        for path in MODULES
+        if (names := exported(tree(path))) is not None
+        and _module(path) not in public_modules()
+        and not set(names) & _imported(tree(path))
+    }
+    assert repeating == set()
+
+
 def test_all_is_sorted_and_its_names_exist() -> None:
     faults = {name(path): fault for path in MODULES if (fault := _export_fault(path))}
     assert faults == {}
+
+
+def _module(path: Path) -> str:
+    return ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
 
 
 def _export_fault(path: Path) -> str | None:
     """Return what is wrong with the ``__all__`` of a module, or None."""
     module = tree(path)
     names = exported(module)
-    if path.name == "__init__.py" and not list(defined(module)):
-        return None
     if names is None:
-        return "no __all__"
+        return None
     if names != sorted(set(names), key=_order):
         return "not sorted"
     unknown = set(names) - {*defined(module), *_imported(module)}
@@ -93,12 +111,13 @@ def _imported(module: ast.Module) -> set[str]:
     }
 
 
-def test_public_classes_and_functions_are_exported() -> None:
+def test_public_classes_and_functions_of_public_modules_are_exported() -> None:
     missing = {
         name(path): hidden
         for path in MODULES
-        if path.parent.name not in ("testing", "store_checks")  # checks are in their tables
-        and (hidden := _public(path) - set(exported(tree(path)) or []))
+        if (names := exported(tree(path))) is not None
+        and path.parent.name != "testing"  # checks are in their tables
+        and (hidden := _public(path) - set(names))
     }
     assert missing == {}
 

@@ -15,8 +15,6 @@ from antiphon.support.tasks import BackgroundTasks
 
 from .documents import DocumentReader, ProcessReader
 
-__all__ = ["BackgroundReader"]
-
 
 class BackgroundReader:
     """``DocumentReader`` that opens another reader in the background. Calls of ``read`` wait until

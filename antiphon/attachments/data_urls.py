@@ -6,8 +6,6 @@ import base64
 import binascii
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["InvalidEncoding", "decode_inline"]
-
 
 class InvalidEncoding(ValueError):
     """Error for a text that is neither a ``data:`` URL nor base64. The message may be shown to the

@@ -18,8 +18,6 @@ import tempfile
 from contextlib import suppress
 from encodings import aliases
 
-__all__ = ["MAX_PAGES", "PAGE_IMAGES", "WEB_PAGE", "confine", "main", "page_title"]
-
 #: Value of ``kind`` for a web page. Its main text is extracted, with links. Other values, besides
 #: ``PAGE_IMAGES``, are media types of documents. Their whole text is extracted.
 WEB_PAGE = "web page"

@@ -22,17 +22,6 @@ from antiphon.support.fair_limiter import FairLimiter
 from .document_worker import PAGE_IMAGES, WEB_PAGE
 from .worker_process import WorkerFailed, run_worker
 
-__all__ = [
-    "PDF_MAGIC",
-    "WORKER",
-    "DocumentReader",
-    "Documents",
-    "ProcessReader",
-    "UnreadableDocument",
-    "WebPageText",
-    "plain_text",
-]
-
 _log = structlog.get_logger(__name__)
 
 Reason = Literal["unsupported", "missing", "encrypted", "bomb", "broken", "slow", "long", "pages"]

@@ -23,8 +23,6 @@ from antiphon.security.ssrf import AddressNotAllowed, Network, guarded_session
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
 
-__all__ = ["FetchError", "FetchResult", "Fetcher", "check"]
-
 _log = structlog.get_logger(__name__)
 
 _ADDRESS_REFUSED = "its address is not a public one (see the setting fetch_allowed_networks)"

@@ -9,8 +9,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-__all__ = ["front_matter"]
-
 _KEY = re.compile(r"([A-Za-z0-9_.-]+)[ \t]*:(?:[ \t]+(.*))?\Z")
 _BLOCK = re.compile(r"([|>])([+-]?[1-9]?|[1-9][+-])[ \t]*(?:#.*)?\Z")
 _COMMENT_START = re.compile(r"[ \t]#")

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-__all__ = ["MIMES", "ImageHeader", "InvalidImage", "sniff"]
-
 #: Maximum number of JPEG segments before the frame header. Cameras and editors write a few dozen.
 _MAX_JPEG_SEGMENTS = 10_000
 _JPEG_FILL = re.compile(rb"\xff+(?=\xff)")

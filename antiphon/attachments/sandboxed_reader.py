@@ -16,8 +16,6 @@ from antiphon.sandbox.base import Limits, Sandbox
 
 from .documents import WORKER, UnreadableDocument
 
-__all__ = ["SandboxedReader", "mounts"]
-
 #: Folder inside the sandbox with the extraction library and the worker program.
 _LIBRARY_FOLDER = "/run/site"
 _BOOTSTRAP = (

@@ -18,18 +18,6 @@ from msgspec import Struct
 
 from .frontmatter import front_matter
 
-__all__ = [
-    "DEFAULT_LIMITS",
-    "MANIFEST",
-    "Bundle",
-    "BundleFile",
-    "BundleLimits",
-    "InvalidBundle",
-    "make_bundle",
-    "pack",
-    "unpack",
-]
-
 #: File with the skill's name and description. In an upload, its name may be in upper or lower case.
 MANIFEST = "SKILL.md"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")

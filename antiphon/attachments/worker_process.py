@@ -10,8 +10,6 @@ from tempfile import TemporaryDirectory
 
 from antiphon.ipc.worker_program import program_command, program_environment
 
-__all__ = ["WorkerFailed", "run_worker"]
-
 
 class WorkerFailed(Exception):
     """Error for a worker process that failed or was killed, usually because it exceeded a limit."""

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 from .base import Backend, Status
 from .reading import EmbeddingBackend, OnDemandEmbeddingBackend, RerankBackend
 
-__all__ = ["CatalogModel", "ModelCatalog"]
-
 
 class CatalogModel(Protocol):
     """A served model, as the catalog returns it."""

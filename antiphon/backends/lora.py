@@ -8,8 +8,6 @@ from antiphon.backends.base import Backend, Reply
 from antiphon.backends.wrapper import BackendWrapper
 from antiphon.inference.conversation import Conversation, Options
 
-__all__ = ["LoraBackend"]
-
 
 class LoraBackend(BackendWrapper):
     """``Backend`` that serves all requests with one LoRA adapter of the model ``inner``.

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from antiphon.errors import SetupError
 
-__all__ = ["BudgetedModel", "MemoryBudget"]
-
 _MIB = 2**20
 
 

@@ -39,8 +39,6 @@ from antiphon.stream.deltas import NewPrompt
 from antiphon.support.push import send
 from antiphon.support.tasks import BackgroundTasks
 
-__all__ = ["OnDemandBackend", "OnDemandReply", "ProgressCallback"]
-
 _log = structlog.get_logger(__name__)
 
 #: Seconds that a request waits for the model before its run starts.

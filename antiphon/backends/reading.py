@@ -15,8 +15,6 @@ from antiphon.inference.conversation import Conversation, Options
 from .base import Backend, Reply, Status
 from .on_demand import OnDemandBackend
 
-__all__ = ["EmbeddingBackend", "OnDemandEmbeddingBackend", "RerankBackend"]
-
 
 class _ReadingBackend(Backend):
     """Base class. It rejects every conversation. ``_use``: what the model does, and where."""

@@ -15,8 +15,6 @@ from antiphon.support.push import send
 
 from .base import DeltaSink, Reply
 
-__all__ = ["RepeatingBackend"]
-
 _log = structlog.get_logger(__name__)
 
 

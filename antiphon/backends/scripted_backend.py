@@ -17,8 +17,6 @@ from antiphon.support.push import send
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 
-__all__ = ["Script", "ScriptedBackend", "ScriptedReply"]
-
 #: The script of one reply. A text is sent word by word, and deltas are sent unchanged. A
 #: ``RequestError`` is raised before the run, and a ``RunError`` when the generation starts.
 Script = str | Sequence[Delta] | RequestError | RunError

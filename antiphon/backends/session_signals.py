@@ -12,8 +12,6 @@ from antiphon.support.tasks import BackgroundTasks
 
 from .catalog import CatalogModel
 
-__all__ = ["SessionSignals"]
-
 _log = structlog.get_logger(__name__)
 
 #: Time limit in seconds for one engine. Signals are hints, so a slow engine is not waited for.

@@ -11,9 +11,6 @@ from antiphon.tracing.base import PROVIDER_NAME, AttributeValue, Span, Tracer
 
 from .base import Backend, DeltaSink, Reply
 
-__all__ = ["TracedBackend"]
-
-
 #: Attribute of a span → option of the model call. Options that are not set have no attribute.
 _REQUEST: Mapping[str, str] = {
     "gen_ai.request.frequency_penalty": "frequency_penalty",

@@ -16,8 +16,6 @@ from msgspec.structs import replace
 from antiphon.inference.conversation import Conversation
 from antiphon.wire import items as it
 
-__all__ = ["droppable_groups", "shorten_conversation"]
-
 _Rendered = TypeVar("_Rendered")
 
 

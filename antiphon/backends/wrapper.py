@@ -13,8 +13,6 @@ from antiphon.wire.items import Item
 
 from .base import Backend, BackendCapabilities, DeltaSink, Reply, Status
 
-__all__ = ["BackendWrapper", "ReplyWrapper"]
-
 
 class BackendWrapper(Backend):
     """``Backend`` that delegates all methods to the backend ``inner``, except ``close``. The owner

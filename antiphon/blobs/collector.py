@@ -11,8 +11,6 @@ from antiphon.support.tasks import BackgroundTasks, repeat
 
 from .base import Blobs
 
-__all__ = ["BlobCollector"]
-
 _UNUSED_S = 60
 #: Seconds between two searches for abandoned uploads, and the age at which an upload counts as
 #: abandoned.

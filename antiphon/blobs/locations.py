@@ -21,8 +21,6 @@ from antiphon.support.installation import needs_extra
 
 from .object_storage import ObjectBlobs
 
-__all__ = ["open_blobs"]
-
 
 class _Service(Struct, frozen=True, kw_only=True):
     """A kind of object storage.

@@ -26,8 +26,6 @@ from antiphon.support.tasks import BackgroundTasks
 
 from .base import ListedBlob
 
-__all__ = ["SEGMENT_BYTES", "ObjectBlobs"]
-
 #: Bytes of each segment except the last one. This is a part of the storage format: never change it.
 SEGMENT_BYTES = 8 * 2**20
 #: Bytes that are read at a time if a segment need not be read as a whole.

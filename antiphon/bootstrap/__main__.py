@@ -28,8 +28,6 @@ from antiphon.workers.setup import (
     encode,
 )
 
-__all__ = ["run_child"]
-
 
 def run_child(descriptor: int) -> int:
     """Run this process as a child of the supervisor, and return its exit code. ``descriptor``: the

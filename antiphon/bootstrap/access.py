@@ -9,23 +9,16 @@ from antiphon.config.settings import Settings
 from antiphon.errors import Conflict, SetupError
 from antiphon.http.middleware import auth as guard
 from antiphon.limits.clients import limits_of
+from antiphon.limits.key_ring import AuthKey
 from antiphon.oidc import SignIn
 from antiphon.resources.admin.api_keys import ApiKeys
-from antiphon.runs.service import RunDependencies
+from antiphon.runs.dependencies import RunDependencies
 from antiphon.security.ssrf import is_loopback
 from antiphon.store.base import Store
 from antiphon.support.installation import antiphon_command
 from antiphon.wire.admin.api_keys import CreateApiKey
 
 from .clock import read_clock
-
-__all__ = [
-    "auth_config",
-    "check_exposure",
-    "create_first_key",
-    "page_is_served",
-    "stored_api_keys",
-]
 
 #: Name of the API key that a server without keys creates.
 _FIRST_KEY = "first"
@@ -79,7 +72,7 @@ def auth_config(settings: Settings, sign_in: SignIn | None = None) -> guard.Auth
     settings lose their last issuer is not open to everybody.
     """
     keys = tuple(
-        guard.AuthKey(
+        AuthKey(
             name=key.name or key.tenant,
             tenant=key.tenant,
             sha256=key.sha256,

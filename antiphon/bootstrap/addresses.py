@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from antiphon.config.settings import Settings
 
-__all__ = ["EVERY_ADDRESS", "address", "peer_url"]
-
 #: Values of ``host`` that mean all addresses of a machine → loopback address for the same machine.
 EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 

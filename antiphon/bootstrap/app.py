@@ -33,7 +33,8 @@ from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.oidc import SignIn
 from antiphon.resources.file_storage.files import Files
 from antiphon.resources.prompts import Prompts
-from antiphon.runs.service import OptionalFeatures, RunDependencies, Service
+from antiphon.runs.dependencies import OptionalFeatures, RunDependencies
+from antiphon.runs.service import Service
 from antiphon.security.encryption import Encryptor
 from antiphon.store import open_store
 from antiphon.store.base import Store
@@ -66,8 +67,6 @@ from .storage import (
 )
 from .telemetry import open_metrics, open_server_log, open_server_tracer, open_watchdog
 from .tool_factories import open_server_tools
-
-__all__ = ["App", "find_capabilities", "open_app"]
 
 
 class App:

@@ -19,8 +19,6 @@ from antiphon.support.log import Log
 
 from .containers import AUTO, BUBBLEWRAP, OFF
 
-__all__ = ["open_fetcher", "open_reader"]
-
 
 @asynccontextmanager
 async def open_fetcher(settings: Settings) -> AsyncIterator[Fetcher | None]:

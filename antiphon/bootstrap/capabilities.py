@@ -16,8 +16,6 @@ from antiphon.support.installation import needs_extra
 from antiphon.tools.base import AnyToolProvider, AvailabilityReporter
 from antiphon.workers.start_report import Capability
 
-__all__ = ["list_capabilities"]
-
 #: Engines that run llama.cpp on this machine.
 _LLAMA = ("auto", "llama", "llama_embeddings")
 #: The tool that is listed with its parts.

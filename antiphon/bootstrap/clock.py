@@ -6,8 +6,6 @@ import time
 
 from antiphon.wire.object_ids import new_id
 
-__all__ = ["create_id", "read_clock"]
-
 
 def read_clock() -> float:
     """Return the current time in Unix seconds."""

@@ -49,22 +49,6 @@ from antiphon.workers.context import WorkerContext
 from .clock import create_id
 from .policy import tenant_quotas
 
-__all__ = [
-    "AUTO",
-    "BUBBLEWRAP",
-    "BUILT_IN_SANDBOXES",
-    "KUBERNETES",
-    "OFF",
-    "ContainerDependencies",
-    "ContainerSetup",
-    "SandboxFactory",
-    "container_dependencies",
-    "open_containers",
-    "open_relay",
-    "prepare_control_groups",
-    "runs_code",
-]
-
 #: Function that opens a sandbox from the settings. Other packages register such a function as an
 #: entry point of the group ``antiphon.sandboxes``. The setting ``sandbox`` contains its name.
 #: Raises ``SetupError``.

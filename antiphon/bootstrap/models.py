@@ -22,15 +22,6 @@ from antiphon.workers.context import WorkerContext
 
 from .clock import read_clock
 
-__all__ = [
-    "check_search_models",
-    "erase_prefixes",
-    "load_models",
-    "loading_models",
-    "reload_models",
-    "wait_for_models",
-]
-
 
 @asynccontextmanager
 async def loading_models(

@@ -8,14 +8,12 @@ from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.limits.requests import RequestLimits
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS
 from antiphon.runs.background.worker import LeaseConfig
-from antiphon.runs.service import Policy
+from antiphon.runs.policy import Policy
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.usage_counter import TokenPrices
 from antiphon.store.base import Retention
 from antiphon.support.fair_limiter import tenant_share
 from antiphon.wire.parsing.json_body import BodyLimits
-
-__all__ = ["request_limits", "run_policy", "store_retention", "tenant_quotas"]
 
 
 def run_policy(settings: Settings) -> Policy:

@@ -37,8 +37,6 @@ from .serve import ReloadSources, serve_sockets
 from .storage import files_blobs, open_encryptor, store_cipher
 from .telemetry import open_server_log
 
-__all__ = ["serve_containers", "serve_host", "serve_worker"]
-
 #: Maximum number of PostgreSQL connections of the process that owns containers. It needs the store
 #: only to start and end containers and to read files.
 _CONTAINER_CONNECTIONS = 2

@@ -8,8 +8,6 @@ import signal
 
 from antiphon.config.reload import SettingsReloader
 
-__all__ = ["ServerReloads"]
-
 #: Seconds after which the processes of a server should have reloaded the settings.
 _TIMEOUT_S = 60.0
 

@@ -31,8 +31,6 @@ from .containers import prepare_control_groups, runs_code
 from .policy import request_limits
 from .telemetry import open_server_log
 
-__all__ = ["ReloadSources", "serve", "serve_sockets", "serve_with_workers"]
-
 
 async def serve(
     settings: Settings,

@@ -18,8 +18,6 @@ from antiphon.security.encryption import Encryptor
 from antiphon.store.clock import Clock
 from antiphon.upstream.http import HttpClient
 
-__all__ = ["open_sign_in"]
-
 _CONNECT_S, _SILENCE_S = 5.0, 10.0
 #: Maximum number of bytes of an answer of an issuer.
 _MAX_BYTES = 2**20

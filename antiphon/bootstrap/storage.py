@@ -31,18 +31,6 @@ from antiphon.workers.context import WorkerContext
 from .clock import read_clock
 from .policy import store_retention
 
-__all__ = [
-    "FILES_IN_STORE",
-    "files_blobs",
-    "open_encryptor",
-    "open_server_blobs",
-    "open_server_store",
-    "open_webhook_sender",
-    "peers_folder",
-    "start_store_tasks",
-    "store_cipher",
-]
-
 #: Value of the setting ``files`` for contents in the store itself.
 FILES_IN_STORE = "store"
 

@@ -15,8 +15,6 @@ from antiphon.tracing.base import Tracer
 from antiphon.tracing.metrics import MetricsExporter
 from antiphon.workers.context import WorkerContext
 
-__all__ = ["open_metrics", "open_server_log", "open_server_tracer", "open_watchdog"]
-
 
 async def open_metrics(
     stack: AsyncExitStack, settings: Settings, worker: WorkerContext | None

@@ -33,14 +33,6 @@ if TYPE_CHECKING:
     from antiphon.tools.mcp.endpoint import McpEndpoint
     from antiphon.tools.mcp.sessions import SessionPool
 
-__all__ = [
-    "PROVIDERS",
-    "ProviderOpener",
-    "ToolDependencies",
-    "open_server_tools",
-    "open_tools",
-]
-
 
 class ToolDependencies(Struct, frozen=True, kw_only=True):
     """The parts of the server that tools need.

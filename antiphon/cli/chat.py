@@ -17,9 +17,6 @@ from antiphon.errors import SetupError
 from .client import Json, RequestFailed, Server, remember_server
 from .transcript import AnswerPrinter, printable
 
-__all__ = ["chat"]
-
-
 _HELP = (
     "/new starts a new conversation · /help lists all commands · /quit or Ctrl-D quits"
     " · Ctrl-C stops an answer"

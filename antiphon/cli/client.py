@@ -22,8 +22,6 @@ from antiphon.config.load import LoadedSettings
 from antiphon.errors import AntiphonError, SetupError
 from antiphon.support.installation import antiphon_command
 
-__all__ = ["Json", "RequestFailed", "Server", "find_server", "remember_server", "sse"]
-
 #: An object in an answer of the server.
 Json = Mapping[str, Any]
 

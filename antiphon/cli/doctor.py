@@ -16,8 +16,6 @@ from antiphon.models.factories import REMOTE_ENGINES
 from antiphon.support.installation import Installation, InstallationKind, detect, needs_extra
 from antiphon.workers.start_report import Capability
 
-__all__ = ["report", "summary"]
-
 
 async def report(settings: Settings) -> tuple[str, ...]:
     """Return the lines of the full report of ``antiphon doctor``. Raises ``SetupError`` if a server

@@ -18,8 +18,6 @@ from antiphon.resources.file_storage.migration import migrate_contents
 from antiphon.store import open_store
 from antiphon.support.installation import antiphon_command
 
-__all__ = ["collect", "migrate"]
-
 
 async def migrate(settings: Settings, source: str, show: Callable[[str], None]) -> int:
     """Move all contents of files from ``source`` to the storage that the setting ``files`` names.

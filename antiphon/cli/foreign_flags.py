@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from antiphon.support.installation import antiphon_command
 
-__all__ = ["FOREIGN_FLAGS", "hint"]
-
 _SOURCE = "name the model without a flag: {serve MODEL}"
 _CONTEXT = "use --context-size"
 _PARALLEL = "use --parallel"

@@ -20,8 +20,6 @@ from antiphon.support.installation import detect
 
 from .commands.base import print_line
 
-__all__ = ["CODE_PACKAGES", "FEATURES", "Feature", "install", "list_features"]
-
 #: What a feature adds: its description, and the size of its download in megabytes, measured on
 #: Linux with x86-64.
 Feature = tuple[str, int]

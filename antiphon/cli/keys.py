@@ -30,8 +30,6 @@ from antiphon.wire.parsing.fields import convert
 
 from .client import Json, RequestFailed, Server, find_server
 
-__all__ = ["STORE_FLAG", "list_keys", "new_key", "revoke_key", "rotate_key"]
-
 #: Origin of the setting ``store`` if the flag of the command has named a store.
 STORE_FLAG = "--store"
 _PATH = "/antiphon/keys"

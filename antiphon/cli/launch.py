@@ -33,8 +33,6 @@ from antiphon.errors import SetupError
 from .client import RequestFailed, Server, remember_server
 from .leftovers import end_leftovers
 
-__all__ = ["CLIENTS", "launch"]
-
 #: The context window in tokens that a client gets if the server does not know the model's.
 _CONTEXT = 32_768
 _MAX_OUTPUT = 8_000

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["end_leftovers"]
-
 #: Seconds after which processes that ignore a request to end are killed.
 _GRACE_S = 3.0
 _CHECK_S = 0.05

@@ -16,8 +16,6 @@ from .commands.table import COMMANDS
 from .foreign_flags import hint
 from .parser import MODEL_PREFIX, command_flags, create_parser
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; ``argv`` defaults to the process's arguments. Without arguments, a server is

@@ -19,8 +19,6 @@ from antiphon.support.installation import antiphon_command
 from .client import Json, RequestFailed, Server, find_server
 from .commands.base import print_line
 
-__all__ = ["ACTIONS", "pull_here", "run"]
-
 
 def run(loaded: LoadedSettings, action: str, name: str | None) -> None:
     """Run one action of ``antiphon models``. Raises ``SetupError``."""

@@ -16,8 +16,6 @@ from antiphon.errors import SetupError
 from .commands.base import Command
 from .commands.table import COMMANDS
 
-__all__ = ["MODEL_PREFIX", "command_flags", "create_parser"]
-
 
 class _Parser(argparse.ArgumentParser):
     """argparse with one-line errors and without abbreviated flags."""

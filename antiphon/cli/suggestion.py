@@ -11,8 +11,6 @@ from antiphon.models.gpu import usable_gpu
 from antiphon.models.suggestions import Machine, Suggestion, best_fit, this_machine
 from antiphon.support.installation import antiphon_command
 
-__all__ = ["propose_model", "suggestion"]
-
 
 def propose_model(
     loaded: LoadedSettings,

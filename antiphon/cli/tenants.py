@@ -14,8 +14,6 @@ from antiphon.errors import SetupError
 
 from .client import Json, RequestFailed, find_server
 
-__all__ = ["delete_tenant", "export_tenant", "list_audit_events"]
-
 #: Maximum number of audit events that the server returns at a time.
 _PAGE = 100
 

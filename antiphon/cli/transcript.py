@@ -19,9 +19,6 @@ from antiphon.wire.parsing.items import read_items
 
 from .client import Json
 
-__all__ = ["AnswerPrinter", "printable"]
-
-
 #: Event → style of its delta. Other events print no delta.
 _STYLES: Mapping[str, str | None] = {
     "response.output_text.delta": None,

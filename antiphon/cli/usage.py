@@ -16,8 +16,6 @@ from antiphon.errors import SetupError
 
 from .client import Json, RequestFailed, Server, find_server
 
-__all__ = ["COLUMNS", "GROUPS", "run"]
-
 #: Name of a group on the command line → name in the API.
 GROUPS: Mapping[str, str] = {"key": "api_key_id", "model": "model", "tenant": "project_id"}
 

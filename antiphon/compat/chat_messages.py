@@ -22,8 +22,6 @@ from antiphon.wire.parsing.json_body import BodyLimits
 
 from .error_paths import ErrorPaths
 
-__all__ = ["INPUT_PARTS", "OUTPUT_PARTS", "ROLES", "read_messages"]
-
 _CALL_TYPES = ("function", "custom")
 
 

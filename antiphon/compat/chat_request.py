@@ -33,8 +33,6 @@ from .error_paths import ErrorPaths
 from .n_choices import read_choice_count, with_seed_offset
 from .translated_request import TranslatedRequest
 
-__all__ = ["READERS", "SHARED_FIELDS", "ChatRequest", "parse_chat_request", "read_chat_request"]
-
 
 class ChatRequest(TranslatedRequest, frozen=True, kw_only=True):
     """A translated Chat Completions request. ``include_usage``: a stream ends with a usage chunk.

@@ -18,21 +18,6 @@ from antiphon.wire.response import Response
 
 from .usage import CompletionUsage, total_usage
 
-__all__ = [
-    "ChatChoice",
-    "ChatCompletion",
-    "ChatCustomCall",
-    "ChatFinishReason",
-    "ChatFunctionCall",
-    "ChatLogprobs",
-    "ChatMessage",
-    "ChatToolCall",
-    "chat_completion",
-    "chat_completion_id",
-    "chat_message",
-    "finish_reason",
-]
-
 ChatFinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
 

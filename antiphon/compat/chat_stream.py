@@ -20,8 +20,6 @@ from antiphon.wire.response import Response
 from .chat_response import ChatFinishReason, ChatLogprobs, chat_completion_id, finish_reason
 from .usage import CompletionUsage, total_usage
 
-__all__ = ["ChatCallDelta", "ChatChunk", "ChatChunkChoice", "ChatDelta", "ChatStream"]
-
 _encode = msgspec.json.Encoder().encode
 _ReasoningEvent = ev.ReasoningTextDelta | ev.ReasoningDelta | ev.ReasoningSummaryTextDelta
 

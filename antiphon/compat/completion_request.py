@@ -27,8 +27,6 @@ from .n_choices import read_choice_count, with_seed_offset
 from .text_inputs import TextInput, read_text_inputs
 from .translated_request import TranslatedRequest
 
-__all__ = ["READERS", "SHARED_FIELDS", "CompletionRequest", "parse_completion_request"]
-
 #: Largest number of continuations of all prompts of one request together.
 _MAX_CONTINUATIONS = 32
 #: OpenAI's default for ``max_tokens``.

@@ -16,15 +16,6 @@ from antiphon.wire.response import Response
 
 from .usage import CompletionUsage, total_usage
 
-__all__ = [
-    "Completion",
-    "CompletionChoice",
-    "CompletionLogprobs",
-    "CompletionStream",
-    "make_completion",
-    "text_parts",
-]
-
 CompletionFinishReason = Literal["stop", "length", "content_filter"]
 _encode = msgspec.json.Encoder().encode
 

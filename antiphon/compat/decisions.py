@@ -42,26 +42,6 @@ from .completion_response import text_parts
 from .error_paths import ErrorPaths
 from .translated_request import TranslatedRequest
 
-__all__ = [
-    "Choice",
-    "ChoiceAnswer",
-    "ChoiceProbability",
-    "ChoiceQuestion",
-    "DecisionAnswer",
-    "DecisionBody",
-    "DecisionList",
-    "DecisionsRequest",
-    "Level",
-    "LevelProbability",
-    "Predicate",
-    "PredicateAnswer",
-    "RefusalAnswer",
-    "ScoreAnswer",
-    "ScoreQuestion",
-    "make_decisions",
-    "parse_decisions",
-]
-
 #: Engines report the probabilities of at most 20 tokens.
 _LABELS = string.ascii_uppercase[:20]
 _MAX_QUESTIONS = 400

@@ -22,8 +22,6 @@ from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 
 from .text_inputs import TextInput, read_text_inputs
 
-__all__ = ["EmbeddingList", "EmbeddingsRequest", "make_embedding_list", "parse_embeddings_request"]
-
 #: Maximum number of texts in a request. This is OpenAI's limit.
 _MAX_TEXTS = 2048
 #: Engines store token ids in 32 bits.

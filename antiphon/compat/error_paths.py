@@ -7,8 +7,6 @@ import re
 
 from antiphon.errors import RequestError, RunError
 
-__all__ = ["ErrorPaths"]
-
 _BOUNDARY = re.compile(r"(?=[.\[])")
 
 

@@ -20,22 +20,6 @@ from antiphon.wire.parsing.fields import convert, drop_nulls, read_array, read_o
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.tools import ImageGeneration
 
-__all__ = [
-    "EditImages",
-    "EditImagesForm",
-    "GenerateImages",
-    "ImageData",
-    "ImageEvent",
-    "ImageSource",
-    "ImagesAnswer",
-    "ImagesRequest",
-    "image_event",
-    "images_answer",
-    "parse_edit",
-    "parse_edit_form",
-    "parse_generation",
-]
-
 _MAX_PROMPT = 32_000
 _MAX_IMAGES = 16
 _Prompt = Annotated[str, Meta(min_length=1, max_length=_MAX_PROMPT)]

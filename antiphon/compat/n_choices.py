@@ -7,8 +7,6 @@ from msgspec.structs import replace
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, out_of_range
 from antiphon.wire.request import CreateResponse
 
-__all__ = ["read_choice_count", "with_seed_offset"]
-
 
 def read_choice_count(raw: object, path: str, limit: int) -> int:
     """Validate the number of choices, which must be from 1 to ``limit``. Raises

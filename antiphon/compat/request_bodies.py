@@ -18,28 +18,6 @@ from antiphon.wire.request import CreateResponse
 
 from .text_inputs import TextInput
 
-__all__ = [
-    "AnyTextInput",
-    "ChatAllowedTools",
-    "ChatCalledCustom",
-    "ChatCalledFunction",
-    "ChatCustomTool",
-    "ChatFields",
-    "ChatFunction",
-    "ChatInputCall",
-    "ChatInputMessage",
-    "ChatJsonSchema",
-    "ChatNamed",
-    "ChatPart",
-    "ChatResponseFormat",
-    "ChatStreamOptions",
-    "ChatTool",
-    "ChatToolChoice",
-    "CompletionFields",
-    "chat_completion_body",
-    "completion_body",
-]
-
 #: One text, the token ids of one text, or a list in which each entry is a text or the token ids of
 #: a text.
 AnyTextInput = str | tuple[int | TextInput, ...]

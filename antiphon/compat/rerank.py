@@ -7,15 +7,6 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-__all__ = [
-    "RankedDocument",
-    "RerankAnswer",
-    "RerankDocument",
-    "RerankRequest",
-    "RerankUsage",
-    "make_rerank_answer",
-]
-
 #: Maximum number of documents in a request. This is Cohere's limit.
 _MAX_DOCUMENTS = 1000
 

@@ -18,14 +18,6 @@ from antiphon.wire.resources.conversations import Metadata
 
 from .chat_response import ChatToolCall, chat_message
 
-__all__ = [
-    "ChatCompletionMetadata",
-    "StoredChatMessage",
-    "parse_chat_metadata",
-    "stored_messages",
-    "stored_response_id",
-]
-
 _PREFIX = "chatcmpl-"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from antiphon.wire.parsing.errors import empty_value, invalid_type, json_type_name
 from antiphon.wire.parsing.fields import read_array
 
-__all__ = ["TextInput", "read_text_inputs"]
-
 #: A text, or its token ids.
 TextInput = str | tuple[int, ...]
 

@@ -14,8 +14,6 @@ from antiphon.wire.response import Response
 
 from .error_paths import ErrorPaths
 
-__all__ = ["ChoiceStream", "TranslatedRequest"]
-
 
 class ChoiceStream(Protocol):
     """Encodes the events of one choice for a stream. A choice is one answer to a request."""

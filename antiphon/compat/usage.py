@@ -10,8 +10,6 @@ from msgspec import Struct
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response, Usage
 
-__all__ = ["CompletionUsage", "total_usage"]
-
 
 class CompletionUsage(Struct, frozen=True, kw_only=True):
     prompt_tokens: int

@@ -14,8 +14,6 @@ from antiphon.errors import SetupError
 
 from .options import literal, read_file
 
-__all__ = ["ModelTables", "read_models", "write_models"]
-
 #: Name of a model → its options.
 ModelTables = Mapping[str, Mapping[str, object]]
 

@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["cache_folder", "code_python", "data_folder", "runtime_folder", "state_folder"]
-
 
 def _home(variable: str, otherwise: str) -> Path:
     """Return Antiphon's folder in an XDG base directory.

@@ -9,19 +9,6 @@ from functools import partial
 
 from .options import declare
 
-__all__ = [
-    "access",
-    "answers",
-    "chat",
-    "fetching",
-    "limits",
-    "models",
-    "server",
-    "storage",
-    "tools",
-    "webhooks",
-]
-
 server = partial(declare, group="Server")
 models = partial(declare, group="Models")
 storage = partial(declare, group="Storage")

@@ -8,8 +8,6 @@ from antiphon.wire.admin.client_limits import ClientLimits
 
 from .options import declare
 
-__all__ = ["ApiKey"]
-
 
 class ApiKey(ClientLimits, frozen=True, kw_only=True):
     """An API key and its limits: ``[[keys]]``.

@@ -41,18 +41,6 @@ from .options import (
 from .settings import Settings
 from .tenants import Tenant
 
-__all__ = [
-    "FILE",
-    "LoadedSettings",
-    "SettingsSources",
-    "child_environment",
-    "disable_usage_statistics",
-    "environment_variable",
-    "load",
-    "load_settings",
-    "proxy_variables",
-]
-
 #: Settings file in the working directory. It is read if it exists and no other file is given.
 FILE = "antiphon.toml"
 

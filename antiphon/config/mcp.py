@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from .options import declare
 
-__all__ = ["McpServer"]
-
 
 class McpServer(Struct, frozen=True, kw_only=True):
     """An MCP server: ``[mcp.servers.NAME]``.

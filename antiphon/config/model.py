@@ -9,8 +9,6 @@ from msgspec import Meta, Struct
 
 from .options import declare
 
-__all__ = ["DEFAULT_MODEL", "Model"]
-
 #: Model that is served if the settings contain no model.
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from antiphon.errors import SetupError
 
-__all__ = ["storage_options"]
-
 #: URL scheme → pairs of an environment variable and an option. If several variables of the same
 #: option are set, the first variable is used.
 _VARIABLES: Mapping[str, tuple[tuple[str, str], ...]] = {

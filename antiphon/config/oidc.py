@@ -13,8 +13,6 @@ from antiphon.wire.admin.client_limits import ClientLimits
 
 from .options import declare
 
-__all__ = ["OidcGrant", "OidcIssuer", "resolve_secret"]
-
 _Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"
 ]

@@ -22,27 +22,6 @@ from msgspec import NODEFAULT, Meta, Struct, inspect
 
 from antiphon.errors import SetupError
 
-__all__ = [
-    "AUTO_SWITCH",
-    "Option",
-    "Switch",
-    "declare",
-    "did_you_mean",
-    "environment_options",
-    "flag_name",
-    "from_options",
-    "from_table",
-    "from_text",
-    "from_value",
-    "literal",
-    "options",
-    "read_file",
-    "setting_tables",
-    "setting_value",
-    "split_list",
-    "variable_name",
-]
-
 S = TypeVar("S", bound=Struct)
 
 

@@ -21,13 +21,6 @@ from .load import LoadedSettings, SettingsSources
 from .options import options, setting_value
 from .settings import Settings
 
-__all__ = [
-    "RELOADED_SETTINGS",
-    "SettingsChange",
-    "SettingsReloader",
-    "compare_settings",
-]
-
 #: Settings that a running server can apply. All other settings need a restart.
 RELOADED_SETTINGS = frozenset(
     {

@@ -10,8 +10,6 @@ from msgspec import Struct
 from .options import Option, literal, options, setting_value
 from .settings import Settings
 
-__all__ = ["SettingReport", "mask_secrets", "report_settings", "shown_value"]
-
 _HIDDEN = "hidden"
 _SECRET = re.compile("header|key|token$|secret|password|authorization|^env$", re.IGNORECASE)
 #: The user name and password in a URL.

@@ -27,8 +27,6 @@ from .tables import (
 )
 from .tenants import Tenant
 
-__all__ = ["Settings"]
-
 
 class Settings(Struct, frozen=True, kw_only=True):
     """Settings of a server. A limit or time of 0 means no limit. A field whose type is a struct,

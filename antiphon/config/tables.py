@@ -13,18 +13,6 @@ from .folders import data_folder
 from .mcp import McpServer
 from .options import AUTO_SWITCH, Switch
 
-__all__ = [
-    "ChatSettings",
-    "FileSearchSettings",
-    "ImageGenerationSettings",
-    "McpSettings",
-    "ProgramSettings",
-    "RetentionSettings",
-    "SandboxSettings",
-    "WebSearchSettings",
-    "WebhookSettings",
-]
-
 
 class RetentionSettings(Struct, frozen=True, kw_only=True):
     """How long responses and what belongs to them are kept."""

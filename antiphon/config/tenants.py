@@ -10,8 +10,6 @@ from antiphon.wire.admin.client_limits import ClientLimits
 
 from .options import declare
 
-__all__ = ["Tenant"]
-
 _Limit = Annotated[int, Meta(ge=0)] | None
 _Rate = Annotated[int, Meta(ge=1)] | None
 

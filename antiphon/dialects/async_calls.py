@@ -21,8 +21,6 @@ from antiphon.stream.kinds import KINDS, output_type
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-__all__ = ["shown_items", "shown_tool"]
-
 _Function = TypeVar("_Function", bound=tl.Function | tl.Custom)
 
 _PENDING = (

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from antiphon.inference.tokens import Tokenizer, TokenLogprob
 from antiphon.wire.items import Logprob, TopLogprob
 
-__all__ = ["Detokenizer", "TokenOrigins", "wire_logprob"]
-
 
 class Detokenizer:
     """Decodes one stream of tokens to text. Bytes that are not UTF-8 become replacement characters.

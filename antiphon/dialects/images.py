@@ -15,15 +15,6 @@ from msgspec import UNSET, Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 
-__all__ = [
-    "ImageMarkup",
-    "PromptImage",
-    "PromptImages",
-    "Unreadable",
-    "omission_note",
-    "unused_characters",
-]
-
 #: What happens to images and other parts that a model cannot read: a note replaces them, or the
 #: request is rejected.
 Unreadable = Literal["describe", "refuse"]

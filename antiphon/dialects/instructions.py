@@ -12,8 +12,6 @@ from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .tools import namespace_notes
 
-__all__ = ["LEVELS", "format_instructions", "json_format_instructions"]
-
 #: Reasoning effort → one of the levels ``low``, ``medium`` and ``high`` that models know.
 LEVELS: Mapping[str, str] = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 _SYNTAX_NAMES: Mapping[str, str] = {

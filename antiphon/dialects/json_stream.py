@@ -10,17 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "ESCAPES",
-    "ESCAPE_DIGITS",
-    "JsonSpan",
-    "StringDecoder",
-    "ToolInputDecoder",
-    "dump",
-    "escape_string",
-    "load",
-]
-
 _STRING_RUNS: Mapping[str, re.Pattern[str]] = {
     quote: re.compile(rf"[^{quote}\\]*") for quote in "\"'"
 }

@@ -25,15 +25,6 @@ from .images import PromptImages, Unreadable, omission_note
 from .json_stream import load
 from .tools import PromptTools, namespace_notes, tool_definitions
 
-__all__ = [
-    "Builder",
-    "Unreadable",
-    "build_messages",
-    "is_unfinished",
-    "render_call",
-    "render_result",
-]
-
 Message = dict[str, Any]
 
 _TEXTS = (it.InputText, it.OutputText, it.ReasoningText, it.SummaryText)

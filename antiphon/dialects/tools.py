@@ -23,16 +23,6 @@ from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-__all__ = [
-    "INPUT_SCHEMA",
-    "PromptTool",
-    "PromptTools",
-    "collect_tools",
-    "namespace_notes",
-    "restrict_tools",
-    "tool_definitions",
-]
-
 #: The schema of the parameters of a custom tool, which the prompt shows as a function.
 INPUT_SCHEMA: Mapping[str, Any] = {
     "type": "object",

@@ -11,8 +11,6 @@ from antiphon.ipc.client import CallClient
 
 from .base import EmbeddingResult, Role, Text
 
-__all__ = ["EmbedderDescription", "HostedEmbedder", "PackedEmbeddings"]
-
 
 class EmbedderDescription(Struct, frozen=True):
     """The properties of an embedder that never change. The process that has loaded the model sends

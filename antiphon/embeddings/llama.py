@@ -17,8 +17,6 @@ from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidReques
 from .base import Prefixes, Role, Text, Vector
 from .thread_worker import Piece, ThreadedEmbedder
 
-__all__ = ["POOLINGS", "load"]
-
 #: How the vectors of the tokens are combined into the vector of a text → llama.cpp's name for it.
 POOLINGS: Mapping[str, str] = {
     "mean": "LLAMA_POOLING_TYPE_MEAN",

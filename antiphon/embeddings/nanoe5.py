@@ -20,8 +20,6 @@ from antiphon.support.installation import needs_extra
 from .base import Role, Text, Vector
 from .thread_worker import WINDOW_TOKENS, Piece, ThreadedEmbedder
 
-__all__ = ["load"]
-
 _VARIANTS = ("original", "enpt")
 #: No token of the vocabulary is longer. A text over the limit by this measure is not tokenized.
 _MAX_TOKEN_BYTES = 64

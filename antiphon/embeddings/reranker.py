@@ -17,8 +17,6 @@ from antiphon.errors import BackendError
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.endpoint import connecting, first_model_id, list_models
 
-__all__ = ["RerankResult", "Reranker", "UpstreamReranker", "load"]
-
 #: Texts per request.
 _BATCH_SIZE = 128
 _WAIT_S = 600

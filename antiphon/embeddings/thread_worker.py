@@ -21,8 +21,6 @@ from antiphon.support.fair_limiter import FairLimiter
 
 from .base import EmbeddingResult, Role, Text, Vector, truncate_vector
 
-__all__ = ["WINDOW_TOKENS", "Piece", "ThreadedEmbedder"]
-
 #: Tokens that the model reads in one batch, unless a single piece is longer. This is how long a
 #: client can have to wait for the batch of another one.
 WINDOW_TOKENS = 512

@@ -13,8 +13,6 @@ from antiphon.upstream.endpoint import connecting, first_model_id, list_models
 
 from .base import EmbeddingResult, Prefixes, Role, Text, Vector, truncate_vector
 
-__all__ = ["UpstreamEmbedder", "load"]
-
 #: Texts per request.
 _BATCH_SIZE = 128
 _WAIT_S = 600

@@ -25,8 +25,6 @@ from antiphon.support.installation import needs_extra
 
 from .huggingface.model_folder import read_folder
 
-__all__ = ["TensorrtEngine", "load"]
-
 EXTRA = "tensorrt-llm"
 MAX_LOGPROBS = 20
 #: Fields of TensorRT-LLM's ``SamplingParams`` that requests may set in ``Sampling.extra``.

@@ -35,8 +35,6 @@ from antiphon.support.installation import needs_extra
 
 from .huggingface.model_folder import read_folder
 
-__all__ = ["VllmEngine", "load"]
-
 EXTRA = "vllm"
 MAX_LOGPROBS = 20
 #: Fields of vLLM's ``SamplingParams`` that requests may set in ``Sampling.extra``.

@@ -17,8 +17,6 @@ from pathlib import Path
 from antiphon.ipc.worker_program import program_command, program_environment
 from antiphon.support.text import nesting_depth
 
-__all__ = ["grammar_fault", "is_cheap"]
-
 _WORKER = Path(__file__).with_name("worker.py")
 #: Seconds that the separate process may run, its start included.
 _TIMEOUT_S = 15.0

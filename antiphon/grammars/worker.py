@@ -15,8 +15,6 @@ import threading
 
 from antiphon.ipc.worker_program import limit_program
 
-__all__ = ["compile_grammar"]
-
 _MEMORY, _CPU_S, _OPEN_FILES = 768 * 2**20, 5, 64
 #: Half of the stack of a thread in the server: a grammar that compiles here also compiles there.
 _STACK = 4 * 2**20

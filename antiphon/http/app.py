@@ -90,8 +90,6 @@ from .metrics import Metrics
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["create_app"]
-
 
 def create_app(
     service: Service,

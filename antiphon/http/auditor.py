@@ -8,8 +8,6 @@ from starlette.types import Scope
 from antiphon.http.middleware.request_context import request_context
 from antiphon.resources.admin.audit import AuditTrail
 
-__all__ = ["Auditor"]
-
 _log = structlog.get_logger(__name__)
 
 

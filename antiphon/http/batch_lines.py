@@ -20,8 +20,6 @@ from antiphon.stream.writer import Ids
 from antiphon.support.log import Log
 from antiphon.tracing.base import Span
 
-__all__ = ["LineExecutor"]
-
 
 class LineExecutor:
     """Sends requests to the routes of a server, behind its authentication. ``clock`` returns

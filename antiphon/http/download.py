@@ -17,8 +17,6 @@ from antiphon.http.openapi.operation import HeaderParam
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.resources.file_storage.contents import StoredFile
 
-__all__ = ["RANGE_HEADERS", "download_reply", "requested_range"]
-
 RANGE_HEADERS = (
     HeaderParam(name="range", description="One range of bytes, such as `bytes=0-1023`."),
     HeaderParam(

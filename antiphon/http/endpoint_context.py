@@ -24,8 +24,6 @@ from .metrics import Metrics
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["EndpointDependencies", "with_trace"]
-
 
 class EndpointDependencies(Struct, frozen=True, kw_only=True):
     """The dependencies of the endpoints that start runs. ``clock`` returns monotonic seconds.

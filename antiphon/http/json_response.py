@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from starlette.responses import Response as Reply
-
-__all__ = ["Reply", "json_reply"]
+from starlette.responses import Response
 
 _encode = msgspec.json.Encoder().encode
+
+#: What a handler returns. (``Response`` is an object of the API.)
+Reply = Response
 
 
 class _JsonReply(Reply):

@@ -9,8 +9,6 @@ from msgspec import Struct
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["PROMPT_CACHE", "MetricSnapshot", "SummedMetrics", "sum_metrics", "take_snapshot"]
-
 #: What an engine reports about its cache of prompts → the help text of its metric. They are gauges,
 #: because they begin again when the model is loaded again.
 PROMPT_CACHE = {

@@ -25,8 +25,6 @@ from antiphon.wire.response import Response, Usage
 from .metric_sums import PROMPT_CACHE, MetricSnapshot, SummedMetrics, take_snapshot
 from .plain_metrics import PlainCounter, PlainHistogram
 
-__all__ = ["Metrics", "RunTiming"]
-
 #: Takes the metrics of this process, and returns the metrics of all processes of the server.
 CollectMetrics = Callable[[tuple[MetricSnapshot, ...]], Awaitable[tuple[MetricSnapshot, ...]]]
 

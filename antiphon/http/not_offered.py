@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-__all__ = ["NOT_OFFERED", "NotOffered", "not_offered"]
-
 
 class NotOffered(Struct, frozen=True):
     """A part of an API that the server does not offer.

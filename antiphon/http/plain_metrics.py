@@ -17,8 +17,6 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-__all__ = ["PlainCounter", "PlainHistogram"]
-
 
 class _Distribution:
     """The observations of a histogram for one set of labels."""

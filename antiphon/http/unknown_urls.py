@@ -13,8 +13,6 @@ from antiphon.errors import NotFound
 
 from .not_offered import NotOffered, not_offered
 
-__all__ = ["UnknownUrls", "unknown_url"]
-
 #: Paths that differ in more than this share of their letters are no misspelling.
 _CUTOFF = 0.8
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from antiphon.wire.items import Item
 
-__all__ = ["EncodedItems"]
-
 _T = TypeVar("_T")
 
 

@@ -15,8 +15,6 @@ from antiphon.errors import AntiphonError, BackendError
 from .frames import LENGTH_BYTES, encode_length, frame_length
 from .messages import CallMessage, MessageKind, call_message, decode_error
 
-__all__ = ["BlockingClient"]
-
 _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 

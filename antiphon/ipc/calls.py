@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 from antiphon.errors import PeerLost
 
-__all__ = ["Calls", "NoCalls"]
-
 
 class Calls(Protocol):
     """Calls the methods of an object in another process. Raises the errors that these methods

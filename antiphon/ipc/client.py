@@ -26,8 +26,6 @@ from .messages import (
     error_message,
 )
 
-__all__ = ["CallClient"]
-
 _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["LENGTH_BYTES", "FrameConnection", "encode_length", "frame_length"]
-
 #: Number of bytes before a frame that hold its length.
 LENGTH_BYTES = 4
 #: Largest size of a frame. It is larger than the largest permitted bundle or file.

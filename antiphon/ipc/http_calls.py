@@ -20,8 +20,6 @@ from .signatures import CallSigner, content_digest
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["HttpCaller", "HttpCalls"]
-
 _log = structlog.get_logger(__name__)
 _CONNECT_S = 5.0
 _decode = msgspec.msgpack.Decoder(CallMessage).decode

@@ -21,8 +21,6 @@ from .frames import encode_length
 from .messages import CallMessage
 from .signatures import CallSigner, content_digest
 
-__all__ = ["CALLS_PATH", "KEEPALIVE_S", "AnswerCall", "HttpCallEndpoint", "is_call"]
-
 CALLS_PATH = "/antiphon/calls/"
 #: Seconds without an answer after which an empty frame is sent.
 KEEPALIVE_S = 10.0

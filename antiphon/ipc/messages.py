@@ -13,15 +13,6 @@ from antiphon import errors
 from antiphon.errors import AntiphonError
 from antiphon.support.fair_threads import current_tenant
 
-__all__ = [
-    "CallMessage",
-    "MessageKind",
-    "call_message",
-    "decode_error",
-    "encode",
-    "error_message",
-]
-
 encode = msgspec.msgpack.Encoder().encode
 
 

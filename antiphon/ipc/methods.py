@@ -15,8 +15,6 @@ from antiphon.errors import AntiphonError, BackendError
 
 from .messages import CallMessage, MessageKind, encode, error_message
 
-__all__ = ["CallableMethods", "Method", "error_for_caller"]
-
 _log = structlog.get_logger(__name__)
 
 

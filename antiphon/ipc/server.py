@@ -22,8 +22,6 @@ from .frames import FrameConnection
 from .messages import CallMessage, MessageKind, encode, error_message
 from .methods import CallableMethods, Method, error_for_caller
 
-__all__ = ["CallServer"]
-
 _log = structlog.get_logger(__name__)
 _decode = msgspec.msgpack.Decoder(CallMessage).decode
 

@@ -7,8 +7,6 @@ import hmac
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 
-__all__ = ["CallSigner", "content_digest"]
-
 _TIME, _NONCE = "x-antiphon-time", "x-antiphon-nonce"
 _DIGEST, _SIGNATURE = "x-antiphon-digest", "x-antiphon-signature"
 #: Largest difference between the clocks of two servers, in seconds, including the time that a call

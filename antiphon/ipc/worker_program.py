@@ -11,8 +11,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["limit_program", "program_command", "program_environment"]
-
 
 def program_command(program: Path, *arguments: str) -> list[str]:
     """Return the command that runs a program. ``program``: the path of its file. The option ``-P``

@@ -17,8 +17,6 @@ from antiphon.support.fair_limiter import FairLimiter, LimiterSlot
 from .refusals import server_is_busy
 from .requests import RequestLimits
 
-__all__ = ["Admission", "AdmissionQueue", "admission_queue"]
-
 
 class Admission(Protocol):
     """Limits how many requests are in progress at a time."""

@@ -13,8 +13,6 @@ from antiphon.wire.admin.client_limits import ClientLimits
 from .clients import Client, LimitScope
 from .refusals import limit_reached
 
-__all__ = ["ActiveRunLimits"]
-
 #: ``retry-after`` of a client with too many runs.
 _RETRY_S = 5
 

@@ -13,8 +13,6 @@ from .rate_limits import RateLimits
 from .refusals import LimitState, limit_headers, limit_reached
 from .token_budgets import TokenBudgets
 
-__all__ = ["Charge", "ClientCharges"]
-
 
 class Charge(NamedTuple):
     """The result of counting a request. ``headers``: the headers ``x-ratelimit-*`` of the answer.

@@ -10,8 +10,6 @@ from msgspec import Struct, convert
 from antiphon.errors import Forbidden, model_not_found
 from antiphon.wire.admin.client_limits import ClientLimits
 
-__all__ = ["ANYONE", "Client", "LimitScope", "Role", "limits_of"]
-
 #: What a client may do beyond using the API:
 #:
 #: - ``operator``: manage the server, and read what an auditor reads.

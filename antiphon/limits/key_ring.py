@@ -23,8 +23,6 @@ from antiphon.wire.admin.client_limits import ClientLimits
 
 from .clients import Client, LimitScope, Role, limits_of
 
-__all__ = ["AuthKey", "CheckAccess", "Deletions", "KeyEntry", "KeyRing", "StoredKeys"]
-
 #: Raises ``AccessRevoked`` if something must no longer go on.
 CheckAccess = Callable[[], Awaitable[None]]
 

@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from .refusals import object_too_large
 
-__all__ = ["NO_QUOTAS", "Quotas", "TenantQuotas", "check_size"]
-
 
 class Quotas(Struct, frozen=True, kw_only=True):
     """The quotas of one tenant. Each field has the same name as its setting; None means no limit.

@@ -32,8 +32,6 @@ from antiphon.support.tasks import BackgroundTasks
 from .clients import LimitScope
 from .refusals import limit_reached
 
-__all__ = ["Permit", "RateLimits"]
-
 _log = structlog.get_logger(__name__)
 
 #: Seconds between two reports about a scope in use.

@@ -13,16 +13,6 @@ from typing import Literal, NamedTuple
 
 from antiphon.errors import Overloaded, QuotaExceeded, RequestError, TooLarge
 
-__all__ = [
-    "LimitState",
-    "limit_headers",
-    "limit_reached",
-    "object_too_large",
-    "quota_exceeded",
-    "refusal_headers",
-    "server_is_busy",
-]
-
 
 def limit_reached(what: str, *, retry_after_s: int = 1) -> Overloaded:
     """Return the error for a limit that a client has reached. ``what``: the limit, such as ``10

@@ -6,8 +6,6 @@ from msgspec import Struct
 
 from antiphon.wire.parsing.json_body import BodyLimits
 
-__all__ = ["RequestLimits"]
-
 
 class RequestLimits(Struct, frozen=True, kw_only=True):
     """Limits on incoming requests.

@@ -17,8 +17,6 @@ from antiphon.store.usage import UsageKind, UsageQuery, UsageTotals
 
 from .clients import LimitScope
 
-__all__ = ["TokenBudgets", "TokenLimit", "TokensUsed"]
-
 #: Seconds for which the token sums of a scope are cached.
 _MAX_AGE_S = 2.0
 #: Largest number of scopes in the cache.

@@ -43,8 +43,6 @@ from .download import SPEC
 from .gpu import usable_gpu
 from .suggestions import SUGGESTIONS, Machine, problem, this_machine
 
-__all__ = ["AddedModels", "Reloads"]
-
 _log = structlog.get_logger(__name__)
 
 _GB = 10**9

@@ -30,8 +30,6 @@ from .files import estimate_memory, fetch_files
 from .hosted_models import HostedModelManager, HostedModels, is_hosted
 from .manager import ConfiguredModel, ModelManager
 
-__all__ = ["Catalog", "ServedModel", "load"]
-
 _MIB = 2**20
 #: Fields of ``Model`` with default values for options that a request does not set.
 _DEFAULT_FIELDS = (

@@ -23,8 +23,6 @@ from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
 from antiphon.support.plugins import load_plugin, load_plugins
 
-__all__ = ["DIALECTS", "available_formats", "create_dialect", "read_template"]
-
 _ENTRY_POINT_GROUP = "antiphon.dialects"
 #: The architecture of gpt-oss in GGUF files and in Hugging Face configurations.
 _GPT_OSS = ("gpt-oss", "gpt_oss")

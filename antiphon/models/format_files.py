@@ -28,8 +28,6 @@ from antiphon.dialects.formats.types import (
 )
 from antiphon.errors import SetupError
 
-__all__ = ["load"]
-
 _Row = TypeVar("_Row", ToolFormat, ReasoningFormat)
 _KINDS: Mapping[str, type[ToolFormat] | type[ReasoningFormat]] = {
     "tools": ToolFormat,

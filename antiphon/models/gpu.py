@@ -11,8 +11,6 @@ from importlib.util import find_spec
 from antiphon.support.gpus import Gpu, find_gpu
 from antiphon.support.installation import detect
 
-__all__ = ["unused_gpu", "usable_gpu"]
-
 _BINDING = "xllamacpp"
 _PROBE = """\
 import sys

@@ -28,8 +28,6 @@ from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, P
 from .embedding_factories import EMBEDDERS
 from .factories import REMOTE_ENGINES, local_backend
 
-__all__ = ["HostedBackend", "HostedModelManager", "HostedModels", "is_hosted"]
-
 _log = structlog.get_logger(__name__)
 
 #: Engines whose models need no memory in this server, because they run on another server or have no

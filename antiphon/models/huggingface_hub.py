@@ -23,8 +23,6 @@ from antiphon.errors import SetupError
 from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import running
 
-__all__ = ["Hub", "sha256_of"]
-
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 #: Class name of an error of the library → the reason in words for the operator.

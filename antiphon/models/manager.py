@@ -35,8 +35,6 @@ from antiphon.wire.models import ModelStatus
 
 from .files import delete_files, estimate_memory, fetch_files, has_files, local_files
 
-__all__ = ["ConfiguredModel", "ModelManager"]
-
 #: Seconds between two progress events of one file.
 _PROGRESS_INTERVAL_S = 0.2
 

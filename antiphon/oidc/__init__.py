@@ -13,8 +13,6 @@ from msgspec import Struct
 from .login import Logins
 from .tokens import AccessTokens
 
-__all__ = ["SignIn"]
-
 
 class SignIn(Struct, frozen=True):
     """How users sign in: with the access tokens of API requests, and on the web page."""

@@ -15,8 +15,6 @@ from antiphon.errors import Forbidden
 from antiphon.limits.clients import Role
 from antiphon.wire.admin.client_limits import ClientLimits
 
-__all__ = ["Grant", "Identity", "IssuerRules", "identify", "relevant_claims"]
-
 #: Maximum number of characters of a user's or a tenant's name.
 _MAX_NAME_CHARS = 256
 

@@ -27,8 +27,6 @@ from .claims import Identity, identify, relevant_claims
 from .provider import Fetch
 from .tokens import Issuer, verify
 
-__all__ = ["LoginClient", "Logins", "StartedLogin"]
-
 _CookieT = TypeVar("_CookieT", "_Login", "_Session")
 
 #: Seconds in which the user must have signed in.

@@ -23,8 +23,6 @@ from antiphon.support.installation import needs_extra
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
 
-__all__ = ["Fetch", "IssuerAddress", "Provider", "ProviderDocument"]
-
 _log = structlog.get_logger(__name__)
 
 #: Seconds between two attempts to read the issuer's keys.

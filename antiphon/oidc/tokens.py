@@ -26,8 +26,6 @@ from antiphon.errors import Unauthorized
 from .claims import Identity, IssuerRules, identify
 from .provider import Provider
 
-__all__ = ["AccessTokens", "Issuer", "looks_like_token", "verify"]
-
 _T = TypeVar("_T")
 
 #: Maximum number of characters of a token.

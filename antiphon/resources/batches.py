@@ -22,8 +22,6 @@ from antiphon.wire.resources.batches import BATCH_WINDOWS_S, Batch, CreateBatch
 from .file_storage.contents import single_chunk
 from .file_storage.files import Files, FileUpload
 
-__all__ = ["BATCH_PURPOSE", "Batches", "has_ended"]
-
 BATCH_PURPOSE = "batch"
 _ENDED = ("completed", "failed", "expired", "cancelled")
 #: Seconds after which a batch that has ended is forgotten.

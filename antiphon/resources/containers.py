@@ -16,8 +16,6 @@ from antiphon.wire.cursors import PageParams
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources import containers as wc
 
-__all__ = ["ContainerFileContent", "Containers"]
-
 
 class ContainerFileContent(Struct, frozen=True):
     """A file of a container, with its content."""

@@ -27,8 +27,6 @@ from antiphon.wire.parsing.errors import duplicate_item
 from antiphon.wire.resources.conversations import ConversationResource, CreateConversation
 from antiphon.wire.response import ConversationRef
 
-__all__ = ["ConversationLockHandle", "Conversations", "conversation_locked"]
-
 #: Number of times to unlock a conversation after the store did not answer a lock or unlock request.
 #: The unlocks are one lease apart. Three are enough: a request that this server has abandoned takes
 #: effect in the store within two leases, or never.

@@ -16,8 +16,6 @@ from antiphon.tools.image_generation.base import GeneratedImage, Image, PartialI
 from antiphon.tools.image_generation.provider import NAME, ImageGenerationProvider
 from antiphon.wire.tools import ImageGeneration
 
-__all__ = ["DescribedImages", "Images"]
-
 #: The place of the options in the errors of the tool, which clients of this API do not see.
 _PATH = "options"
 

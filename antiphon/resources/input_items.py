@@ -16,8 +16,6 @@ from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
-__all__ = ["check_call_outputs", "check_programs", "lacks_call_id", "resolve_items"]
-
 
 async def resolve_items(
     items: Iterable[it.Item],

@@ -37,9 +37,6 @@ from antiphon.wire.resources.prompts import (
     PromptValue,
 )
 
-__all__ = ["Prompts", "ResolvedPrompt"]
-
-
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")
 _VERSION = re.compile(r"([1-9][0-9]{0,8})\.(toml|json)\Z")
 #: File that marks a deleted version. With this file, the version's number is not used again.

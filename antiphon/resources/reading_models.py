@@ -14,8 +14,6 @@ from antiphon.embeddings.base import Embedder, Role, Text, Vector, truncate_vect
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.limits.clients import ANYONE, Client
 
-__all__ = ["EmbeddedTexts", "Embeddings", "RerankedTexts", "Rerankers"]
-
 _EmbeddingBackend: TypeAlias = EmbeddingBackend | OnDemandEmbeddingBackend
 _T = TypeVar("_T")
 

@@ -27,8 +27,6 @@ from antiphon.wire.cursors import PageParams, make_page
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources.skills import Skill, SkillVersion
 
-__all__ = ["MAX_UPLOAD_BYTES", "MAX_UPLOAD_FILES", "Skills"]
-
 #: Largest total size of an uploaded skill in bytes, and largest number of its files.
 MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES = DEFAULT_LIMITS.total_bytes, DEFAULT_LIMITS.file_count
 

@@ -11,8 +11,6 @@ from antiphon.errors import BackendError, InvalidRequest, Overloaded
 from antiphon.inference.conversation import Options
 from antiphon.limits.clients import ANYONE, Client
 
-__all__ = ["TokenizedText", "Tokenizers"]
-
 
 class TokenizedText(Struct, frozen=True):
     """The token ids of a text. ``context_size``: the context size of the model in tokens. It is

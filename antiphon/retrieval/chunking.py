@@ -12,8 +12,6 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-__all__ = ["Passage", "estimate_tokens", "join_chunks", "split_text"]
-
 #: One token, with the white space before it.
 _TOKEN = re.compile(r"\s*(?:[⺀-\U0010ffff]|[^\W⺀-\U0010ffff]{1,6}|[^\w\s])|\s+")
 

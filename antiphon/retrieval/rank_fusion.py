@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["best_scores", "fuse_rankings"]
-
 _T = TypeVar("_T", bound=Hashable)
 
 #: The constant k of the paper's formula.

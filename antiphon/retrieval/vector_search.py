@@ -20,8 +20,6 @@ from antiphon.errors import SetupError
 from antiphon.store.vectors import ChunkHit, ChunkVectors, VectorIndex, VectorQuery, VectorsVersion
 from antiphon.support.installation import needs_extra
 
-__all__ = ["VectorSearch", "require_numpy"]
-
 #: Maximum size of all cached vectors, in bytes.
 _CACHE_BYTES = 2**30
 

@@ -30,8 +30,6 @@ from .background.worker import OnEnd, ignore_end
 from .policy import Policy
 from .tool_loop.executor import OnToolCall, ignore_call
 
-__all__ = ["OptionalFeatures", "RunDependencies"]
-
 
 def _random_seal() -> Encryptor:
     return Encryptor((EncryptionKey.generate(),))

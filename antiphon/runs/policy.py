@@ -11,8 +11,6 @@ from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.usage_counter import TokenPrices
 
-__all__ = ["Policy"]
-
 
 class Policy(Struct, frozen=True, kw_only=True):
     """The operator's settings for runs. Times are in seconds.

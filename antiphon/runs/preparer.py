@@ -71,8 +71,6 @@ from antiphon.wire.tools import Custom, Function
 
 from .dependencies import RunDependencies
 
-__all__ = ["PreparedRequest", "Preparer"]
-
 #: After a compaction, earlier messages of the user may fill this fraction (1/n) of the context.
 _USER_SHARE = 4
 #: The loaded items of a long conversation have about this many times the tokens of the context.

@@ -13,8 +13,6 @@ from antiphon.store.base import Store
 from antiphon.store.records import Reservation
 from antiphon.support.tasks import BackgroundTasks, repeat_until_done
 
-__all__ = ["ResponseQuota"]
-
 #: Number of confirmed releases after which a reservation is certainly gone.
 _RELEASES = 2
 

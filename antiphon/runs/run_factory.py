@@ -33,8 +33,6 @@ from .request.initial_response import initial_response
 from .request.options import hidden_item_types
 from .usage_counter import UsageCounter, UsageMeter
 
-__all__ = ["RunFactory"]
-
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 _Save = Callable[[StoredResponse], Awaitable[None]]

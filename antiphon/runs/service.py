@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import text_completion_unsupported_error
-from antiphon.backends.catalog import CatalogModel, ModelCatalog
+from antiphon.backends.catalog import CatalogModel
 from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, model_not_found
 from antiphon.limits.background_runs import ActiveRunLimits
 from antiphon.limits.clients import ANYONE, Client
@@ -81,7 +81,6 @@ from antiphon.wire.steering import SteeringSubmission
 from antiphon.wire.timeline import Timeline, timeline_of
 
 from .dependencies import OptionalFeatures, RunDependencies
-from .policy import Policy
 from .preparer import PreparedRequest, Preparer
 from .response_quota import ResponseQuota
 from .run_factory import RunFactory
@@ -92,11 +91,7 @@ __all__ = [
     "CatalogModel",
     "CompactionRun",
     "EnqueuedRun",
-    "ModelCatalog",
-    "OptionalFeatures",
-    "Policy",
     "ResponseQuery",
-    "RunDependencies",
     "Service",
     "StoredResponse",
 ]

@@ -29,8 +29,6 @@ from antiphon.wire.resources.files import File
 from antiphon.wire.response import Response
 from antiphon.wire.response_list import ResponseSummary
 
-__all__ = ["Tenants"]
-
 #: Version of the archive's format.
 _VERSION = 1
 #: Objects that are read at a time.

@@ -15,21 +15,6 @@ from antiphon.errors import ToolError
 
 from .base import EndReason, ExecutionResult, FileEntry, Limits, OutputCallback
 
-__all__ = [
-    "ENDED",
-    "FILE_TIMEOUT_S",
-    "GRACE_S",
-    "AgentCalls",
-    "LimitsFrame",
-    "NetworkFrame",
-    "OutputFrame",
-    "ReadFrame",
-    "WriteFrame",
-    "decode_answer",
-    "is_relative_path",
-    "limits_request",
-]
-
 _T = TypeVar("_T")
 
 #: Seconds that the agent may take to answer after the time limit of a request has ended.

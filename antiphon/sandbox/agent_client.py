@@ -37,8 +37,6 @@ from .cgroups import BoxGroup
 from .egress.proxy import PROXY_PORT, EgressProxy
 from .shared_folder import SharedFolder
 
-__all__ = ["AgentBox"]
-
 _T = TypeVar("_T")
 
 _MAX_STDERR = 4000

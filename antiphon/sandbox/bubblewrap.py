@@ -33,15 +33,6 @@ from .cgroups import BoxGroup, ControlGroups
 from .guest import AGENT_FILES
 from .shared_folder import SharedFolder
 
-__all__ = [
-    "BoxSetup",
-    "Bubblewrap",
-    "importable_packages",
-    "python_folders",
-    "remedy",
-    "system_python",
-]
-
 #: The user that runs the boxes if the server is root. RLIMIT_NPROC has no effect on root.
 _HOST_UID = 64001
 _GUEST_UID = "1000"

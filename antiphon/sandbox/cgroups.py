@@ -18,8 +18,6 @@ from pathlib import Path
 
 from .base import Limits
 
-__all__ = ["BoxGroup", "ControlGroups"]
-
 _ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _NEEDED = frozenset({"memory", "pids"})
 _OPTIONAL = frozenset({"cpu"})

@@ -27,8 +27,6 @@ from antiphon.support.fair_limiter import FairLimiter
 if TYPE_CHECKING:
     import wasmtime
 
-__all__ = ["CallOutcome", "JavaScript", "ProgramCall", "ProgramState"]
-
 _QUICKJS_PACKAGE = "qjs-wasi-reactor.wasm"
 #: QuickJS: the tag of the value that ``JS_Eval`` returns if the code threw an exception.
 _EXCEPTION = 6

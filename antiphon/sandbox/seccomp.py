@@ -10,8 +10,6 @@ import errno
 import struct
 from collections.abc import Iterator, Mapping
 
-__all__ = ["ARCHITECTURES", "build_filter"]
-
 #: Machine → its AUDIT_ARCH (linux/audit.h), and the column with its system call numbers in the
 #: tables below.
 ARCHITECTURES: Mapping[str, tuple[int, int]] = {

@@ -14,8 +14,6 @@ from pathlib import Path
 from antiphon.errors import ToolError
 from antiphon.support.file_locks import try_lock
 
-__all__ = ["SharedFolder"]
-
 _PREFIX = "antiphon-box-"
 #: The file in the folder that the server keeps locked as long as it runs.
 _LOCK = "lock"

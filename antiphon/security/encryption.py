@@ -21,8 +21,6 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 
-__all__ = ["DecryptionError", "EncryptionKey", "Encryptor"]
-
 _VERSION = 1
 _NONCE_BYTES = 12  # recommended for GCM by NIST SP 800-38D
 _SECRET_BYTES = 32

@@ -15,18 +15,6 @@ from typing import Any
 
 from antiphon.errors import SetupError
 
-__all__ = [
-    "AddressNotAllowed",
-    "Network",
-    "guarded_session",
-    "is_ip_address",
-    "is_loopback",
-    "is_public",
-    "may_dial",
-    "parse_network",
-    "socket_factory",
-]
-
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 #: The argument of aiohttp's socket factory: family, type, protocol, canonical name and socket

@@ -15,8 +15,6 @@ from .base import Store
 from .common.row_cipher import RowCipher, is_sealed
 from .values import SERVER, Document
 
-__all__ = ["StoreFactory", "is_postgres", "open_store", "rewrite_store"]
-
 #: Opens a store from its URL. Raises ``SetupError``. Other packages can register a factory for a
 #: URL scheme, as an entry point of the group ``antiphon.stores``.
 StoreFactory = Callable[[str], Awaitable[Store]]

@@ -18,8 +18,6 @@ from antiphon.wire.response import Usage
 
 from .values import SERVER, Collection, Document, ValueStore, delete_value
 
-__all__ = ["BatchRecord", "BatchStore", "ResultChunk"]
-
 
 class BatchRecord(Struct, kw_only=True):
     """A batch as it is stored.

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from .base import Store
 
-__all__ = ["Clock", "StoreClock"]
-
 #: Returns unix seconds.
 Clock = Callable[[], float]
 

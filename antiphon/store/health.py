@@ -12,8 +12,6 @@ from antiphon.support.tasks import BackgroundTasks
 
 from .base import Store
 
-__all__ = ["StoreHealth"]
-
 _log = structlog.get_logger(__name__)
 
 #: Seconds for which the result of a check is reused, and the timeout of a check.

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-__all__ = ["index_terms", "query_terms"]
-
 _WORD = re.compile(r"\w+")
 #: Ideographs, kana, bopomofo and Hangul, wide or narrow.
 _RUN = re.compile(r"[⺀-⿟々-〇぀-ㇿ㐀-䶿一-鿿ꥠ-꥿가-ퟻ豈-﫿ｦ-ﾟ\U00020000-\U0003ffff]+")

@@ -13,8 +13,6 @@ from antiphon.store.common.subscriptions import Subscription
 from .base import Store
 from .usage import UsageRecord
 
-__all__ = ["StoreObserver", "observe_store"]
-
 #: Parts of a store. Their names are prefixes of the names of their operations.
 _PARTS = ("runs", "files", "skills", "vectors", "usage_log", "journal")
 

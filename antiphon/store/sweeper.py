@@ -17,8 +17,6 @@ from antiphon.support.tasks import BackgroundTasks, repeat
 from .base import Retention, Store
 from .records import SweepRecord
 
-__all__ = ["Sweeper", "check_clock"]
-
 _SWEEP_S = 60
 #: A clock that shows more than this many seconds since the last sweep is implausible. It is
 #: ignored for ``_DOUBT_S`` seconds.

@@ -18,8 +18,6 @@ from antiphon.wire.items import Annotation, Item, Logprob, OutputText
 
 from .kinds import TextChannel
 
-__all__ = ["MAX_PIECES", "Draft", "PartDraft"]
-
 #: The pieces of a text are joined at this number. One string per token takes ten times the memory
 #: of the text.
 MAX_PIECES = 1024

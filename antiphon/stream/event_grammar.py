@@ -26,18 +26,6 @@ from msgspec import Struct, UnsetType
 from antiphon.errors import GrammarError
 from antiphon.wire import events as ev
 
-__all__ = [
-    "ANYWHERE",
-    "ITEM",
-    "PLAIN_ITEM",
-    "RESPONSE",
-    "SOURCES",
-    "Checker",
-    "Edge",
-    "Machine",
-    "check",
-]
-
 
 class Edge(Struct, frozen=True):
     """An edge of a state machine. ``to``: the state after the event. ``source``: a key of

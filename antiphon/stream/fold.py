@@ -20,8 +20,6 @@ from antiphon.wire.response import Response
 from .draft import MAX_PIECES, Draft, PartDraft
 from .kinds import KINDS, LAST_PROGRESS, ItemKind, TextChannel
 
-__all__ = ["Fold", "fold"]
-
 
 class Fold:
     """A response that is rebuilt event by event. ``response`` is its state after the events read so

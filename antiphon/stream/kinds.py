@@ -19,20 +19,6 @@ from antiphon.wire import items as it
 from .deltas import Channel
 from .prompt_forms import CallForm, ResultForm, dump_text, present_fields
 
-__all__ = [
-    "KINDS",
-    "LAST_PROGRESS",
-    "OPEN_RESPONSES_KINDS",
-    "ErrorField",
-    "ItemKind",
-    "TextChannel",
-    "error_fields",
-    "kinds_for",
-    "output_type",
-    "parts_of",
-    "with_whole_text",
-]
-
 _T = TypeVar("_T", bound=it.ItemBase)
 
 

@@ -14,8 +14,6 @@ from msgspec import UNSET, Struct, to_builtins
 
 from antiphon.wire.items import ItemBase
 
-__all__ = ["CallForm", "ResultForm", "dump_text", "present_fields"]
-
 
 class CallForm(Struct, frozen=True, kw_only=True):
     """How a prompt shows an item as the call of a function.

@@ -12,8 +12,6 @@ from antiphon.wire.timeline import ItemTimes, RunTimes
 
 from .kinds import KINDS, ItemKind
 
-__all__ = ["LoggedTimes", "OptionalClock", "RunTimer", "no_clock"]
-
 #: Returns unix seconds; None if the time is unknown.
 OptionalClock = Callable[[], float | None]
 

@@ -40,8 +40,6 @@ from .fold import Fold
 from .kinds import KINDS, ItemKind, TextChannel
 from .run_timer import OptionalClock, RunTimer, no_clock
 
-__all__ = ["Ids", "ItemWriter", "ResponseWriter"]
-
 #: Returns a new id with the given prefix.
 Ids = Callable[[str], str]
 

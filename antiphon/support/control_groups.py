@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["GROUPS", "PROC", "own_groups"]
-
 #: Where Linux shows processes and control groups.
 PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from .control_groups import GROUPS, PROC, own_groups
 
-__all__ = ["available_cpus", "spare_cpus"]
-
 
 def available_cpus(proc: Path = PROC, groups: Path = GROUPS) -> int:
     """Return how many processors this process can keep busy: those that it may run on, or fewer if

@@ -13,8 +13,6 @@ from collections import deque
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
-__all__ = ["FairLimiter", "LimiterSlot", "tenant_share"]
-
 
 def tenant_share(total: int, share: float) -> int:
     """Return how many of ``total`` slots a tenant may hold. The result is at least 1. ``share``:

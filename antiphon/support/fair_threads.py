@@ -17,8 +17,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from .fair_limiter import FairLimiter, tenant_share
 
-__all__ = ["FairThreads", "current_tenant", "default_threads"]
-
 #: The tenant for whom this task works; "" for the server itself. Tasks inherit it from the task
 #: that starts them.
 current_tenant: ContextVar[str] = ContextVar("current_tenant", default="")

@@ -10,8 +10,6 @@ import errno
 import os
 import sys
 
-__all__ = ["lock", "try_lock", "unlock"]
-
 
 def lock(file: int) -> None:
     """Wait until this process holds the lock of a file alone. ``file``: its descriptor."""

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = ["Gpu", "find_gpu"]
-
 _TIMEOUT_S = 5
 _NVIDIA = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 #: Oldest driver of NVIDIA → the build of llama.cpp for it. Source: NVIDIA's table of CUDA versions.

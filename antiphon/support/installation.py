@@ -19,16 +19,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = [
-    "Installation",
-    "InstallationKind",
-    "antiphon_command",
-    "detect",
-    "install_command",
-    "needs_extra",
-    "requirements_by_extra",
-]
-
 _PACKAGE = "antiphon"
 #: Written by deploy/Dockerfile: the extras of the image, separated by commas.
 _IMAGE_FILE = Path("/etc/antiphon-extras")

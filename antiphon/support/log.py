@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Log"]
-
 
 class Log(Protocol):
     """A structured logger, such as structlog's. ``event``: the message. ``fields``: the values that

@@ -23,8 +23,6 @@ from structlog.processors import StackInfoRenderer, format_exc_info
 
 from antiphon.support.log import Log
 
-__all__ = ["HEADER_LOGGERS", "LogLevel", "Style", "capture_libraries", "open_log", "redact"]
-
 Style = Literal["json", "human"]
 
 REDACTED = "[redacted]"

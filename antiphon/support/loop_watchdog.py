@@ -20,8 +20,6 @@ from types import TracebackType
 
 from antiphon.support.log import Log
 
-__all__ = ["BLOCKED", "STARVED", "LoopWatchdog", "cpu_wait_s"]
-
 #: Log messages: a call blocks the loop, or the machine has no free processor for the loop.
 BLOCKED = "the event loop is blocked"
 STARVED = "the event loop had to wait for a processor"

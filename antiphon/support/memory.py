@@ -7,8 +7,6 @@ from pathlib import Path
 
 from .control_groups import GROUPS, PROC, own_groups
 
-__all__ = ["available_bytes"]
-
 
 def available_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
     """Return the bytes of main memory that are available: on this machine, or in this process's

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["similar_name"]
-
 #: A name with fewer letters than the first number may have as many wrong letters as the second one.
 _LIMITS = ((3, 0), (10, 1))
 _LIMIT_OF_LONG_NAMES = 2

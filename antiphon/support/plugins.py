@@ -9,8 +9,6 @@ from typing import Any
 
 from antiphon.errors import SetupError
 
-__all__ = ["load_plugin", "load_plugins", "plugin_names"]
-
 
 def plugin_names(group: str) -> tuple[str, ...]:
     """Return the names of all plug-ins in ``group``, an entry point group such as

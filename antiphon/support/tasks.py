@@ -36,16 +36,6 @@ import structlog
 from antiphon.errors import AntiphonError
 from antiphon.support.log import Log
 
-__all__ = [
-    "BackgroundTasks",
-    "Backoff",
-    "repeat",
-    "repeat_until_done",
-    "retry",
-    "run_together",
-    "running",
-]
-
 _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)

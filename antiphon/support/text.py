@@ -5,13 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-__all__ = [
-    "nesting_depth",
-    "replace_lone_surrogates",
-    "replace_lone_surrogates_in_json",
-    "truncate_middle",
-]
-
 
 def replace_lone_surrogates(text: str) -> str:
     """Return ``text`` in a form that UTF-8 can encode.

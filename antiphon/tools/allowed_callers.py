@@ -15,8 +15,6 @@ from antiphon.wire import tools as tl
 
 from .base import ToolFunction
 
-__all__ = ["callable_by_model", "callable_by_programs", "callers_of", "check_callers"]
-
 _DIRECT = ("direct",)
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from antiphon.errors import ToolError
 from antiphon.support.text import replace_lone_surrogates_in_json
 
-__all__ = ["non_negative_int", "parse_arguments", "parse_lenient"]
-
 
 def parse_arguments(arguments: str) -> dict[str, Any]:
     """Parse the arguments of a tool that Antiphon runs. Empty text means an empty object.

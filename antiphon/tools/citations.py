@@ -16,8 +16,6 @@ from msgspec import Struct
 from antiphon.stream.deltas import Annotate, Delta, Text
 from antiphon.wire.items import Annotation, Logprob
 
-__all__ = ["Citation", "CitationFinder", "CitationNotation", "CitationReader"]
-
 
 class Citation(Struct, frozen=True):
     """A citation: the text that replaces a citation mark (such as ``【f3】``), and the annotation

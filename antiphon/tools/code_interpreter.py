@@ -26,8 +26,6 @@ from antiphon.wire.resources import containers as wc
 
 from .base import CallContext, ResponseContext, ToolFunction, ToolProgress, ToolResult, Toolset
 
-__all__ = ["NAME", "CodeInterpreterProvider", "file_citations"]
-
 #: The function name that models were trained on.
 NAME = "python"
 _INCLUDE_OUTPUTS = "code_interpreter_call.outputs"

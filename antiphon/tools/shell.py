@@ -37,8 +37,6 @@ from .base import (
     Toolset,
 )
 
-__all__ = ["ShellProvider"]
-
 _HOSTED_ENVIRONMENTS = ("container_auto", "container_reference")
 _DESCRIPTION = (
     "Runs shell commands in a Linux container{network}, one after the other, each in its"

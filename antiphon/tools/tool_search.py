@@ -19,8 +19,6 @@ from antiphon.wire.items import ToolSearchCall, ToolSearchOutput
 
 from .base import CallContext, ToolFunction, ToolProgress, ToolResult
 
-__all__ = ["NAME", "deferred_tools", "search_function", "searching_also", "without_deferred"]
-
 NAME = "tool_search"
 _MAX_RESULTS = 20
 _DEFAULT_RESULTS = 5

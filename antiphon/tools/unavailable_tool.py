@@ -10,8 +10,6 @@ from antiphon.wire.tools import Tool
 
 from .base import ResponseContext, Toolset
 
-__all__ = ["UnavailableTool"]
-
 
 class UnavailableTool:
     """``ToolProvider`` of a tool that is switched off. ``reason``: text that says why the tool is

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Literal, Self
 
-__all__ = ["PROVIDER_NAME", "AttributeValue", "Span", "SpanKindName", "TraceHeaders", "Tracer"]
-
 #: Value of the attribute ``gen_ai.provider.name``. The semantic conventions for generative AI
 #: require this attribute for each model call.
 PROVIDER_NAME = "antiphon"

@@ -3,8 +3,6 @@ metrics are recorded."""
 
 from __future__ import annotations
 
-__all__ = ["MetricsExporter"]
-
 
 class MetricsExporter:
     """Base class of exporters for metrics of requests. Its methods do nothing; a subclass records

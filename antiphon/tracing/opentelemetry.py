@@ -15,8 +15,6 @@ from antiphon.support.installation import needs_extra
 
 from .base import AttributeValue, Span, SpanKindName, TraceHeaders, Tracer
 
-__all__ = ["OtelTracer", "open_tracer"]
-
 #: The path of OTLP over HTTP below the collector's address.
 _TRACES_PATH = "/v1/traces"
 

@@ -17,8 +17,6 @@ from antiphon.support.installation import needs_extra
 from .base import PROVIDER_NAME
 from .metrics import MetricsExporter
 
-__all__ = ["OtelMetrics", "open_exporter"]
-
 #: The path of OTLP over HTTP below the collector's address.
 _METRICS_PATH = "/v1/metrics"
 

@@ -9,8 +9,6 @@ from antiphon.wire.response import ConversationRef, Response
 
 from .base import Span, Tracer
 
-__all__ = ["record_content", "record_response"]
-
 
 def record_response(span: Span, response: Response) -> None:
     """Set the span attributes of a response that has ended. If the response failed, mark the span

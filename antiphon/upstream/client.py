@@ -32,8 +32,6 @@ from .retries import RetryPolicy, UpstreamHealth
 from .routers import OpenSessions, Router, SessionTokens
 from .sse import MAX_RESPONSE_BYTES, SseParser
 
-__all__ = ["Resolver", "RetryPolicy", "Upstream", "resolve_host"]
-
 _log = structlog.get_logger(__name__)
 
 #: Seconds to wait for the end of the body after ``[DONE]``. Only a connection whose body was read

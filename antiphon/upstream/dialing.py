@@ -23,8 +23,6 @@ from antiphon.support.installation import needs_extra
 
 from .exchange import Connection
 
-__all__ = ["Connector", "Target", "proxy_headers", "split_url"]
-
 _PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 #: Seconds after which the next address of a host is tried as well (RFC 8305).
 _NEXT_ADDRESS_S = 0.25

@@ -18,15 +18,6 @@ from antiphon.errors import BackendError, SetupError
 from .client import Upstream
 from .routers import find_router
 
-__all__ = [
-    "EndpointOptions",
-    "connecting",
-    "first_model_id",
-    "list_models",
-    "model_entries",
-    "model_owner",
-]
-
 
 class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``engine_options`` of a remote model.

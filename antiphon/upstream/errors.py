@@ -16,15 +16,6 @@ from msgspec import Struct
 
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, context_length_exceeded
 
-__all__ = [
-    "ABORT_REASONS",
-    "UpstreamDown",
-    "UpstreamErrorFields",
-    "error_from_response",
-    "parse_error",
-    "upstream_error",
-]
-
 #: Finish reasons of servers that stopped an answer before its end (vLLM, SGLang, TensorRT-LLM,
 #: OpenRouter, DeepSeek).
 ABORT_REASONS = frozenset(

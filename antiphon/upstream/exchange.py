@@ -18,8 +18,6 @@ import httptools
 
 from antiphon.support.push import Sink
 
-__all__ = ["Connection", "Exchange"]
-
 #: The connection stops reading while this number of bytes of the body is not yet read.
 _MAX_BUFFERED_BYTES = 2**18
 #: Limit for bytes that are not part of the body: the headers, and the frames between two chunks.

@@ -18,8 +18,6 @@ from antiphon.support.push import Sink
 from .dialing import Connector, Target, proxy_headers, split_url
 from .exchange import Connection, Exchange
 
-__all__ = ["HttpClient", "HttpResponse"]
-
 #: Seconds after which an idle connection is closed.
 _IDLE_S = 30.0
 #: Maximum number of times that one request is sent again because the server had closed the

@@ -19,8 +19,6 @@ from antiphon.errors import BackendError, SetupError
 
 from .errors import UpstreamDown
 
-__all__ = ["DNS_PREFIX", "Replica", "ReplicaPool", "split_addresses"]
-
 #: Prefix of an address whose host name resolves to several replicas: ``dns+http://engines:8000``.
 DNS_PREFIX = "dns+"
 #: Sessions move away from a replica with more requests than the average times the first number

@@ -15,8 +15,6 @@ from antiphon.inference.sampling import Session
 
 from .replicas import Replica, ReplicaPool
 
-__all__ = ["RetryPolicy", "RetryState", "UpstreamHealth", "track_retries"]
-
 _log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 4

@@ -22,8 +22,6 @@ from msgspec import Struct
 from antiphon.errors import SetupError
 from antiphon.inference.sampling import Session
 
-__all__ = ["ROUTERS", "EndRequest", "OpenSessions", "Router", "SessionTokens", "find_router"]
-
 #: Maximum number of stored session tokens.
 _MAX_TOKENS = 10_000
 

@@ -11,8 +11,6 @@ from operator import itemgetter
 
 from antiphon.errors import BackendError
 
-__all__ = ["DONE", "MAX_RESPONSE_BYTES", "SseParser"]
-
 DONE = b"[DONE]"
 #: Maximum number of bytes of one event or response. Without this limit, an upstream could use up
 #: the memory.

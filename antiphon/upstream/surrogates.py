@@ -15,8 +15,6 @@ import msgspec
 
 from antiphon.support.text import replace_lone_surrogates, replace_lone_surrogates_in_json
 
-__all__ = ["SurrogateJoiner", "decode_leniently"]
-
 _T = TypeVar("_T")
 
 

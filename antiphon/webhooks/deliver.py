@@ -24,8 +24,6 @@ from antiphon.support.tasks import BackgroundTasks
 
 from .signature import Secret, signed_headers
 
-__all__ = ["DELIVERY_LEASE_S", "RETRY_DELAYS_S", "WebhookDeliveries", "WebhookSender", "check_url"]
-
 _log = structlog.get_logger(__name__)
 
 #: Seconds to wait after each failed attempt, ± 10 %. If the attempt after the last wait fails, the

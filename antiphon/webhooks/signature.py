@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from antiphon.errors import SetupError
 
-__all__ = ["Secret", "signed_headers"]
-
 _PREFIX = "whsec_"
 
 

@@ -21,8 +21,6 @@ from antiphon.wire.admin.server_info import ProcessHealth
 
 from .setup import ChildReport, ChildSetup, StartFailure, decode_report, encode
 
-__all__ = ["Child"]
-
 _log = structlog.get_logger(__name__)
 
 #: A child that lived for less than this many seconds is started again after a pause. The pause

@@ -22,8 +22,6 @@ from antiphon.wire.admin.server_info import ProcessHealth
 from .setup import ChildSetup
 from .shared_admission import SharedAdmission
 
-__all__ = ["WorkerContext"]
-
 _log = structlog.get_logger(__name__)
 
 #: Timeout in seconds for the supervisor's answer about the state of its processes.

@@ -18,8 +18,6 @@ from antiphon.wire.admin.server_info import ProcessHealth
 
 from .slot_grant import SlotGrant
 
-__all__ = ["HubSession", "WorkerHub"]
-
 #: Timeout in seconds for a worker to return its metrics.
 _METRICS_S = 2.0
 

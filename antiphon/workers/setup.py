@@ -14,19 +14,6 @@ from antiphon.config.load import SettingsSources
 
 from .start_report import StartReport
 
-__all__ = [
-    "CHILD_END_S",
-    "ChildReport",
-    "ChildSetup",
-    "ProcessRole",
-    "ReloadReport",
-    "StartFailure",
-    "WorkerFolder",
-    "decode_report",
-    "decode_setup",
-    "encode",
-]
-
 #: What a process of a server does: it serves clients, runs the models, or owns the containers.
 ProcessRole: TypeAlias = Literal["worker", "host", "containers"]
 

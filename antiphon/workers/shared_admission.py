@@ -14,8 +14,6 @@ from antiphon.limits.requests import RequestLimits
 
 from .slot_grant import SlotGrant
 
-__all__ = ["SharedAdmission"]
-
 #: Seconds for which a tenant may use its slot again, if most slots were free.
 _REUSE_S = 0.05
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from antiphon.errors import SetupError
 from antiphon.store import is_postgres
 
-__all__ = ["shared_store"]
-
 
 @asynccontextmanager
 async def shared_store(url: str) -> AsyncIterator[None]:

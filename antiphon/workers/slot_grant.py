@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["SlotGrant"]
-
 
 class SlotGrant(IntEnum):
     """Whether a slot is granted immediately.

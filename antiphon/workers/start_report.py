@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["AnnouncedModel", "Capability", "StartReport"]
-
 
 class Capability(Struct, frozen=True, kw_only=True):
     """A feature of a server. ``problem``: why the feature does not work, and what to do. It is None

@@ -44,8 +44,6 @@ from .setup import (
 )
 from .start_report import StartReport
 
-__all__ = ["WorkerSupervisor"]
-
 #: Timeout in seconds for the host process to load new models.
 _RELOAD_S = 1800.0
 _FIRST = asyncio.FIRST_COMPLETED

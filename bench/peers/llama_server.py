@@ -13,8 +13,6 @@ from antiphon.testing.embedded_model import smollm2
 
 from .upstream import MODEL
 
-__all__ = ["CONTEXT", "PARALLEL", "command", "serve"]
-
 #: Streams at once, and tokens of each.
 PARALLEL, CONTEXT = 4, 2048
 

@@ -22,8 +22,6 @@ from antiphon.config.model import DEFAULT_MODEL
 from .llama_server import CONTEXT, PARALLEL, command
 from .upstream import MODEL
 
-__all__ = ["MODEL_PEERS", "PEERS", "Peer", "PeerProcess", "llama_server", "started"]
-
 #: Where ``make peers`` installs the others, each in an environment of its own.
 _BUILD = Path(__file__).parents[2] / "build" / "peers"
 _START_S = 120

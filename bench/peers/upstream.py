@@ -18,8 +18,6 @@ import sys
 from functools import partial
 from typing import Any
 
-__all__ = ["CALLS", "MODEL", "SLOW_WORDS", "WORDS", "ScriptedUpstream"]
-
 MODEL = "scripted"
 WORDS, SLOW_WORDS = 8, 20
 _PAUSE_S = 0.1

@@ -9,8 +9,6 @@ import zipfile
 import zlib
 from collections.abc import Callable
 
-__all__ = ["GIF", "JPEG", "WEBPS", "data_url", "docx", "drawn", "office", "pdf", "png", "xlsx"]
-
 Color = tuple[int, int, int]
 
 

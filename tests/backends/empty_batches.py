@@ -10,8 +10,6 @@ from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta
 from antiphon.testing.replies import batches_of, push_all
 
-__all__ = ["EmptyBatches"]
-
 
 class EmptyBatches(BackendWrapper):
     """Each batch of a reply follows an empty batch, as after a model was loaded for the reply."""

@@ -39,8 +39,6 @@ from .proxy import Proxy
 from .read_only import FailingDisk, ReadOnlyServer, failing_disk
 from .upstream import UPSTREAM_TEXT, Upstream
 
-__all__ = ["main"]
-
 _SERVERS, _CLIENTS = 3, 12
 _STORY = " ".join(f"word{number}" for number in range(60))
 _REST_S = 240.0

@@ -19,8 +19,6 @@ from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.wire.events import EVENTS
 
-__all__ = ["ENDED", "Clients", "Violation"]
-
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 _decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 _RETRY_S = 0.3

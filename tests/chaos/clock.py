@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["ServerClock", "faketime_library"]
-
 
 def faketime_library() -> Path | None:
     """Return the path of libfaketime. Returns None if it is not installed (Debian: ``apt install

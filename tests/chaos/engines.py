@@ -17,8 +17,6 @@ import httpx
 from .clients import Violation
 from .place import Place, process_family, send_signal
 
-__all__ = ["EngineServer"]
-
 _PROGRAM = b"antiphon.engines.llama.server_program"
 _STREAMS = 2
 _PAUSE_S = 3.0

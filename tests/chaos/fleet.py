@@ -41,8 +41,6 @@ from bench.fleet_processes import (
 from .clients import Clients, Violation
 from .place import Place, print_counts, wait_for_runs
 
-__all__ = ["main"]
-
 _SERVERS, _CLIENTS, _TURNS = 3, 8, 6
 #: Seconds between two deaths of engines and of servers, and those that an engine is dead.
 _ENGINE_S, _SERVER_S, _DEAD_S = 20.0, 120.0, 3.0

@@ -11,8 +11,6 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-__all__ = ["lie"]
-
 _Message = tuple[str, bytes]
 #: Messages to choose from.
 _MEMORY = 200

@@ -14,8 +14,6 @@ from tests.e2e.server import Server, serving
 
 from .clock import ServerClock
 
-__all__ = ["Place", "print_counts", "process_family", "send_signal", "wait_for_runs"]
-
 _SETTINGS = "lease_s = 1.0\ndrain_s = 5\nmax_connections_per_address = 0"
 
 

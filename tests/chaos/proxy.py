@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-__all__ = ["Proxy"]
-
 _CHUNK = 65536
 
 

@@ -15,8 +15,6 @@ import httpx
 from .clients import Violation
 from .place import Place
 
-__all__ = ["FailingDisk", "ReadOnlyServer", "failing_disk"]
-
 _PAUSE_S = 10.0
 _WAIT_S = 60.0
 

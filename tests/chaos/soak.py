@@ -29,8 +29,6 @@ from msgspec import Struct
 
 from tests.e2e.server import Server, serving
 
-__all__ = ["Sample", "growths", "main"]
-
 _CONNECTIONS = 64
 _SAMPLE_S = 30.0
 #: Seconds after which a request without an answer has failed.

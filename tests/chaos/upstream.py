@@ -8,8 +8,6 @@ from collections import Counter
 from contextlib import suppress
 from random import Random
 
-__all__ = ["UPSTREAM_TEXT", "Upstream"]
-
 UPSTREAM_TEXT = " ".join(f"part{number}" for number in range(30))
 _BEHAVIOURS = (
     "answers", "answers", "answers", "hangs", "resets", "breaks off", "refuses", "is busy", "lies",

@@ -13,9 +13,6 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-__all__ = ["TERMINAL_EVENTS", "StreamingClient", "WebSocketClient"]
-
-
 #: The terminal events of a response.
 TERMINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 

@@ -27,8 +27,6 @@ from tests.harness import official_client
 from tests.stalls import without_stalls
 from tests.stores import KINDS, POSTGRES, open_empty_store
 
-__all__ = ["Clients", "Serve"]
-
 Serve = Callable[..., Server]
 Clients = Callable[..., openai.AsyncOpenAI]
 #: A mode of a client that waits for the run, and one of a client that does not.

@@ -12,8 +12,6 @@ import pytest
 
 from antiphon.http.requests.query import Query
 
-__all__ = ["DocumentedClient", "record_query"]
-
 Json = dict[str, Any]
 
 

@@ -23,16 +23,6 @@ from antiphon.tools.containers.network import open_egress
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.remote import RemoteContainers
 
-__all__ = [
-    "UPLOADS",
-    "Clock",
-    "OwnRegistry",
-    "Uploads",
-    "code_interpreter_options",
-    "containers",
-    "run_command",
-]
-
 #: Uploaded files by tenant and file id.
 UPLOADS = {("", "file-1"): ("numbers.csv", b"1,2,3")}
 

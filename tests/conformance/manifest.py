@@ -19,8 +19,6 @@ from msgspec import Struct, convert
 HERE = Path(__file__).parent
 TESTS = HERE.parent
 
-__all__ = ["Group", "Row", "groups", "page", "proofs", "rows"]
-
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
     """One requirement. ``deferred`` says what exists in its place, or why it does not apply."""

@@ -27,8 +27,6 @@ from antiphon.stream.fold import fold
 from antiphon.wire.events import EVENTS, Event
 from tests.wire.samples import FOREIGN, FOREIGN_EVENTS, known
 
-__all__ = ["check_types", "error", "error_frame", "plain", "stream"]
-
 Json = dict[str, Any]
 #: Event type → the official client's class. Its own union would try each class in turn.
 _SDK_EVENTS = {

@@ -8,17 +8,6 @@ from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, Open, Tex
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
 from antiphon.wire.response import OutputTokensDetails, Usage
 
-__all__ = [
-    "TOOL",
-    "USAGE",
-    "call",
-    "custom_call_deltas",
-    "event_types",
-    "finish",
-    "message_deltas",
-    "reasoning_deltas",
-]
-
 USAGE = Usage(
     input_tokens=5,
     output_tokens=4,

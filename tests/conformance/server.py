@@ -30,7 +30,9 @@ from antiphon.inference.tokens import ModelCard, Tokenizer
 from antiphon.limits.key_ring import KeyRing
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.prompts import Prompts
-from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
+from antiphon.runs.dependencies import OptionalFeatures, RunDependencies
+from antiphon.runs.policy import Policy
+from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.store.store_observer import observe_store
@@ -44,19 +46,6 @@ from tests.conformance import oracle
 from tests.conformance.asgi_clients import WebSocketClient
 from tests.golden.models import MODELS
 from tests.harness import asgi_client
-
-__all__ = [
-    "FOREGROUND",
-    "MODES",
-    "NOW",
-    "Answer",
-    "Ask",
-    "Json",
-    "Server",
-    "engine",
-    "local",
-    "scripted_engine_of",
-]
 
 Json = dict[str, Any]
 NOW = 1_700_000_000

@@ -11,8 +11,6 @@ from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta
 from antiphon.testing.replies import push_all
 
-__all__ = ["SteppedBackend"]
-
 
 class SteppedBackend(Backend, Reply):
     """A ``Backend`` that is also its only ``Reply``.

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from antiphon.errors import AccessRevoked, StoreError
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, CallRunner
 from antiphon.store.base import Store

@@ -12,7 +12,8 @@ import pytest
 from antiphon.config.keys import ApiKey
 from antiphon.config.settings import Settings
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.support.logs import open_log
 from antiphon.testing.engine import ScriptedEngine
 from tests.conformance.conftest import Serve

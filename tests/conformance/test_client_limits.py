@@ -12,7 +12,8 @@ import pytest
 from starlette.types import ASGIApp
 
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.support.logs import open_log

@@ -13,7 +13,8 @@ from openai import AsyncOpenAI
 
 from antiphon.attachments.documents import Documents
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from tests.conformance.conftest import Clients, Serve

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from antiphon.errors import RequestError
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
 from antiphon.http.requests.multipart import open_form
+from antiphon.limits.key_ring import AuthKey
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.limits.requests import RequestLimits
 from antiphon.store.base import Store

@@ -13,7 +13,8 @@ import pytest
 
 from antiphon.backends.reading import EmbeddingBackend, RerankBackend
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.resources.prompts import Prompts
 from antiphon.store.base import Store
 from antiphon.support.logs import open_log

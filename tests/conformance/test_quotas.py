@@ -11,7 +11,8 @@ import pytest
 
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.base import Store

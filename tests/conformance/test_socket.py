@@ -19,12 +19,13 @@ from antiphon.errors import BackendError
 from antiphon.http.app import create_app
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.metrics import Metrics
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
 from antiphon.http.middleware.request_context import RequestContext
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.server.listening import bind
 from antiphon.http.server.serve import serve as serve_app
 from antiphon.limits.admission import AdmissionQueue
+from antiphon.limits.key_ring import AuthKey
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.limits.requests import RequestLimits
 from antiphon.stream.deltas import Close, Open, Text

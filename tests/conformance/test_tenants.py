@@ -13,8 +13,11 @@ import pytest
 
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
-from antiphon.runs.service import Policy, RunDependencies, Service
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
+from antiphon.runs.dependencies import RunDependencies
+from antiphon.runs.policy import Policy
+from antiphon.runs.service import Service
 from antiphon.store.base import Store
 from antiphon.support.logs import open_log
 from tests.conformance.asgi_clients import WebSocketClient

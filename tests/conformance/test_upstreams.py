@@ -35,7 +35,8 @@ from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tools.web_search.index import PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.upstream import sse as upstream_sse
-from antiphon.upstream.client import RetryPolicy, Upstream
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.retries import RetryPolicy
 from tests.conformance import oracle
 from tests.conformance.asgi_clients import StreamingClient, WebSocketClient
 from tests.conformance.server import Server

@@ -13,8 +13,9 @@ import pytest
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError, StoreError
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
 from antiphon.limits.clients import Client
+from antiphon.limits.key_ring import AuthKey
 from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.runs.usage_counter import TokenPrices
 from antiphon.store.base import Store

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.store.base import Store
 from antiphon.store.batches import BatchRecord, BatchStore

@@ -12,8 +12,6 @@ from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.inference.tokens import ModelCard
 from antiphon.testing.harmony import HarmonyTokenizer, harmony_encoding
 
-__all__ = ["CARD", "dialect", "encoding", "tokenizer"]
-
 CARD = ModelCard(name="gpt-oss", context_size=4096, architecture="gpt-oss", fingerprint="f")
 
 

@@ -11,8 +11,6 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 from antiphon.inference.tokens import Constraint
 from antiphon.testing.tokenizer import END, ByteTokenizer
 
-__all__ = ["ConstrainedWriter", "matches"]
-
 
 class _Vocabulary:
     """The tokens in llguidance's form, with control tokens marked."""

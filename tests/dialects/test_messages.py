@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.messages import Unreadable, build_messages
+from antiphon.dialects.images import Unreadable
+from antiphon.dialects.messages import build_messages
 from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Options

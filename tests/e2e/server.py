@@ -15,8 +15,6 @@ from pathlib import Path
 
 from antiphon.testing.embedded_model import smollm2
 
-__all__ = ["Server", "antiphon", "serving"]
-
 _WAIT_S = 60
 
 

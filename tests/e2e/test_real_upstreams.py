@@ -32,7 +32,9 @@ from antiphon.engines.transformers.engine import load as load_transformers
 from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
 from antiphon.models.catalog import load as load_catalog
-from antiphon.runs.service import Policy, RunDependencies, Service
+from antiphon.runs.dependencies import RunDependencies
+from antiphon.runs.policy import Policy
+from antiphon.runs.service import Service
 from antiphon.support.logs import open_log
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck

@@ -27,7 +27,9 @@ from antiphon.http.app import create_app
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.inference.tokens import EncodedImage, Prompt
 from antiphon.models.catalog import load as load_catalog
-from antiphon.runs.service import Policy, RunDependencies, Service
+from antiphon.runs.dependencies import RunDependencies
+from antiphon.runs.policy import Policy
+from antiphon.runs.service import Service
 from antiphon.stream.deltas import Text
 from antiphon.support.logs import open_log
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS

@@ -19,8 +19,6 @@ import pytest
 
 from tests.engines.toy import SIZE, TOKENIZER, Toy, reused
 
-__all__ = ["LLM", "OldLLM", "install"]
-
 
 @dataclass(kw_only=True)
 class GuidedDecodingParams:

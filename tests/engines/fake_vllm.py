@@ -20,8 +20,6 @@ import pytest
 
 from tests.engines.toy import SIZE, TOKENIZER, Toy, reused
 
-__all__ = ["AsyncLLM", "install"]
-
 
 class VLLMValidationError(ValueError):
     pass

@@ -16,8 +16,6 @@ from antiphon.engines.common.token_masks import TokenMask, TokenMaskFactory
 from antiphon.engines.huggingface.model_folder import read_folder
 from tests.tiny_models.tiny_tools import FOLDER
 
-__all__ = ["SIZE", "TOKENIZER", "Toy", "reused"]
-
 TOKENIZER = read_folder(FOLDER).tokenizer
 SIZE = TOKENIZER.size
 SCALE = 3.0

@@ -31,8 +31,6 @@ from antiphon.wire.response import ReasoningConfig
 from antiphon.wire.tools import Function
 from tests.format_suites.replies import Reply, loaded, plain, tags_of
 
-__all__ = ["Case", "read_cases", "run"]
-
 _TOKEN = re.compile(
     r'R"(?P<mark>[^\s()\\]{0,16})\((?P<raw>.*?)\)(?P=mark)"|"(?P<text>(?:\\.|[^"\\])*)"'
     r"|'(?:\\.|[^'\\])'|//[^\n]*|/\*.*?\*/|(?P<name>[A-Za-z_][\w:]*)|(?P<number>\d+)|\s+|(?P<sign>.)",

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tests.format_suites.sources import HINTS, find_source
 
-__all__ = ["main"]
-
 TARGET = Path(__file__).parents[1] / "dialects" / "registries.toml"
 _VLLM = {
     "tools": ("vllm/tool_parsers/__init__.py", "_TOOL_PARSERS_TO_REGISTER"),

@@ -19,16 +19,6 @@ from antiphon.stream.deltas import Close, Delta, FinishReason, Open, Text
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.wire.items import Message, Reasoning
 
-__all__ = [
-    "AnyNames",
-    "Reply",
-    "format_parser",
-    "loaded",
-    "plain",
-    "tags_of",
-    "tokenizer_for",
-]
-
 
 class Reply(Struct):
     """The text, the reasoning and the calls (name, arguments, id, status) of a reply."""

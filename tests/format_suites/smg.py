@@ -20,8 +20,6 @@ from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.parser.tool_call import ToolShape
 from tests.format_suites.replies import AnyNames, Reply, format_parser, loaded, plain
 
-__all__ = ["run"]
-
 #: Class of a parser in SMG → our tool format.
 _FORMATS: Mapping[str, str] = {
     "CohereParser": "cohere",

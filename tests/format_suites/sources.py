@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["FOLDER", "HINTS", "find_source"]
-
 #: Where the sources lie: FORMAT_SUITES, or a folder in the checkout that git ignores.
 FOLDER = Path(os.environ.get("FORMAT_SUITES", ".cache/format-suites"))
 #: Name of a source → how to get it.

@@ -16,8 +16,6 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
 
-__all__ = ["run"]
-
 _PLUGIN = "tests.format_suites.vllm_stand_ins"
 _TIMEOUT = 600
 #: Tests of vLLM's grammars, not of its parsers.

@@ -32,8 +32,6 @@ from antiphon.inference.tokens import Chunk
 from antiphon.testing.tokenizer import END
 from tests.format_suites.replies import AnyNames, Reply, format_parser, plain
 
-__all__ = ["Adapter", "default_tokenizer", "pytest_configure"]
-
 _SOURCE = Path(os.environ.get("VLLM_SOURCE", "."))
 _ROOTS = frozenset({"vllm", "transformers", "torch", "xgrammar", "mistral_common"})
 _ROOTS |= {"partial_json_parser", "huggingface_hub", "cachetools", "lark"}

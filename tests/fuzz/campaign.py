@@ -16,8 +16,6 @@ from msgspec import Struct
 from tests.fuzz.laws import check_laws
 from tests.fuzz.mutations import mutate
 
-__all__ = ["Figures", "check_seed", "main", "run"]
-
 _MAX_FAILURES = 20
 
 

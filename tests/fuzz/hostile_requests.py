@@ -13,8 +13,6 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-__all__ = ["HostileRequest", "hostile_requests"]
-
 #: What takes the place of a value, as JSON.
 VALUES: dict[str, str] = {
     "integer with 400 digits": "9" * 400,

@@ -21,8 +21,6 @@ from antiphon.wire.items import FunctionCall
 from tests.dialects.replies import items, read
 from tests.fuzz.parsers import Target
 
-__all__ = ["TRACERS", "check_laws"]
-
 #: Georgian and Armenian letters, and symbols, which no name contains. No corpus contains any.
 TRACERS = "".join(map(chr, [*range(0x10D0, 0x10F1), *range(0x561, 0x587), *range(0x2600, 0x2640)]))
 _IS_TRACER = frozenset(TRACERS)

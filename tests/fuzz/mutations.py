@@ -11,8 +11,6 @@ from msgspec import Struct
 from tests.fuzz.laws import TRACERS
 from tests.fuzz.parsers import TARGETS, Target
 
-__all__ = ["EDGES", "Mutation", "mutate"]
-
 #: Texts that programs tend to mishandle.
 EDGES = (
     "",

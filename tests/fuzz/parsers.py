@@ -29,8 +29,6 @@ from tests.dialects.replies import (
 )
 from tests.fuzz.pieces import PieceTokenizer
 
-__all__ = ["TARGETS", "Target"]
-
 CORPUS = Path(__file__).parent / "corpus"
 _BREAK = "\n====\n"
 

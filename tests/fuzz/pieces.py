@@ -8,8 +8,6 @@ from functools import cached_property
 
 from antiphon.testing.tokenizer import ByteTokenizer
 
-__all__ = ["PieceTokenizer"]
-
 _PIECES, _MIN_BYTES, _MAX_BYTES = 3_000, 2, 8
 
 

@@ -11,8 +11,6 @@ from antiphon.security.encryption import Encryptor
 from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.programs.provider import ProgramProvider
 
-__all__ = ["programs"]
-
 
 class PlainEncryptor(Encryptor):
     """Encodes without encrypting, so that fingerprints are the same in every run."""

@@ -22,7 +22,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
+from antiphon.runs.dependencies import OptionalFeatures, RunDependencies
+from antiphon.runs.policy import Policy
+from antiphon.runs.service import Service
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.sandbox.base import ExecutionResult, Limits, OutputCallback
 from antiphon.stream.event_grammar import check

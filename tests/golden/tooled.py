@@ -25,8 +25,6 @@ from antiphon.wire.parsing.vector_stores import SearchRequest
 from antiphon.wire.resources.vector_stores import TextPart
 from antiphon.wire.resources.vector_stores import VectorStoreSearchResult as Piece
 
-__all__ = ["ScriptedWords"]
-
 _URL = "https://north.example/fjords"
 
 

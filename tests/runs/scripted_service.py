@@ -12,16 +12,16 @@ from msgspec import Struct
 from antiphon.backends.base import Backend
 from antiphon.errors import NotFound
 from antiphon.resources.prompts import Prompts
+from antiphon.runs.dependencies import OptionalFeatures, RunDependencies
 from antiphon.runs.execution.run import EventSink, Run
-from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
+from antiphon.runs.policy import Policy
+from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.tools.base import AnyToolProvider
 from antiphon.wire.events import Event
 from antiphon.wire.parsing.requests import parse_create_response
-
-__all__ = ["NOW", "OneModel", "RecordingSink", "create", "events_of", "make_service"]
 
 NOW = 1_700_000_000
 

@@ -22,7 +22,9 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import RequestError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.background.worker import LeaseConfig
-from antiphon.runs.service import Policy, RunDependencies, Service
+from antiphon.runs.dependencies import RunDependencies
+from antiphon.runs.policy import Policy
+from antiphon.runs.service import Service
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.testing.memory_store.store import MemoryStore

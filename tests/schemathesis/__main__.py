@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tests.schemathesis.server import serve_in_thread
 
-__all__ = ["run"]
-
 #: Not ``positive_data_acceptance``: a schema cannot say which models or files exist.
 _CHECKS = (
     "not_a_server_error",

@@ -19,8 +19,6 @@ from tests.conformance.fake_containers import code_interpreter_options, containe
 from tests.conformance.server import Server, engine, local
 from tests.conformance.test_skills import skill_form
 
-__all__ = ["create_objects", "serve_in_thread"]
-
 
 @contextmanager
 def serve_in_thread(folder: Path) -> Iterator[str]:

@@ -14,8 +14,6 @@ from collections import Counter
 
 from .world import Outcome, simulate
 
-__all__ = ["main"]
-
 #: Seeds between two collections of garbage and between two reports of progress.
 _COLLECT_EVERY, _REPORT_EVERY = 20, 5000
 

@@ -30,8 +30,6 @@ from antiphon.wire.response import Response
 from .engine import TOOLS, text_of, user_texts
 from .processes import ConnectionLost, Server
 
-__all__ = ["TENANT", "Client", "History", "Turn", "Violation"]
-
 TENANT = "tenant"
 _ENDED = ("completed", "incomplete", "failed", "cancelled")
 _QUOTA = "insufficient_quota"

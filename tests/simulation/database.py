@@ -24,8 +24,6 @@ from antiphon.testing.memory_store.locks import OwnerHeartbeats
 from antiphon.testing.memory_store.reservations import Reservations
 from antiphon.testing.memory_store.store import MemoryStore
 
-__all__ = ["Connection", "Database", "LapsingReservations", "NetworkConditions", "ProcessState"]
-
 #: Seconds after which a call without an answer fails, and between attempts to connect again.
 _TIMEOUT_S = 5.0
 _RECONNECT_S = 0.5

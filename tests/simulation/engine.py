@@ -35,8 +35,6 @@ from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 from antiphon.wire.tools import Function, Mcp
 
-__all__ = ["TOOLS", "SimulatedBackend", "Toolbox", "Tools", "answer_to", "text_of", "user_texts"]
-
 #: The tools, and what their calls change: ``roll`` must not run twice, ``pay`` runs once for each
 #: idempotency key, ``look`` only reads.
 TOOLS: Mapping[str, Literal["none", "idempotent", "any"]] = {

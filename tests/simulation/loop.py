@@ -15,8 +15,6 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
-__all__ = ["LoopStuck", "SimulationLoop"]
-
 #: Iterations after which the simulation is stopped: something runs without ever waiting.
 _MAX_ITERATIONS = 2_000_000
 

@@ -18,14 +18,14 @@ from antiphon.limits.key_ring import KeyRing
 from antiphon.limits.quotas import TenantQuotas
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.runs.background.worker import LeaseConfig
-from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
+from antiphon.runs.dependencies import OptionalFeatures, RunDependencies
+from antiphon.runs.policy import Policy
+from antiphon.runs.service import Service
 from antiphon.store.base import Retention
 from antiphon.store.sweeper import Sweeper
 
 from .database import Connection, Database, NetworkConditions
 from .engine import SimulatedBackend, Toolbox, Tools
-
-__all__ = ["EPOCH", "LEASE_S", "ConnectionLost", "Process", "Server", "current_process"]
 
 _T = TypeVar("_T")
 #: The tenant and the name of an API key.

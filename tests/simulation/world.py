@@ -35,8 +35,6 @@ from .engine import TOOLS, Toolbox, answer_to, text_of, user_texts
 from .loop import LoopStuck, SimulationLoop
 from .processes import EPOCH, LEASE_S, Process, Server, current_process
 
-__all__ = ["Outcome", "simulate"]
-
 #: The part of the journal's calls during which something breaks.
 _STRIKES = 0.15
 #: Virtual seconds with faults, and the limit for the rest.

@@ -9,8 +9,6 @@ from antiphon.engines.base import Engine
 from antiphon.inference.tokens import EncodedImage, Prompt
 from tests.attachments.samples import Color, drawn
 
-__all__ = ["FOLDER", "GGUF", "IMAGE_TOKENS", "PROJECTOR", "image_message", "picture"]
-
 FOLDER = Path(__file__).with_name("tiny-eyes")
 GGUF = FOLDER / "tiny-eyes.gguf"
 PROJECTOR = FOLDER / "mmproj-tiny-eyes.gguf"

@@ -25,8 +25,6 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.tools import Function
 
-__all__ = ["FOLDER", "GGUF", "calls_a_tool_and_answers", "prompt"]
-
 FOLDER = Path(__file__).with_name("tiny-tools")
 GGUF = FOLDER / "tiny-tools.gguf"
 WAIT_S = 120

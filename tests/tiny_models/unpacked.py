@@ -8,8 +8,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-__all__ = ["tiny_gpt_oss"]
-
 _PACKED = Path(__file__).parent / "tiny-gpt-oss-trained-q8_0.gguf.gz"
 
 

@@ -14,8 +14,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from msgspec import Struct, field
 
-__all__ = ["Answer", "Fake", "chunks", "fake", "json_answer", "sse"]
-
 
 class Answer(Struct):
     """``pieces`` go out one by one; an ``asyncio.Event`` among them is waited for. ``cut``: the

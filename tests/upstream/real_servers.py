@@ -23,8 +23,6 @@ from msgspec import Struct
 
 from tests.tiny_models.tiny_tools import FOLDER, GGUF
 
-__all__ = ["SERVERS", "Missing", "Real", "seeing_vllm", "serving"]
-
 _ROOT = Path(__file__).parents[2]
 #: Time limit for a start, in seconds: vLLM is the slowest, on two busy cores.
 _START_S = 240

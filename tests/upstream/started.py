@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["llama_server", "llama_server_process"]
-
 _SCRIPT = Path(__file__).with_name("llama_server.py")
 
 

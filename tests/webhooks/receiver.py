@@ -14,8 +14,6 @@ from msgspec import Struct
 from antiphon.store.records import DueWebhook
 from antiphon.store.runs import RunStore
 
-__all__ = ["NO_RESPONSE", "SECRETS", "Delivery", "Receiver", "RecordingRunStore"]
-
 SECRETS = tuple("whsec_" + base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 
 #: Status that stands for a response that never comes.

@@ -14,9 +14,6 @@ from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Options
 from antiphon.inference.tokens import Constraint
 
-__all__ = ["accepts_grammar", "check_logit_bias", "check_options", "enforces_schema", "extra_field"]
-
-
 _IMAGE_PROCESSOR_OPTION = "mm_processor_kwargs"
 #: Option → function that returns whether an engine supports the option.
 _SUPPORT: Mapping[str, Callable[[Capabilities], bool]] = {

@@ -11,8 +11,6 @@ from antiphon.engines.base import Sampling
 from antiphon.inference.conversation import Options
 from antiphon.inference.sampling import SamplingOptions
 
-__all__ = ["build_sampling", "recommended_options"]
-
 #: Name of a recommended value in model files (``general.sampling.*`` of GGUF, generation_config of
 #: Hugging Face) → the option.
 _RECOMMENDED: Mapping[str, str] = {

@@ -9,8 +9,6 @@ from antiphon.engines.base import Engine
 from antiphon.errors import InvalidRequest, context_length_exceeded
 from antiphon.inference.tokens import Prompt, Tokenizer
 
-__all__ = ["plain_text_parser", "render_text"]
-
 
 def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
     """Render the prompt of a text completion. ``prompt``: a text or token ids.

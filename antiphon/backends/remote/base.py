@@ -54,14 +54,6 @@ from .context_limit import TokenEndpoint, count_tokens, may_exceed
 from .image_conversion import convert_images
 from .offered_call_filter import OfferedCallFilter
 
-__all__ = [
-    "RemoteBackend",
-    "StreamParser",
-    "UpstreamReply",
-    "check_server_options",
-    "unsupported_error",
-]
-
 _encode = msgspec.json.Encoder().encode
 
 #: Assumed number of bytes per token, for estimates.

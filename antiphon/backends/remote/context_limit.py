@@ -18,8 +18,6 @@ from antiphon.errors import BackendError
 from antiphon.upstream.client import Upstream
 from antiphon.wire.json_types import JsonObject
 
-__all__ = ["TokenEndpoint", "count_tokens", "may_exceed"]
-
 #: Kinds of upstream servers that have an endpoint for counting tokens.
 TokenEndpoint = Literal["vllm", "llama-server", "antiphon"]
 #: Upper bound for the average number of characters per token, without white space. It holds for any

@@ -25,8 +25,6 @@ from antiphon.wire.items import (
     Reasoning,
 )
 
-__all__ = ["DeltaBuilder"]
-
 _Kind = Literal["message", "reasoning", "call", "other"]
 _MESSAGE = Open(Message(role="assistant", content=()))
 _REASONING = Open(Reasoning())

@@ -23,8 +23,6 @@ from antiphon.upstream.endpoint import connecting, first_model_id, list_models, 
 from .chat_completions import servers as chat_servers
 from .responses import servers as responses_servers
 
-__all__ = ["create_chat_backend", "create_responses_backend"]
-
 _Flavour = TypeVar("_Flavour", chat_servers.ChatFlavour, responses_servers.ResponsesFlavour)
 
 

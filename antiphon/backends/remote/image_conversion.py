@@ -13,8 +13,6 @@ from antiphon.engines.common.pillow_images import as_png
 from antiphon.inference.conversation import Conversation
 from antiphon.stream.kinds import KINDS, parts_of
 
-__all__ = ["convert_images"]
-
 
 async def convert_images(
     conversation: Conversation, unreadable_formats: Collection[str]

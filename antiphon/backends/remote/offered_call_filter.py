@@ -12,8 +12,6 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function, Namespace, Tool
 
-__all__ = ["OfferedCallFilter"]
-
 _CALLS = (it.FunctionCall, it.CustomToolCall)
 #: Types of items that do not belong to a tool.
 _PLAIN_ITEMS = (it.Message, it.Reasoning, it.Compaction)

@@ -28,16 +28,6 @@ from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, PlainForm
 from .grammar_matcher import Grammar, GrammarCache
 from .schema_validator import SchemaValidator
 
-__all__ = [
-    "AnswerFormat",
-    "FormatMatcher",
-    "answer_format",
-    "enforced_answer_format",
-    "first_json_value",
-    "json_answer_format",
-    "trusted_answer_format",
-]
-
 _PATH = "text.format.schema"
 _NO_JSON = "it is not the requested JSON."
 _NO_MATCH = "it does not match the given grammar."

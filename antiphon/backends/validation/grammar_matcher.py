@@ -16,8 +16,6 @@ from antiphon.support.installation import needs_extra
 
 from .schema_validator import match_fault_in_process
 
-__all__ = ["Grammar", "GrammarCache", "GrammarMatcher"]
-
 #: CPU seconds that matching a text may take in this process: a fixed amount, plus an amount per
 #: byte. Most bytes take a fortieth of the amount per byte.
 _CPU_BUDGET_S, _CPU_PER_BYTE_S = 0.02, 20e-6

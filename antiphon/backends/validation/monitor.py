@@ -23,8 +23,6 @@ from antiphon.wire.items import (
 from .answer_format import AnswerFormat, FormatMatcher
 from .tool_calls import ToolCallRules
 
-__all__ = ["StreamValidator", "is_answer", "is_call"]
-
 
 class StreamValidator:
     """Validates one reply while it streams.

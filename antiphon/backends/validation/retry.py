@@ -37,8 +37,6 @@ from .answer_format import AnswerFormat, FormatMatcher
 from .monitor import StreamValidator, is_answer, is_call
 from .tool_calls import ToolCallRules
 
-__all__ = ["MonitoredReply", "RetryingReply", "ValidationPlan", "validate_reply"]
-
 #: Maximum number of model calls for one reply, including the first call.
 _ATTEMPTS = 3
 _AGAIN = (

@@ -21,8 +21,6 @@ from antiphon.ipc.worker_program import program_command, program_environment
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.fair_threads import current_tenant
 
-__all__ = ["SchemaValidator", "match_fault_in_process"]
-
 _log = structlog.get_logger(__name__)
 
 _WORKER = Path(__file__).with_name("validator_worker.py")

@@ -24,8 +24,6 @@ from antiphon.wire.items import CustomToolCall, FunctionCall
 from .answer_format import AnswerFormat, json_answer_format
 from .grammar_matcher import GrammarCache
 
-__all__ = ["ToolCallRules", "compiled_tool_call_rules", "tool_call_rules"]
-
 _ToolName = tuple[str, str | None]
 
 

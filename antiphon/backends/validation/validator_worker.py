@@ -16,8 +16,6 @@ from typing import Any
 from antiphon.ipc.worker_program import limit_program
 from antiphon.support.text import nesting_depth
 
-__all__ = ["match_grammar", "validate_json"]
-
 _MEMORY, _CPU_S, _OPEN_FILES = 2 * 2**30, 10, 64
 #: Maximum nesting depth of a value. The validator recurses once per level and could overflow.
 _MAX_DEPTH = 500

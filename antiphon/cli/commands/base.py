@@ -10,8 +10,6 @@ from msgspec import Struct
 
 from antiphon.config.load import LoadedSettings
 
-__all__ = ["Command", "print_line"]
-
 
 class Command(Struct, frozen=True, kw_only=True):
     """A subcommand of the command line ``antiphon``.

@@ -8,8 +8,6 @@ from antiphon.config.load import LoadedSettings
 
 from .base import Command
 
-__all__ = ["CHAT", "LAUNCH"]
-
 
 def _launch_arguments(parser: argparse.ArgumentParser) -> None:
     from ..launch import CLIENTS

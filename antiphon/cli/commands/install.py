@@ -8,8 +8,6 @@ from antiphon.config.load import LoadedSettings
 
 from .base import Command, print_line
 
-__all__ = ["INSTALL"]
-
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -18,8 +18,6 @@ from antiphon.errors import SetupError
 
 from .base import Command, print_line
 
-__all__ = ["KEY"]
-
 
 def _key_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

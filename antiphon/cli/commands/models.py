@@ -8,8 +8,6 @@ from antiphon.config.load import LoadedSettings
 
 from .base import Command
 
-__all__ = ["MODELS", "PULL"]
-
 
 def _pull_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

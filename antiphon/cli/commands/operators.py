@@ -11,8 +11,6 @@ from antiphon.config.load import LoadedSettings
 
 from .base import Command, print_line
 
-__all__ = ["AUDIT", "TENANT", "USAGE"]
-
 #: Maximum number of rows, or of days or hours, that a command shows.
 _MAX_PERIODS = 10_000
 

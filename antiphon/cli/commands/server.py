@@ -23,8 +23,6 @@ from antiphon.workers.start_report import StartReport
 
 from .base import Command, print_line
 
-__all__ = ["DEMO", "DOCTOR", "SERVE", "SETTINGS"]
-
 
 def _models_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

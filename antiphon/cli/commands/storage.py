@@ -14,8 +14,6 @@ from antiphon.support.installation import antiphon_command
 
 from .base import Command, print_line
 
-__all__ = ["FILES", "INDEX", "MIGRATE"]
-
 
 def _index_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

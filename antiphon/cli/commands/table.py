@@ -17,8 +17,6 @@ from .operators import AUDIT, TENANT, USAGE
 from .server import DEMO, DOCTOR, SERVE, SETTINGS
 from .storage import FILES, INDEX, MIGRATE
 
-__all__ = ["COMMANDS"]
-
 COMMANDS: Mapping[str, Command] = {
     "serve": SERVE,
     "chat": CHAT,

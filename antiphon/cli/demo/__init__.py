@@ -1,4 +1,2 @@
 """``antiphon demo``: shows how the API works without a language model. The answers come from a
 script. The tools are real."""
-
-__all__: list[str] = []

@@ -20,8 +20,6 @@ from .script import MODEL, PAGES, demo_settings, write_scenes
 if TYPE_CHECKING:
     from antiphon.workers.start_report import Capability, StartReport
 
-__all__ = ["run_demo"]
-
 _WARNING = (
     f"The model {MODEL} is a script, not a language model: its words were written in advance.\n"
     "The tools are real: search, vectors, sandbox, MCP server and approval."

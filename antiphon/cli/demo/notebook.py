@@ -3,8 +3,6 @@ a process."""
 
 from __future__ import annotations
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Answer MCP requests on stdin and stdout until the client closes them."""

@@ -14,8 +14,6 @@ from antiphon.errors import SetupError
 from ..client import Json, RequestFailed, Server
 from .script import FILE, MODEL, QUESTION, tools
 
-__all__ = ["play"]
-
 _TIMEOUT_S = 60
 #: Maximum number of polls until the file is indexed, and seconds before each poll.
 _POLLS, _PAUSE_S = 300, 0.1

@@ -21,8 +21,6 @@ from antiphon.config.settings import Settings
 from antiphon.config.tables import WebSearchSettings
 from antiphon.tools.web_search.index import PageDocument
 
-__all__ = ["FILE", "MODEL", "PAGES", "QUESTION", "demo_settings", "tools", "write_scenes"]
-
 #: The name says that no language model answers.
 MODEL = "scripted-tour"
 QUESTION = "Take the tour: how many days does a ship need for Europe's longest river?"

@@ -28,14 +28,6 @@ from .types import (
     WebSearchResultLocation,
 )
 
-__all__ = [
-    "AnswerForm",
-    "citation",
-    "message_answer",
-    "message_end",
-    "message_usage",
-]
-
 #: By default, a container exists this many seconds after its last use.
 _CONTAINER_S = 1_200
 

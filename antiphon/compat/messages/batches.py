@@ -19,22 +19,6 @@ from antiphon.wire.parsing.fields import convert
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.resources.batches import Batch, CreateBatch
 
-__all__ = [
-    "BATCH_PREFIX",
-    "ENGINE_REQUEST",
-    "BatchRequest",
-    "CreateMessageBatch",
-    "DeletedMessageBatch",
-    "MessageBatch",
-    "MessageBatchCounts",
-    "MessageBatchPage",
-    "MessageBatchResult",
-    "batch_lines",
-    "message_batch",
-    "message_result",
-    "parse_message_batch",
-]
-
 #: The beginning of the ids of these batches.
 BATCH_PREFIX = "msgbatch"
 #: What the engine of batches needs to know about such a batch.

@@ -12,24 +12,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.wire.json_types import JsonObject
 
-__all__ = [
-    "CountTokensFields",
-    "MessageBlock",
-    "MessageContextManagement",
-    "MessageInput",
-    "MessageMcpServer",
-    "MessageMetadata",
-    "MessageOutputConfig",
-    "MessageOutputFormat",
-    "MessageThinking",
-    "MessageThread",
-    "MessageTool",
-    "MessageToolChoice",
-    "MessagesFields",
-    "ServerResult",
-]
-
-
 #: Types of the blocks with results of server tools.
 ServerResult = Literal[
     "advisor_tool_result",

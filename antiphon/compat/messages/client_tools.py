@@ -13,8 +13,6 @@ from msgspec import Struct
 
 from antiphon.wire.json_types import JsonObject
 
-__all__ = ["CLIENT_TOOLS", "client_tool"]
-
 
 class _ClientTool(Struct, frozen=True):
     """A tool for the model. ``options``: field of the declaration → a sentence that is added to the

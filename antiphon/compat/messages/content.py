@@ -30,8 +30,6 @@ from .bodies import ServerResult
 from .server_blocks import text_of_result
 from .tools import ToolCollector
 
-__all__ = ["BLOCKS", "read_messages", "read_system"]
-
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 #: Start of Claude Code's first system block. This block is left out: it is meant for Anthropic's
 #: servers, and its value changes, so the prefix cache would never match the prompt.

@@ -15,8 +15,6 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.fields import read_array, read_object, read_tag
 
-__all__ = ["ContextEdits", "read_edits"]
-
 _THINKING, _TOOL_USES = "clear_thinking_20251015", "clear_tool_uses_20250919"
 _CLEARED = "[The result was removed to save space.]"
 _CALLS, _RESULT = "function_call", "function_call_output"

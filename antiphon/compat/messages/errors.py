@@ -12,8 +12,6 @@ from antiphon.wire.json_types import JsonObject
 
 from .types import MessageError, MessageErrorDetails
 
-__all__ = ["message_error", "message_error_of_code"]
-
 #: HTTP status → error type. All other statuses are ``invalid_request_error`` below 500, and
 #: ``api_error`` from 500 on.
 _TYPES: Mapping[int, str] = {

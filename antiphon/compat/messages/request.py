@@ -41,14 +41,6 @@ from .threads import continued_request, read_thread, thread_unsupported
 from .tools import ToolCollector, read_tool_choice
 from .types import MessageAnswer
 
-__all__ = [
-    "MESSAGE_FIELDS",
-    "MessagesRequest",
-    "parse_count_request",
-    "parse_messages_request",
-    "read_messages_request",
-]
-
 #: How the server treats each field.
 MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "model": "honoured",

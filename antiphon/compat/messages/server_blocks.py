@@ -34,8 +34,6 @@ from .types import (
     WebSearchResultBlock,
 )
 
-__all__ = ["call_input", "is_search", "server_blocks", "text_of_result"]
-
 _TOOL_SEARCH = "tool_search_tool_bm25"
 
 

@@ -45,8 +45,6 @@ from .types import (
     ToolUseBlock,
 )
 
-__all__ = ["PING", "MessageStream"]
-
 _encode = msgspec.json.Encoder().encode
 #: Number of reasoning deltas per progress event when the text of the reasoning is not returned.
 _HIDDEN_DELTAS = 16

@@ -20,14 +20,6 @@ from antiphon.wire.tools import Function
 
 from .tools import INCLUDE
 
-__all__ = [
-    "continued_request",
-    "message_id",
-    "read_thread",
-    "thread_not_found",
-    "thread_unsupported",
-]
-
 #: Fields that a thread keeps from its first request.
 _KEPT = ("system", "tools")
 

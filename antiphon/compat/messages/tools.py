@@ -25,8 +25,6 @@ from antiphon.wire.request import Include
 
 from .client_tools import CLIENT_TOOLS, client_tool
 
-__all__ = ["INCLUDE", "TOOL_TYPES", "ToolCollector", "read_tool_choice"]
-
 _WEB_SEARCH = ("web_search_20250305", "web_search_20260209", "web_search_20260318")
 _CODE_EXECUTION = (
     "code_execution_20250522",

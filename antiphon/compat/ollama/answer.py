@@ -16,17 +16,6 @@ from antiphon.wire.response import Response, Usage
 
 from .bodies import OllamaCalledFunction, OllamaToolCall
 
-__all__ = [
-    "KEEPALIVE",
-    "OllamaAnswer",
-    "OllamaAnswerMessage",
-    "OllamaForm",
-    "OllamaStream",
-    "ollama_answer",
-    "ollama_load_answer",
-    "ollama_time",
-]
-
 _encode = msgspec.json.Encoder().encode
 _NANOSECONDS_PER_MS = 1_000_000
 #: A line without content, which keeps an idle stream open. Clients parse every line as JSON, so an

@@ -13,18 +13,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon.compat.request_bodies import ChatTool
 from antiphon.wire.json_types import JsonObject
 
-__all__ = [
-    "OllamaCalledFunction",
-    "OllamaChat",
-    "OllamaEmbed",
-    "OllamaEmbeddings",
-    "OllamaGenerate",
-    "OllamaMessage",
-    "OllamaModelName",
-    "OllamaPull",
-    "OllamaToolCall",
-]
-
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]
 _KeepAlive = int | float | str | None
 

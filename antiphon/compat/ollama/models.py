@@ -13,24 +13,6 @@ from antiphon.wire.json_types import JsonObject
 
 from .answer import ollama_time
 
-__all__ = [
-    "OLLAMA_VERSION",
-    "ModelFacts",
-    "OllamaEmbedAnswer",
-    "OllamaEmbeddingAnswer",
-    "OllamaError",
-    "OllamaModel",
-    "OllamaModelDetails",
-    "OllamaModelList",
-    "OllamaProgress",
-    "OllamaRunningModel",
-    "OllamaRunningModels",
-    "OllamaShow",
-    "OllamaVersion",
-    "listed_name",
-    "matching_name",
-]
-
 #: The version of Ollama whose API this server has. Clients refuse servers that are too old.
 OLLAMA_VERSION = "0.30.0"
 _SIZE = re.compile(r"(?<![a-z0-9.])(\d{1,4}(?:\.\d{1,2})?[bm])(?![a-z0-9])", re.IGNORECASE)

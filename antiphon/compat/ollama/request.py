@@ -33,8 +33,6 @@ from antiphon.wire.response import Response
 
 from .answer import OllamaAnswer, OllamaForm, OllamaStream, ollama_answer
 
-__all__ = ["OllamaRequest", "parse_chat", "parse_generate", "read_keep_alive"]
-
 #: Option → field of the Responses request. The other options concern the engine: they are ignored.
 _OPTIONS: Mapping[str, str] = {
     "temperature": "temperature",

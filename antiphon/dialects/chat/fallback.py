@@ -18,8 +18,6 @@ from antiphon.dialects.formats.types import ToolFormat
 
 from .template_probe import SHORT_ID, TemplateCapabilities
 
-__all__ = ["RESULT_TAGS", "adapt_messages", "tool_prompt", "tools_as_text"]
-
 Message = dict[str, Any]
 
 _TOOL_PROMPT = """# Tools

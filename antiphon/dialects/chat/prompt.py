@@ -20,8 +20,6 @@ from antiphon.inference.conversation import PromptTokens
 from antiphon.inference.tokens import Tokenizer
 from antiphon.support.text import replace_lone_surrogates
 
-__all__ = ["ChatPromptEncoder"]
-
 #: Precedes another private-use character, which identifies the masked text. If a user's text
 #: contains the escape character itself, it is masked as well.
 _ESCAPE = "\U0010fffd"

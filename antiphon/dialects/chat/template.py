@@ -22,8 +22,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from antiphon.errors import SetupError
 
-__all__ = ["CHATML", "PLAIN", "RESERVED", "RenderError", "Template"]
-
 Messages = Sequence[Mapping[str, Any]]
 
 #: The template for models that have ChatML's special tokens but no template of their own.

@@ -17,8 +17,6 @@ from antiphon.errors import SetupError
 
 from .template import RenderError, Template
 
-__all__ = ["SHORT_ID", "TemplateCapabilities", "probe"]
-
 Message = Mapping[str, Any]
 
 #: The length of a call id in Mistral's templates, which accept no other length. Such an id consists

@@ -34,38 +34,6 @@ from .types import (
     ToolFormat,
 )
 
-__all__ = [
-    "RowMetadata",
-    "braced_calls",
-    "cdata_tags",
-    "channel_tags",
-    "deepseek_calls",
-    "element_tags",
-    "function_json_calls",
-    "function_tags",
-    "harmony_template_calls",
-    "inkling_calls",
-    "invoke_tags",
-    "json_call_syntax",
-    "json_calls",
-    "key_value_tags",
-    "keyed_json_calls",
-    "mistral_calls",
-    "plamo_calls",
-    "python_calls",
-    "recipient_line_calls",
-    "recipient_tags",
-    "sectioned_key_value_tags",
-    "shell_tags",
-    "solar_calls",
-    "step_tags",
-    "typed_tags",
-    "with_function_tags",
-    "with_section",
-    "with_spellings",
-]
-
-
 _JSON_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 _ANY_TYPE = "|".join(_JSON_TYPES)
 #: Matches the type that a model states for a value, such as ``array[string]``.

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 
 from .types import ReasoningFormat
 
-__all__ = ["REASONING"]
-
 _VLLM = "vLLM's parser"
 _SGLANG = "SGLang's parser"
 _TEMPLATE = "its template"

@@ -43,8 +43,6 @@ from .builders import (
 )
 from .types import START, CallSyntax, State, ToolFormat
 
-__all__ = ["TOOLS"]
-
 _VLLM = "vLLM's parser"
 _SGLANG = "SGLang's parser"
 _PLUGIN = "a parser for vLLM"

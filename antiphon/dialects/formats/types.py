@@ -15,24 +15,6 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-__all__ = [
-    "END",
-    "PARAMETER",
-    "RESULT",
-    "START",
-    "TEXT",
-    "THINKING",
-    "UNWRAPPED",
-    "WHOLE_ANSWER",
-    "WHOLE_OPENS",
-    "CallSyntax",
-    "ContentKind",
-    "ParameterSyntax",
-    "ReasoningFormat",
-    "State",
-    "ToolFormat",
-]
-
 #: The states that every reply has: before the answer's first word, in the answer, in the reasoning.
 START, TEXT, THINKING = "start", "text", "thinking"
 #: The state to which a tag for tool results leads. Only the server may write results. So if the

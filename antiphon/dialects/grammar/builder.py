@@ -35,8 +35,6 @@ from .parameters import Parameters, json_rule
 from .user_grammars import guide_rule, tool_input_rule
 from .user_regex import JSON, PLAIN
 
-__all__ = ["GrammarBuilder", "is_partial"]
-
 #: llguidance's option for fixed white space in JSON. With flexible white space, a small model may
 #: write spaces endlessly.
 _LAYOUT = {"whitespace_flexible": False}

@@ -20,23 +20,6 @@ from antiphon.grammars import check as grammar_check
 from .regex_syntax import RegexSyntaxError, parse_regex
 from .user_regex import LONGEST, expanded_length
 
-__all__ = [
-    "bundle_definitions",
-    "check_schema",
-    "check_strict",
-    "forbid_extra_properties",
-    "has_schema_validator",
-    "is_enforced",
-    "keywords_of",
-    "lenient_schema",
-    "llguidance_schema",
-    "object_forms",
-    "require_all_properties",
-    "resolve_pointer",
-    "short_grammar_fault",
-    "types_of",
-]
-
 Schema = Mapping[str, Any]
 
 _UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[([^\[\]]*)\]")

@@ -6,8 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 
-__all__ = ["ANYTHING", "LarkRules", "TokenLiterals", "pattern"]
-
 ANYTHING = "/(?s:.*)/"
 #: Matches a placeholder in a text of a tool format.
 _BLANK = re.compile(r"(\{(?:n|n\+1|id|name|key|type|line)\})")

@@ -12,8 +12,6 @@ from antiphon.dialects.formats.types import ParameterSyntax
 from .json_schema import object_forms, types_of
 from .lark import ANYTHING, LarkRules, TokenLiterals
 
-__all__ = ["Parameters", "json_rule"]
-
 #: JSON type → rule for Python's spelling of its values, if it differs from JSON's.
 _PYTHON: Mapping[str, str] = {
     "string": '"\'" PYTHON "\'"',

@@ -8,11 +8,11 @@ pattern means.
 from __future__ import annotations
 
 import re
-from re import _constants as opcodes  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
+from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
-__all__ = ["RegexSyntaxError", "opcodes", "parse_regex"]
+#: The kinds of nodes in the tree.
+opcodes = _constants
 
 
 class RegexSyntaxError(ValueError):

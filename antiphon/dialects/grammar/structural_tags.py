@@ -20,8 +20,6 @@ from .parameters import json_rule
 from .user_ebnf import ebnf_rules
 from .user_regex import PLAIN, UnwritableGrammar, class_member, regex_rule
 
-__all__ = ["structural_tag_rules"]
-
 Json = Mapping[str, Any]
 
 #: Maximum nesting depth and maximum number of formats. A format is a part of a structural tag.

@@ -17,8 +17,6 @@ from msgspec import Struct
 
 from .user_regex import LONGEST, UnwritableGrammar, class_member
 
-__all__ = ["ebnf_rules"]
-
 #: Maximum length of a grammar in characters, maximum nesting of parentheses, and maximum number of
 #: repetition signs (such as ``*``) after one part.
 _MAX_LENGTH, _MAX_DEPTH, _MAX_MARKS = 200_000, 32, 3

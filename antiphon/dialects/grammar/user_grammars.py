@@ -18,8 +18,6 @@ from .user_ebnf import ebnf_rules
 from .user_lark import lark_rules
 from .user_regex import PLAIN, Escapes, UnwritableGrammar, regex_rule
 
-__all__ = ["guide_lark", "guide_rule", "input_lark", "tool_input_rule"]
-
 
 def guide_lark(guide: Guide) -> str:
     """Return a grammar that matches only the answers that ``guide`` allows. Antiphon checks answers

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 from .user_regex import Escapes, RegexRewriter, UnwritableGrammar, class_member, regex_rule
 
-__all__ = ["lark_rules"]
-
 #: The terminals that a Lark grammar can import from ``common``, as regexes.
 _COMMON: Mapping[str, str] = {
     "DIGIT": "[0-9]",

@@ -15,18 +15,6 @@ from typing import Any
 
 from .regex_syntax import RegexSyntaxError, opcodes, parse_regex
 
-__all__ = [
-    "JSON",
-    "LONGEST",
-    "PLAIN",
-    "Escapes",
-    "RegexRewriter",
-    "UnwritableGrammar",
-    "class_member",
-    "expanded_length",
-    "regex_rule",
-]
-
 #: Character → how it is written in the reply, for the characters that are written differently.
 Escapes = Mapping[str, str]
 

@@ -22,8 +22,6 @@ from antiphon.dialects.parser.tool_call import CallSink, ToolShape
 from antiphon.dialects.tools import PromptTool
 from antiphon.support.text import replace_lone_surrogates_in_json
 
-__all__ = ["CONTAINER", "EXEC", "ExecCall", "exec_arguments", "exec_tool", "is_shell"]
-
 #: The namespace of the tool.
 CONTAINER = "container"
 #: The recipient of its calls.

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.dialects.base import ReasoningRetention, Rendered
+from antiphon.dialects.images import Unreadable
 from antiphon.dialects.instructions import LEVELS, format_instructions
-from antiphon.dialects.messages import Unreadable
 from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.inference.conversation import Conversation, Options
@@ -32,8 +32,6 @@ from .schemas import plain_schema
 
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding, Message, ToolDescription, ToolNamespaceConfig
-
-__all__ = ["SETTINGS", "HarmonyDialect"]
 
 #: The names of the settings of the system message. gpt-oss's own chat template and OpenAI's library
 #: use the same names.

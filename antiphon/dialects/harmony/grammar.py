@@ -21,8 +21,6 @@ from .container import EXEC, exec_tool
 from .messages import FUNCTIONS, PYTHON, native_tools
 from .parser import CONTROL_TOKENS, HarmonyMessageKind
 
-__all__ = ["HarmonyGrammar"]
-
 _NEXT_TURN = f"{CONTROL_TOKENS['end']}{CONTROL_TOKENS['start']}assistant"
 _CHANNEL, _MESSAGE = CONTROL_TOKENS["channel"], CONTROL_TOKENS["message"]
 #: The text of a message. llama.cpp treats these control tokens of gpt-oss as text, so the rule

@@ -12,8 +12,6 @@ import re
 
 from msgspec import Struct
 
-__all__ = ["CHANNEL", "CONSTRAIN", "LIMIT", "Header", "bare_text", "read_header"]
-
 #: Characters that stand for the control tokens in the text of a header. They are lone surrogates,
 #: which no other text can contain.
 CHANNEL, CONSTRAIN = "\ud801", "\ud802"

@@ -13,22 +13,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from antiphon.dialects.messages import Builder, Unreadable, is_unfinished
+from antiphon.dialects.images import Unreadable
+from antiphon.dialects.messages import Builder, is_unfinished
 from antiphon.dialects.tools import PromptTools
 from antiphon.wire import items as it
 
 from .container import EXEC, exec_arguments, is_shell
-
-__all__ = [
-    "ASSISTANT",
-    "BROWSER",
-    "FUNCTIONS",
-    "PYTHON",
-    "HarmonyConversation",
-    "HarmonyMessage",
-    "build_conversation",
-    "native_tools",
-]
 
 ASSISTANT = "assistant"
 #: Harmony's namespace for functions.

@@ -28,8 +28,6 @@ from .container import EXEC, ExecCall
 from .header import CHANNEL, CONSTRAIN, LIMIT, Header, bare_text, read_header
 from .messages import PYTHON
 
-__all__ = ["CONTROL_TOKENS", "ControlName", "HarmonyMessageKind", "HarmonyParser", "TokenCodes"]
-
 #: The kinds of messages: an answer, a text before a call, reasoning, and a call.
 HarmonyMessageKind = Literal["final", "commentary", "analysis", "call"]
 ControlName = Literal["start", "channel", "constrain", "message", "end", "return", "call"]

@@ -23,8 +23,6 @@ from .parser import CONTROL_TOKENS, TokenCodes
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding, Message
 
-__all__ = ["HarmonyPromptEncoder"]
-
 _ENDS = ("end", "return", "call")
 _JSON = CONTROL_TOKENS["constrain"] + "json"
 

@@ -11,8 +11,6 @@ from antiphon.inference.tokens import Tokenizer
 
 from .parser import CONTROL_TOKENS, TokenCodes
 
-__all__ = ["split_messages"]
-
 _ROLES = ("system", "developer", "user", "assistant")
 _HEADER = re.compile(
     r"(?P<author>[^\s<]*)(?:\s*to=(?P<recipient>[^\s<]+))?"

@@ -13,8 +13,6 @@ from typing import Any
 
 from antiphon.dialects.grammar.json_schema import resolve_pointer
 
-__all__ = ["plain_schema"]
-
 Schema = dict[str, Any]
 
 #: Maximum number and nesting depth of simplified schemas for one tool. The limit is needed because

@@ -23,8 +23,6 @@ from antiphon.support.installation import needs_extra
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding
 
-__all__ = ["Variable", "load"]
-
 FILE = "o200k_base.tiktoken"
 #: SHA-256 hash of the file that OpenAI publishes. The library checks it, too.
 SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"

@@ -25,18 +25,6 @@ from antiphon.dialects.json_stream import (
 
 from .lexer import QUOTE
 
-__all__ = [
-    "REFERENCE",
-    "STRING",
-    "JsonObjectWriter",
-    "PropertyTypes",
-    "convert_string",
-    "convert_word",
-    "property_types",
-    "string_decoder",
-    "to_json_text",
-]
-
 Json = Mapping[str, Any]
 
 _NAMES: Mapping[type, str] = {

@@ -12,8 +12,6 @@ from antiphon.stream.deltas import Delta, FinishReason, Open, SampledTokens, Tex
 from antiphon.wire.items import Message
 from antiphon.wire.parts import Logprob
 
-__all__ = ["CitationTagParser"]
-
 #: Limit of the sources in a tag: ``: 0:[1,2]``. A longer text after the tag's name is no tag.
 _MAX_SOURCES = 64
 

@@ -19,8 +19,6 @@ from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Logprob, Mes
 
 from .tool_call import ToolShape
 
-__all__ = ["ParserDeltaBuilder"]
-
 _Kind = Literal["message", "reasoning", "call"]
 _Logprobs = Sequence[Logprob]
 #: The state of a builder: kind of the open item, whether nothing has been added yet, white space

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder
 
-__all__ = ["ARGUMENT_KEYS", "JsonCallReader", "JsonCallTarget"]
-
 _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
 _NAME_KEYS = frozenset({"name", "tool_name", "function"})

@@ -17,8 +17,6 @@ from antiphon.dialects.json_stream import ESCAPE_DIGITS, ESCAPES, StringDecoder,
 
 from .argument_values import REFERENCE, PropertyTypes, convert_string, convert_word
 
-__all__ = ["JsonRepair"]
-
 _BLANK = re.compile(r"[ \t\r\n]+")
 #: How much white space after a comma is passed on.
 _MAX_BLANK = 256

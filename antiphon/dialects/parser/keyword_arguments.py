@@ -12,8 +12,6 @@ from antiphon.dialects.json_stream import StringDecoder
 from .argument_values import string_decoder
 from .lexer import QUOTE
 
-__all__ = ["KeywordArgumentReader", "KeywordTarget"]
-
 _KEY = re.compile(r"[\w.\-$]*")
 _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")

@@ -27,17 +27,6 @@ from antiphon.dialects.formats.types import (
 )
 from antiphon.inference.tokens import Tokenizer
 
-__all__ = [
-    "QUOTE",
-    "Continuation",
-    "Lexer",
-    "StateTerminals",
-    "Transition",
-    "is_special",
-    "strip_marks",
-    "terminals_of",
-]
-
 #: The mark that stands for a format's quote, even if the quote is text and not a special token.
 QUOTE = "\ud800"
 _MARK = re.compile("[\ud800-\udfff]")

@@ -32,8 +32,6 @@ from .lexer import QUOTE, Continuation, Lexer, is_special, strip_marks
 from .state_readers import Reader, reader_for
 from .tool_call import CallBuilder, ToolShape
 
-__all__ = ["FormatParser"]
-
 _OUTSIDE = frozenset({START, TEXT, THINKING})
 _NAMING = frozenset({"name", "label", "id"})
 #: Kinds of states that can only follow a complete call. Entering one ends the current call.

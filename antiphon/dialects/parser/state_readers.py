@@ -19,8 +19,6 @@ from .keyword_arguments import KeywordArgumentReader
 from .tool_call import CallBuilder
 from .xml_arguments import XmlArgumentReader
 
-__all__ = ["Reader", "reader_for"]
-
 #: A call's name contains no white space, brackets or quotes.
 _NAME = re.compile(r"[\w.\-:/$]*")
 _NAME_LIMIT = 256

@@ -15,8 +15,6 @@ from .argument_values import JsonObjectWriter, to_json_text
 from .json_repair import JsonRepair
 from .lexer import QUOTE
 
-__all__ = ["CallBuilder", "CallSink", "ToolShape"]
-
 #: Keys of an additional object in which some models wrap the arguments: ``{"arguments": {…}}``.
 _WRAPPERS = ("arguments", "parameters", "params", "kwargs", "input", "properties")
 _WRAPPED = re.compile(rf'\s*\{{\s*"(?:{"|".join(_WRAPPERS)})"\s*:\s*(?=\{{)')

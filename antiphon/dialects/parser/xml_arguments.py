@@ -12,8 +12,6 @@ from antiphon.dialects.json_stream import dump, load
 from .argument_values import STRING, PropertyTypes, property_types, to_json_text
 from .lexer import QUOTE
 
-__all__ = ["XmlArgumentReader", "XmlTarget"]
-
 _TAG = re.compile(rf"[^<>{QUOTE}]+")
 _TEXT = re.compile(f"[^{QUOTE}]+")
 _TAG_LIMIT = 256

@@ -26,8 +26,6 @@ from antiphon.support.tasks import BackgroundTasks
 from .stop_conditions import StopConditions
 from .thread_channel import ThreadChannel
 
-__all__ = ["AsyncRequests", "EngineOutput", "token_logprob"]
-
 
 class EngineOutput(Struct, frozen=True):
     """One output of an asynchronous engine: the new tokens of one request.

@@ -27,8 +27,6 @@ from antiphon.errors import BackendError
 from antiphon.inference.tokens import Tokenizer
 from antiphon.support.fair_limiter import FairLimiter
 
-__all__ = ["GrammarState", "GrammarTracker", "grammar_too_costly"]
-
 #: The strongest bias that servers accept.
 _BIAS = 100.0
 #: CPU seconds that one reply may spend on its grammar outside the engine.

@@ -8,8 +8,6 @@ from hashlib import sha256
 
 from antiphon.inference.tokens import EncodedImage
 
-__all__ = ["ImageTokenCache"]
-
 _MAX_IMAGES = 4096
 
 

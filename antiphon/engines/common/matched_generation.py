@@ -23,8 +23,6 @@ from antiphon.support.fair_limiter import FairLimiter
 from .grammar_state import GrammarState
 from .stop_conditions import StopConditions
 
-__all__ = ["MatchedGeneration"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

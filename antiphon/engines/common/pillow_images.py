@@ -11,8 +11,6 @@ from antiphon.errors import InvalidRequest, SetupError, UnreadableImage
 from antiphon.inference.tokens import EncodedImage
 from antiphon.support.installation import needs_extra
 
-__all__ = ["as_png", "open_images", "require_pillow"]
-
 
 def require_pillow(extra: str) -> None:
     """Raise ``SetupError`` if Pillow is not installed.

@@ -13,8 +13,6 @@ from collections.abc import AsyncGenerator, Sequence
 from antiphon.errors import AntiphonError, BackendError
 from antiphon.inference.tokens import Chunk
 
-__all__ = ["ThreadChannel", "merge_chunks"]
-
 
 class ThreadChannel:
     """Passes the chunks of one generation from an engine's thread to the event loop.

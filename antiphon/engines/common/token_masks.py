@@ -15,8 +15,6 @@ from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import Constraint
 from antiphon.support.installation import needs_extra
 
-__all__ = ["TokenMask", "TokenMaskFactory", "check_grammar"]
-
 #: llguidance's prefix byte for the text of a control token.
 _CONTROL = 0xFF
 

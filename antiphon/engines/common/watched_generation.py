@@ -21,8 +21,6 @@ from antiphon.inference.tokens import Chunk, Prompt
 from .grammar_state import GrammarState, GrammarTracker, grammar_too_costly
 from .matched_generation import MatchedGeneration
 
-__all__ = ["GrammarWatch"]
-
 #: CPU seconds that the masks of a generation may take in the engine's loop, and the seconds that
 #: each of its tokens adds. The masks of usual schemas take a tenth of this.
 _ALLOWANCE_S, _TOKEN_ALLOWANCE_S = 0.05, 0.001

@@ -23,8 +23,6 @@ from antiphon.engines.xgrammar.ebnf import EbnfConverter
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.inference.tokens import Constraint, Prompt, Tokenizer
 
-__all__ = ["SYNTAXES", "ConstraintEncoder", "ConstraintSyntax", "probe_constraints"]
-
 
 class ConstraintSyntax(Struct, frozen=True):
     """One way to write a constraint in a request to a server.

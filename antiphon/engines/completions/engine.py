@@ -28,17 +28,16 @@ from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError, SetupError, UnreadableImage
 from antiphon.inference.sampling import SessionSignal
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
-from antiphon.upstream.client import RetryPolicy, Upstream
+from antiphon.upstream.client import Upstream
 from antiphon.upstream.endpoint import connecting, first_model_id, list_models, model_entries
 from antiphon.upstream.errors import UpstreamDown
+from antiphon.upstream.retries import RetryPolicy
 
 from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_constraints
 from .images import EncodedRequest, ImageRequestEncoder, image_encoder
 from .resumable_generation import ResumableGeneration
 from .servers import FLAVOURS, CompletionsFlavour
 from .stream_parser import CompletionsStreamParser, ParsedPayload, StreamRequest
-
-__all__ = ["CompletionsEngine", "load"]
 
 _encode = msgspec.json.Encoder().encode
 

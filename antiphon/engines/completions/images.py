@@ -23,8 +23,6 @@ from antiphon.upstream.client import Upstream
 from .servers import FLAVOURS, sglang_image_body, vllm_image_body
 from .stream_parser import CompletionsStreamParser, SglangParser, StreamRequest, VllmGenerateParser
 
-__all__ = ["EncodedRequest", "ImageRequestEncoder", "image_encoder"]
-
 
 class EncodedRequest(Struct, frozen=True):
     """An HTTP request and the parser for its response stream."""

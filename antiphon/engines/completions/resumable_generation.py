@@ -19,8 +19,6 @@ from antiphon.inference.tokens import Chunk, Prompt, Tokenizer
 from .constraints import ConstraintEncoder
 from .stream_parser import ParsedPayload
 
-__all__ = ["ResumableGeneration"]
-
 #: Maximum number of times that one reply is continued after a failure. Without a limit, a request
 #: that crashes its server could crash all servers, one after the other.
 _MAX_CONTINUATIONS = 10

@@ -23,8 +23,6 @@ from .stream_parser import (
     VllmParser,
 )
 
-__all__ = ["FLAVOURS", "CompletionsFlavour", "sglang_image_body", "vllm_image_body"]
-
 _MAX_LOGPROBS = 20
 
 

@@ -18,17 +18,6 @@ from antiphon.errors import BackendError
 from antiphon.inference.tokens import Alternative, Prompt, Tokenizer, TokenLogprob
 from antiphon.upstream.errors import ABORT_REASONS, parse_error, upstream_error
 
-__all__ = [
-    "CompletionsStreamParser",
-    "LlamaParser",
-    "ParsedPayload",
-    "SglangParser",
-    "StreamRequest",
-    "TensorrtParser",
-    "VllmGenerateParser",
-    "VllmParser",
-]
-
 #: OpenAI's value for an unknown log-probability.
 UNKNOWN_LOGPROB = -9999.0
 

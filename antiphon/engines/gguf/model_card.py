@@ -7,8 +7,6 @@ from antiphon.inference.tokens import ModelCard
 
 from .reader import GgufHeader
 
-__all__ = ["gguf_card"]
-
 
 def gguf_card(name: str, context: int, header: GgufHeader, tokenizer: LlamaTokenizer) -> ModelCard:
     """Return the ``ModelCard``, which is the model's metadata in the form that all engines use.

@@ -19,8 +19,6 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 
-__all__ = ["BLOCKS", "GgufHeader", "Tensor", "read_gguf"]
-
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32

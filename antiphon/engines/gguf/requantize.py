@@ -22,8 +22,6 @@ from antiphon.engines.llama.tokenizer import library_path
 
 from .reader import BLOCKS, GgufHeader, Tensor, read_gguf
 
-__all__ = ["to_q8_0"]
-
 Q4_1, Q8_0 = 3, 8
 
 

@@ -9,8 +9,6 @@ from msgspec import Struct
 from antiphon.engines.base import Capabilities, Engine, ImageMeasurer
 from antiphon.inference.tokens import ModelCard
 
-__all__ = ["EngineCapabilities", "EngineDescription", "describe_engine"]
-
 
 class EngineCapabilities(Capabilities, frozen=True, kw_only=True):
     """The capabilities of an engine, in the form in which they are sent to another process.

@@ -23,8 +23,6 @@ from antiphon.ipc.client import CallClient
 
 from .description import EngineDescription
 
-__all__ = ["HostedEngine", "HostedTokenizer", "hosted_engine", "unpack_ids"]
-
 
 class HostedTokenizer:
     """``Tokenizer`` of a hosted engine. To encode a text, it calls the engine's process. To return

@@ -17,8 +17,6 @@ from antiphon.inference.tokens import ModelCard
 
 from .tokenizer import FastTokenizer
 
-__all__ = ["ModelFolder", "read_folder"]
-
 TOKENIZER_FILE = "tokenizer.json"
 #: Context size in tokens if the files state none.
 DEFAULT_CONTEXT = 8192

@@ -20,8 +20,6 @@ from msgspec import Struct
 from antiphon.errors import SetupError
 from antiphon.support.installation import needs_extra
 
-__all__ = ["FastTokenizer", "require_tokenizers"]
-
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _BLANK = "▁"  # SentencePiece's sign for a space
 

@@ -18,8 +18,6 @@ from antiphon.errors import BackendError
 from antiphon.upstream.exchange import Connection
 from antiphon.upstream.sse import SseParser
 
-__all__ = ["LlamaClient"]
-
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.encode
 #: Seconds without data after which a request fails. A long prompt on a slow machine takes hours.

@@ -17,8 +17,6 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-__all__ = ["DiskStates", "StoredState", "delete_states", "model_identity"]
-
 _SUFFIX = ".state"
 #: The first bytes of a file: plain, or encrypted.
 _PLAIN, _SEALED = b"antiphon state 1\n", b"antiphon state 1 sealed\n"

@@ -51,8 +51,6 @@ from .stream import LlamaStream
 from .threads import model_matrices
 from .tokenizer import LlamaTokenizer, require_llama
 
-__all__ = ["LlamaEngine", "load"]
-
 _log = structlog.get_logger(__name__)
 
 DEFAULT_CONTEXT = 8192

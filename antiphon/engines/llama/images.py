@@ -21,14 +21,6 @@ from antiphon.inference.tokens import EncodedImage, Prompt, Tokenizer
 
 from .long_words import split_long_words
 
-__all__ = [
-    "UNSUPPORTED_FORMATS",
-    "PromptDetokenizer",
-    "check_image_positions",
-    "measuring_prompt",
-    "readable_content",
-]
-
 #: Image formats that llama.cpp cannot read.
 UNSUPPORTED_FORMATS = frozenset({"image/webp"})
 

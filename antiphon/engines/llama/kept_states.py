@@ -19,16 +19,6 @@ from antiphon.support.memory import available_bytes
 from .disk_states import DiskStates, StoredState
 from .state_files import StateFile, StateFiles
 
-__all__ = [
-    "NO_GROUP",
-    "NO_OWNER",
-    "KeptState",
-    "KeptStates",
-    "StateGroup",
-    "StateOwner",
-    "default_cache_mb",
-]
-
 _log = structlog.get_logger(__name__)
 
 #: A state that covers all but this number of another state's ids makes that state superfluous. The

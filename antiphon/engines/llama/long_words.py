@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-__all__ = ["split_long_words"]
-
 #: Length of a run of one character class that triggers a split. Remaining runs are shorter than
 #: twice this length.
 _RUN_LENGTH = 500

@@ -18,8 +18,6 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 
-__all__ = ["ENGINE_OPTIONS", "EngineOptions", "Speculation", "parse_engine_options"]
-
 #: llama.cpp's own samplers, for answers that may be any text.
 SAMPLER_OPTIONS = (
     "dry_multiplier",

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 
 from antiphon.inference.tokens import Tokenizer
 
-__all__ = ["PartialTokens"]
-
 
 class PartialTokens:
     """Recovers the ids of the tokens that llama.cpp's server withholds because they end inside a

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from .kept_states import StateGroup
 
-__all__ = ["Prefill"]
-
 
 class Prefill:
     """A prompt that is being computed in a slot. Other prompts can wait for the state of its first

@@ -22,8 +22,6 @@ from antiphon.support.tasks import BackgroundTasks
 from .client import LlamaClient
 from .server_program import ServerSetup, ServerStart, encode_setup
 
-__all__ = ["LlamaProcess"]
-
 _log = structlog.get_logger(__name__)
 
 _LOOPBACK = "127.0.0.1"

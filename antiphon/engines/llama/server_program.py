@@ -26,17 +26,6 @@ from .options import Speculation
 from .threads import WAIT_POLICY, Matrix, measure
 from .zero_pages import release_zero_pages, writable_ranges
 
-__all__ = [
-    "ALL_THAT_FIT",
-    "ServerSetup",
-    "ServerStart",
-    "create_params",
-    "decode_setup",
-    "encode_setup",
-    "has_gpu",
-    "main",
-]
-
 #: If a slot and a prompt are less similar than this, llama.cpp treats the prompt as new. The slots
 #: are chosen by ``Slots``, and saved states are managed by ``KeptStates``.
 SIMILARITY = 0.999

@@ -22,8 +22,6 @@ from .kept_states import NO_GROUP, NO_OWNER, KeptState, KeptStates, StateGroup, 
 from .prefills import Prefill
 from .state_files import StateFile
 
-__all__ = ["Slot", "Slots", "StateCopier"]
-
 #: A prompt continues a state if it shares at least this number of ids with it, or at least this
 #: fraction of the state's ids. Fewer shared ids are cheap to compute again. For the same reason, a
 #: state is not kept for fewer ids.

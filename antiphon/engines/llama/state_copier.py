@@ -10,8 +10,6 @@ import structlog
 from .process import LlamaProcess
 from .state_files import StateFile, StateFiles
 
-__all__ = ["LlamaStateCopier", "lora_scales"]
-
 _log = structlog.get_logger(__name__)
 
 

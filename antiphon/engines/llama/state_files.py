@@ -8,8 +8,6 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["StateFile", "StateFiles"]
-
 
 class StateFile:
     """A file for one state. ``name``: the name that llama.cpp gets. ``path``: the file's path.

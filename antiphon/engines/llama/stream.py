@@ -18,8 +18,6 @@ from antiphon.inference.tokens import Alternative, Chunk, Tokenizer, TokenLogpro
 
 from .partial_tokens import PartialTokens
 
-__all__ = ["LlamaStream"]
-
 #: OpenAI's value for an unknown log-probability.
 UNKNOWN_LOGPROB = -9999.0
 

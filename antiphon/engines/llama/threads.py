@@ -18,16 +18,6 @@ from msgspec import Struct
 
 from antiphon.engines.gguf.reader import GgufHeader
 
-__all__ = [
-    "WAIT_POLICY",
-    "Matrix",
-    "choose",
-    "counts_to_try",
-    "measure",
-    "model_matrices",
-    "time_steps",
-]
-
 #: Environment of llama.cpp's process. By default, a thread that waits for the others keeps its core
 #: for milliseconds: if other processes need a core, a token then takes up to twenty times as long.
 #: With this number of rounds, which take about a microsecond, it gives its core away.

@@ -24,8 +24,6 @@ from antiphon.support.installation import needs_extra
 
 from .long_words import split_long_words
 
-__all__ = ["LlamaTokenizer", "library_path", "require_llama", "split_at_turns"]
-
 BINDING = "xllamacpp"
 #: Texts with more characters are split at the ends of turns, and each piece is encoded on its own.
 _PIECE_CHARS = 50_000

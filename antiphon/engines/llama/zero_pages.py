@@ -19,8 +19,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = ["MemoryRange", "release_zero_pages", "writable_ranges"]
-
 #: Mappings with fewer bytes are not changed.
 _MIN_BYTES = 32 << 20
 #: Number of bytes that are compared and returned at a time. It is a multiple of every page size.

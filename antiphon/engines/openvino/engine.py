@@ -39,8 +39,6 @@ from .protocol import (
 )
 from .worker import WorkerSetup
 
-__all__ = ["OpenvinoEngine", "load"]
-
 DEFAULT_CONTEXT = 8192
 SEED_BITS = 31
 #: Number of tokens in one block of OpenVINO's KV cache.

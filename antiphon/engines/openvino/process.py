@@ -30,8 +30,6 @@ from .protocol import (
 )
 from .worker import WorkerSetup
 
-__all__ = ["WorkerProcess"]
-
 _SHUTDOWN_TIMEOUT_S = 5.0
 
 MessageHandler = Callable[[ToParent | BackendError], None]

@@ -13,21 +13,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-__all__ = [
-    "CancelRequest",
-    "GenerateRequest",
-    "GenerationEnd",
-    "GenerationFailed",
-    "LoadResult",
-    "SampledTokensMessage",
-    "ToParent",
-    "ToWorker",
-    "pack",
-    "payload_size",
-    "unpack_for_parent",
-    "unpack_for_worker",
-]
-
 LENGTH_PREFIX = struct.Struct("<I")
 
 

@@ -34,8 +34,6 @@ from .protocol import (
     unpack_for_worker,
 )
 
-__all__ = ["WorkerSetup", "main"]
-
 
 class WorkerSetup(Struct, frozen=True):
     """The configuration of the OpenVINO pipeline in the worker process.

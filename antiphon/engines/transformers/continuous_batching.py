@@ -16,8 +16,6 @@ from antiphon.errors import BackendError
 
 from .generation import Generation
 
-__all__ = ["BatchRunner"]
-
 PAGE_TOKENS = 64
 #: Device → number of prompt tokens per step. Other generations wait until the step ends.
 BATCH_TOKENS = {"cpu": 256}

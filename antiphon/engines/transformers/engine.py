@@ -39,8 +39,6 @@ from .load_progress import report_load_progress
 from .sampler import Sampler
 from .sequential import SequentialRunner
 
-__all__ = ["TransformersEngine", "load"]
-
 EXTRA = "transformers"
 DEFAULT_CONTEXT = 8192
 MAX_LOGPROBS = 20

@@ -17,8 +17,6 @@ from .sampler import Sampler
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Generation"]
-
 
 class Generation:
     """One generation: its prompt, its sampler, its stop conditions and the channel for its chunks.

@@ -16,8 +16,6 @@ from antiphon.engines.common.pillow_images import open_images
 from antiphon.errors import InvalidRequest
 from antiphon.inference.tokens import EncodedImage, Prompt, Tokenizer
 
-__all__ = ["ImageProcessor"]
-
 #: Outputs of a processor, besides the ids, that have one value per token.
 _TYPE_ID_NAMES = ("token_type_ids", "mm_token_type_ids")
 #: The maximum number of tokens in the placeholder of a chat template. One of them is replaced.

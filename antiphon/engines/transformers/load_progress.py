@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["report_load_progress"]
-
 _Progress = Callable[[str, int, int | None], None]
 #: The library's description of the progress bar over tensors.
 _BAR_NAME = "Loading weights"

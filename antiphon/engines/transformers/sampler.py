@@ -15,8 +15,6 @@ from antiphon.inference.tokens import Alternative, TokenLogprob
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Sampler"]
-
 _NEG_INF = float("-inf")
 
 

@@ -17,8 +17,6 @@ from antiphon.inference.tokens import Prompt
 from .generation import Generation
 from .images import ImageProcessor
 
-__all__ = ["SequentialRunner"]
-
 
 class SequentialRunner:
     """Runs generations one after another in one thread. They must not alternate, because some

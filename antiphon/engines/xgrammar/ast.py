@@ -8,20 +8,6 @@ from msgspec import Struct
 
 from .charsets import Ranges
 
-__all__ = [
-    "Alternatives",
-    "AnyText",
-    "CharSet",
-    "Concatenation",
-    "LiteralText",
-    "Node",
-    "Repeat",
-    "RuleRef",
-    "TokenNode",
-    "UnsupportedGrammar",
-    "walk",
-]
-
 
 class UnsupportedGrammar(Exception):
     """Raised if a grammar uses an unsupported feature. The message names the feature."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
-__all__ = ["ALL_CHARACTERS", "Ranges", "category_ranges", "complement", "intersection", "union"]
-
 #: The first and the last code point of each range. The ranges ascend, and no range touches the
 #: next range.
 Ranges = tuple[tuple[int, int], ...]

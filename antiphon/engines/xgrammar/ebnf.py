@@ -36,8 +36,6 @@ from .charsets import ALL_CHARACTERS, Ranges
 from .lark import parse_lark
 from .limits import check_limits
 
-__all__ = ["EbnfConverter", "to_ebnf"]
-
 _NUMBERED = re.compile(r"(\W+\w*[A-Za-z]_?)\d+\W*\Z")
 _MAX_NUMBERED = 4
 #: The maximum length of a converted grammar, in characters.

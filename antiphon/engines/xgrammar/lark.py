@@ -29,8 +29,6 @@ from .charsets import ALL_CHARACTERS
 from .regexes import parse_regex
 from .schemas import SchemaTree
 
-__all__ = ["parse_lark"]
-
 _RULE_HEAD = re.compile(r'(?m:^)(\w+)(?:\[suffix=("(?:[^"\\]|\\.)*")\])?:')
 _LEXEME = re.compile(
     r"""(?:(?P<end>\Z)|(?P<text>"(?:[^"\\]|\\.)*")|/(?P<regex>(?:[^/\\]|\\.)+)/

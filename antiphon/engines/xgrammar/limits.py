@@ -18,8 +18,6 @@ from .ast import (
     walk,
 )
 
-__all__ = ["MAX_COUNT", "check_limits"]
-
 #: The largest repeat count. With larger counts, xgrammar's counters overflow.
 MAX_COUNT = 1_000_000
 

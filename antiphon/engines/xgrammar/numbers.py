@@ -6,8 +6,6 @@ from __future__ import annotations
 from .ast import Alternatives, CharSet, Concatenation, LiteralText, Node, Repeat, UnsupportedGrammar
 from .regexes import parse_regex
 
-__all__ = ["INTEGER", "NUMBER", "integers", "numbers"]
-
 INTEGER = "-?(0|[1-9][0-9]*)"
 #: The exponent has at most two digits, so every number is finite.
 NUMBER = rf"{INTEGER}(\.[0-9]+)?([eE][+\-]?[0-9]{{1,2}})?"

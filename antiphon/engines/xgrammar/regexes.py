@@ -7,8 +7,6 @@ import re
 from .ast import Alternatives, CharSet, Concatenation, LiteralText, Node, Repeat, UnsupportedGrammar
 from .charsets import ALL_CHARACTERS, Ranges, category_ranges, complement, intersection, union
 
-__all__ = ["parse_regex"]
-
 _REPEAT = re.compile(r"[?*+]|\{(\d*)(?:(,)(\d*))?\}")
 _SHORT_REPEATS = {"?": (0, 1), "*": (0, None), "+": (1, None)}
 _CONTROL_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}

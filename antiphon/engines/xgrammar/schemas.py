@@ -32,8 +32,6 @@ from .limits import MAX_COUNT
 from .numbers import INTEGER, NUMBER, integers, numbers
 from .regexes import parse_regex
 
-__all__ = ["SchemaTree"]
-
 Schema = Mapping[str, Any]
 
 #: Keywords that do not constrain a value.

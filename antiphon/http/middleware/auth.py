@@ -30,14 +30,6 @@ from antiphon.wire.admin.client_limits import ClientLimits
 from .request_context import RequestContext, header, request_context, route_path
 from .session_cookie import reject_other_origins, session_cookie
 
-__all__ = [
-    "AuthConfig",
-    "AuthKey",
-    "AuthMiddleware",
-    "check_role",
-    "is_local",
-]
-
 #: The usual spellings, compared first: parsing an address is the slowest step here.
 _LOOPBACK = ("127.0.0.1", "::1")
 

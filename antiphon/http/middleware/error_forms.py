@@ -23,8 +23,6 @@ from antiphon.wire.json_types import JsonObject
 
 from .request_context import header, request_context, route_path
 
-__all__ = ["is_messages_client", "send_for_client"]
-
 #: Part of the user agent of the client that requires strings.
 _STRICT_CLIENT = b"ai-sdk/open-responses"
 _MESSAGES_PATH = "/v1/messages/"

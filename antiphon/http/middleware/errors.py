@@ -37,16 +37,6 @@ from antiphon.wire.response import Response, ResponseError
 from .error_forms import send_for_client
 from .request_context import ClientDisconnected, request_context
 
-__all__ = [
-    "ErrorMiddleware",
-    "error_reply",
-    "failed_response_reply",
-    "request_error_reply",
-    "run_error_reply",
-    "status_of",
-    "type_of",
-]
-
 #: Error code of a failed run → HTTP status. All other codes become 502: a model, an upstream or a
 #: tool failed.
 _FAILURES: Mapping[str, int] = {

@@ -20,16 +20,6 @@ from antiphon.tracing.base import Span, Tracer
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Usage
 
-__all__ = [
-    "ClientDisconnected",
-    "RequestContext",
-    "RequestContextMiddleware",
-    "header",
-    "request_context",
-    "route_path",
-    "trace_headers",
-]
-
 _VALID_ID = re.compile(rb"[\x21-\x7e]{1,128}\Z")
 _STARTS = ("http.response.start", "websocket.http.response.start")
 

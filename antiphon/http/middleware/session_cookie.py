@@ -10,8 +10,6 @@ from antiphon.errors import InvalidRequest
 
 from .request_context import header
 
-__all__ = ["LOGIN_COOKIE", "reject_other_origins", "session_cookie", "session_name"]
-
 #: The cookie of a sign-in that has begun.
 LOGIN_COOKIE = "antiphon-sign-in"
 _SESSION = "antiphon-session"

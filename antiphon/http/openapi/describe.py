@@ -9,9 +9,6 @@ from msgspec import Struct
 
 from antiphon.wire.json_types import JsonObject
 
-__all__ = ["FieldRow", "OperationView", "TextSpan", "operations", "rows", "type_spans"]
-
-
 #: Keyword of a schema → how its bound is written.
 _BOUNDS: Mapping[str, str] = {
     "minimum": "≥ {}",

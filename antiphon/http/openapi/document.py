@@ -33,9 +33,6 @@ from .schemas import (
     used_components,
 )
 
-__all__ = ["Endpoint", "endpoints", "make_document"]
-
-
 _UNIONS: Mapping[str, Any] = {
     "StreamEvent": StreamEvent,
     "Item": items.Item,

@@ -12,8 +12,6 @@ from msgspec import Struct
 
 from antiphon.http.requests.query import QueryParam
 
-__all__ = ["Form", "HeaderParam", "Operation", "operation", "operation_of"]
-
 _ATTRIBUTE = "operation"
 _HandlerT = TypeVar("_HandlerT", bound=Callable[..., Any])
 

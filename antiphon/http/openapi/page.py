@@ -19,8 +19,6 @@ from antiphon.wire.json_types import JsonObject
 
 from .describe import OperationView, operations, rows, type_spans
 
-__all__ = ["ReferencePage", "make_page"]
-
 _CODE = re.compile(r"`([^`]*)`")
 
 

@@ -19,16 +19,6 @@ from msgspec.structs import fields
 
 from antiphon.wire.json_types import JsonObject
 
-__all__ = [
-    "AcceptedForms",
-    "Schemas",
-    "accepted_schemas",
-    "merge_schemas",
-    "rename_components",
-    "sent_schemas",
-    "used_components",
-]
-
 #: (class, field) → the type of the values that clients may send in this field.
 AcceptedForms = Mapping[tuple[type[Struct], str], Any]
 

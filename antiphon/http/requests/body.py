@@ -22,8 +22,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-__all__ = ["parse", "read", "stream", "too_large"]
-
 _T = TypeVar("_T")
 
 #: Logarithm of the largest window of a zstd frame, so that a frame cannot demand any amount of

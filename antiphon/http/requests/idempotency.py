@@ -13,8 +13,6 @@ from starlette.types import Scope
 from antiphon.errors import InvalidRequest
 from antiphon.http.middleware.request_context import header
 
-__all__ = ["REPLAYED_HEADER", "response_id"]
-
 #: Response header of a repeated request.
 REPLAYED_HEADER = (b"idempotent-replayed", b"true")
 _KEY = re.compile(rb"[\x20-\x7e]{1,255}\Z")

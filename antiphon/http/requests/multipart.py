@@ -17,8 +17,6 @@ from antiphon.wire.parsing.upload_form import safe_filename
 
 from . import body as bodies
 
-__all__ = ["FileForm", "FilesForm", "open_form", "read_files"]
-
 #: Limits of a form besides its file: number of fields, bytes of each field, and bytes of all
 #: boundaries and headers.
 _MAX_FIELDS, _FIELD_BYTES, _FORM_OVERHEAD = 24, 4096, 64 * 2**10

@@ -8,8 +8,6 @@ from starlette.requests import Request
 
 from antiphon.http.middleware.request_context import request_context
 
-__all__ = ["object_key", "path_param", "tenant_of"]
-
 
 def tenant_of(request: Request) -> str:
     """Return the tenant of a request."""

@@ -19,8 +19,6 @@ from antiphon.wire.cursors import PageParams
 from antiphon.wire.parsing.errors import invalid_type, invalid_value, out_of_range, truncated
 from antiphon.wire.request import Include
 
-__all__ = ["INCLUDE_PARAM", "OLDEST_FIRST_PARAMS", "PAGE_PARAMS", "Query", "QueryParam"]
-
 _MAX_FIELDS = 200
 _DEFAULT_LIMIT, _MAX_LIMIT = 20, 100
 _SUBSCRIPT = re.compile(r"\[\d*\]\Z")

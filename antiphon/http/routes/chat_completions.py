@@ -36,8 +36,6 @@ from antiphon.wire.response_list import STORED_CHAT, ResponseSummary
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["StoredChatRoutes"]
-
 #: Only responses with these statuses have an answer.
 _ANSWERED = ("completed", "incomplete")
 _LIST_PARAMS = (

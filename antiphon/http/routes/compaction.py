@@ -18,8 +18,6 @@ from antiphon.wire.response import CompactedResponse
 
 from .responses import record_outcome
 
-__all__ = ["CompactRoutes"]
-
 
 class CompactRoutes:
     """The route ``/v1/responses/compact``. If the client disconnects, the compaction is

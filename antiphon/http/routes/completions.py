@@ -36,9 +36,6 @@ from .responses import ignored_tools_headers, record_outcome
 if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
 
-__all__ = ["CompletionsEndpoint", "total_usage"]
-
-
 #: The framing of OpenAI's APIs.
 _SSE = StreamFormat()
 _RequestT = TypeVar("_RequestT", bound=TranslatedRequest)

@@ -29,8 +29,6 @@ from antiphon.wire.response import Response
 from .completions import total_usage
 from .responses import record_outcome
 
-__all__ = ["DecisionRoutes"]
-
 #: Number of questions that are asked at the same time.
 _CONCURRENCY = 4
 

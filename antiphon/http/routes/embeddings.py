@@ -28,8 +28,6 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.wire.parsing.fields import body_parser
 
-__all__ = ["ReadingRoutes"]
-
 _parse_rerank = body_parser(RerankRequest, refuses_unknown=True)
 
 

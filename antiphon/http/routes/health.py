@@ -16,8 +16,6 @@ from antiphon.wire.admin.server_info import Health, ProcessHealth, Readiness, Un
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["HealthRoutes", "ReadProcesses"]
-
 #: Returns the state of the processes of a server with several workers.
 ReadProcesses = Callable[[], Awaitable[tuple[ProcessHealth, ...]]]
 _REASONS: Mapping[str, UnreadyReason] = {DISK_FULL: "disk_full", READ_ONLY: "read_only"}

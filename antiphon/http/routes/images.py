@@ -38,8 +38,6 @@ from antiphon.wire.error_reply import ErrorDetails, ErrorReply
 
 from .admin.managed_models import PullStream
 
-__all__ = ["ImageRoutes"]
-
 _MAX_IMAGES = 16
 _FIELD_BYTES = 128 * 1024
 _FORMAT = StreamFormat(end_mark=b"")

@@ -30,8 +30,6 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.steering import PendingSteering
 
-__all__ = ["LaneSteering", "refused_steer"]
-
 #: The error codes of refused submissions. All other refusals are about the input.
 _CODES = (
     "response_already_completed",

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
     from antiphon.runs.service import Service
 
-__all__ = ["MessageRoutes", "start_message"]
-
 
 async def start_message(
     service: Service, context: RequestContext, request: MessagesRequest, index: int

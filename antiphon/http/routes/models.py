@@ -25,8 +25,6 @@ from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus
 if TYPE_CHECKING:
     from antiphon.runs.service import CatalogModel, Service
 
-__all__ = ["ModelRoutes"]
-
 _CODEX_INSTRUCTIONS = (
     "You are a coding agent working in the user's terminal and file system. Use the tools to read, "
     "change and run code until the task is done, check your work, then say briefly what you did."

@@ -67,8 +67,6 @@ if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
     from antiphon.runs.service import CatalogModel
 
-__all__ = ["OllamaRoutes"]
-
 _LINES = StreamFormat(headers=JSON_LINES_HEADERS, end_mark=b"", comment=KEEPALIVE)
 _MEDIA_TYPE = "application/x-ndjson"
 _ERRORS: Mapping[str, Any] = {"errors": (404, 502), "error_body": OllamaError}

@@ -13,8 +13,6 @@ from antiphon.http.openapi.operation import operation
 from antiphon.http.openapi.page import ReferencePage, make_page
 from antiphon.wire.json_types import JsonObject
 
-__all__ = ["ReferenceRoutes"]
-
 
 class ReferenceRoutes:
     """The routes of the OpenAPI document and of the HTML page that shows it. The document and the

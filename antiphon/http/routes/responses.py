@@ -49,15 +49,6 @@ if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
     from antiphon.runs.service import Service
 
-__all__ = [
-    "IGNORED_TOOLS",
-    "CreateEndpoint",
-    "ResponseRoutes",
-    "StoredEventStream",
-    "ignored_tools_headers",
-    "record_outcome",
-]
-
 #: Response header with the hosted tools of the request that this server does not run. The model
 #: never sees these tools.
 IGNORED_TOOLS = "x-antiphon-ignored-tools"

@@ -13,8 +13,6 @@ from antiphon.http.requests.query import Query, QueryParam
 from antiphon.oidc.login import Logins
 from antiphon.wire.admin.sign_in import PageSession, SignedOut
 
-__all__ = ["SignInRoutes"]
-
 #: The page, seen from the route of the callback. The app may be mounted below a path.
 _PAGE = "../../"
 #: The parameters with which an issuer sends the browser back.

@@ -25,8 +25,6 @@ from antiphon.wire.parsing.tokens import (
     parse_tokenize,
 )
 
-__all__ = ["TokenRoutes"]
-
 
 class TokenRoutes:
     """The routes ``/tokenize``, ``/detokenize``, ``/version`` and ``/load``."""

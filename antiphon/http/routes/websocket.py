@@ -53,8 +53,6 @@ from antiphon.wire.parsing.websocket import (
 
 from .lane_steering import LaneSteering, refused_steer
 
-__all__ = ["WebSocketEndpoint"]
-
 #: OpenAI's limits: concurrent runs, lanes, and seconds that a connection lasts.
 _MAX_CONCURRENT_RUNS = 16
 _MAX_LANES = 32

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from msgspec import Struct
 from starlette.types import ASGIApp
 
-__all__ = ["ConnectionLimits", "OpenConnection", "OpenConnections", "address_of", "is_loopback"]
-
 #: Seconds between two looks at whether all connections are closed.
 _CLOSING_STEP_S = 0.05
 

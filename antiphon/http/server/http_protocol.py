@@ -24,8 +24,6 @@ from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION
 from .connections import OpenConnections, address_of, is_loopback
 from .websocket_protocol import WebSocketProtocol
 
-__all__ = ["HttpProtocol", "Output"]
-
 #: Seconds between two checks of the rate of a body.
 _BODY_CHECK_S = 5.0
 #: Longer than the idle time of common proxies (60 s), so that the proxy closes first.

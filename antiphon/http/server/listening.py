@@ -9,8 +9,6 @@ from contextlib import suppress
 
 from antiphon.errors import SetupError
 
-__all__ = ["bind", "raise_file_limit"]
-
 _BACKLOG = 2048
 
 #: Limit of open files that the server sets if the system permits any number.

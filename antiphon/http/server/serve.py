@@ -23,8 +23,6 @@ from antiphon.support.tasks import running
 from .connections import ConnectionLimits, OpenConnections
 from .http_protocol import HttpProtocol
 
-__all__ = ["frozen_gc", "has_terminal", "run", "serve"]
-
 T = TypeVar("T")
 
 #: Seconds that readers may take to fetch the end of their streams after all runs have ended.

@@ -19,8 +19,6 @@ from websockets.server import ServerProtocol
 
 from .connections import OpenConnections, address_of
 
-__all__ = ["WebSocketProtocol"]
-
 #: Seconds between the pings of a WebSocket, and seconds a pong may take.
 _PING_S = 20.0
 #: Seconds that a client may take to answer the end of a WebSocket.

@@ -17,8 +17,6 @@ from starlette.types import Receive, Scope
 
 from antiphon.http.middleware.request_context import ClientDisconnected
 
-__all__ = ["DISCONNECT_EXTENSION", "CancelOnDisconnect", "ConnectionMonitor", "cut_off"]
-
 #: ASGI extension of Antiphon's server. Its ``connection`` is a ``ConnectionMonitor``.
 DISCONNECT_EXTENSION = "antiphon.disconnect"
 

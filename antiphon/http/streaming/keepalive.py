@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 
-__all__ = ["KeepaliveTimer"]
-
 
 class KeepaliveTimer:
     """A context manager that calls ``send`` about every ``after_s`` seconds while the stream is

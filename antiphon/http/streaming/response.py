@@ -16,14 +16,6 @@ from antiphon.http.middleware.request_context import ClientDisconnected
 
 from . import sse
 
-__all__ = [
-    "DIRECT_WRITE_EXTENSION",
-    "JSON_LINES_HEADERS",
-    "DirectWrite",
-    "EventStream",
-    "StreamFormat",
-]
-
 #: Headers of a stream with one JSON object per line.
 JSON_LINES_HEADERS = ((b"content-type", b"application/x-ndjson"), *sse.HEADERS[1:])
 

@@ -14,17 +14,6 @@ import msgspec
 
 from antiphon.wire.events import EVENTS, Event, encodable_event
 
-__all__ = [
-    "COMMENT",
-    "DONE",
-    "HEADERS",
-    "frame_events",
-    "frame_lines",
-    "frame_pieces",
-    "pad_delta",
-    "resume_comment",
-]
-
 #: The last line of every stream.
 DONE = b"data: [DONE]\n\n"
 

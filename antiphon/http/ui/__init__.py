@@ -1,5 +1,3 @@
 """The web page at ``/``: static files that use the public API."""
 
 from __future__ import annotations
-
-__all__: list[str] = []

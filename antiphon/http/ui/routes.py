@@ -16,8 +16,6 @@ from starlette.staticfiles import StaticFiles
 from antiphon.http.json_response import Reply
 from antiphon.http.unknown_urls import unknown_url
 
-__all__ = ["STATIC", "PageRoutes"]
-
 STATIC = Path(__file__).parent / "static"
 
 #: Content security policy of the page. The page may load only files of this server. Images may also

@@ -14,8 +14,6 @@ from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, ManagedApiKey
 
 from .recent_value import RecentValue
 
-__all__ = ["ApiKeys", "KeyRecord"]
-
 #: Seconds for which a process keeps using the keys it has read while the store does not answer.
 _OUTAGE_S = 60.0
 _HINT_CHARS = 4

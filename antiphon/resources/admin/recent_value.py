@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 
 from antiphon.errors import StoreError
 
-__all__ = ["MAX_AGE_S", "RecentValue"]
-
 _T = TypeVar("_T")
 
 #: Seconds after which a process reads the value again. After one process has changed the value,

@@ -9,8 +9,6 @@ from antiphon.store.values import SERVER, Document, ValueStore
 
 from .recent_value import RecentValue
 
-__all__ = ["TenantDeletions"]
-
 #: Seconds for which a deletion is remembered. Nothing that began before it lasts longer: background
 #: runs are deleted with their tenant, and a connection or a foreground run lasts for hours at most.
 _MEMORY_S = 7 * 86_400

@@ -8,8 +8,6 @@ from antiphon.resources.file_storage.uploads import ChunkedUploads
 from antiphon.store.base import Store
 from antiphon.wire.admin.usage import BackgroundUsage, QuotaUsage, StorageUsage
 
-__all__ = ["TenantUsageReader"]
-
 
 class TenantUsageReader:
     """Reads how much of each quota a tenant has used. ``max_runs``: maximum number of background

@@ -9,8 +9,6 @@ from antiphon.errors import StoreError
 from antiphon.store.files import NO_LIMITS, BlobRef, FileLimits, FileStore
 from antiphon.wire.resources.files import File
 
-__all__ = ["Chunks", "ContentStore", "StoredFile", "single_chunk"]
-
 #: The content of a new file, in pieces (chunks of bytes).
 Chunks = AsyncIterator[bytes]
 

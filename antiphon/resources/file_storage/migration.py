@@ -14,8 +14,6 @@ from .contents import StoredFile
 from .files import MAX_WHOLE_BYTES
 from .uploads import RECORD_PURPOSE
 
-__all__ = ["MovedContent", "migrate_contents"]
-
 _BATCH = 100
 
 

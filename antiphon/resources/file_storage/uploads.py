@@ -33,8 +33,6 @@ from antiphon.wire.resources.files import ChunkedUpload, ChunkedUploadPart, File
 from .contents import Chunks, StoredFile
 from .files import Files, FileUpload
 
-__all__ = ["MAX_PART_BYTES", "RECORD_PURPOSE", "ChunkedUploads"]
-
 #: Largest part: OpenAI's limit.
 MAX_PART_BYTES = 64 * 2**20
 #: Seconds until an upload expires: OpenAI's rule.

@@ -25,8 +25,6 @@ from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import BackgroundTasks, Backoff, retry
 from antiphon.wire.resources.vector_stores import FileStatus, LastError
 
-__all__ = ["Indexer"]
-
 _log = structlog.get_logger(__name__)
 
 _MAX_CONCURRENT_FILES = 2

@@ -21,8 +21,6 @@ from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest
 from antiphon.wire.resources.filters import matches
 from antiphon.wire.resources.vector_stores import TextPart, VectorStoreSearchResult
 
-__all__ = ["Searcher"]
-
 _MAX_WORDS = 64
 #: Number of hits that each ranking contributes to the fusion.
 _RANKING_SIZE = 100

@@ -54,8 +54,6 @@ from antiphon.wire.resources.vector_stores import (
 from .indexer import Indexer
 from .searcher import Searcher
 
-__all__ = ["VectorStores"]
-
 _DAY_S = 86_400
 #: Least number of seconds between two updates of ``last_active_at``. It limits the number of
 #: writes.

@@ -13,8 +13,6 @@ import msgspec
 from antiphon.store.records import EventBatch
 from antiphon.wire.events import EVENTS, Event, encodable_event
 
-__all__ = ["Line", "decode_events", "encode_batch", "encode_events", "lines_after"]
-
 #: An event as JSON. A line of a large batch is a view of the bytes of the batch.
 Line = bytes | memoryview
 

@@ -13,8 +13,6 @@ from antiphon.store.common.subscriptions import Subscription
 
 from .event_codec import Line, lines_after
 
-__all__ = ["EventLogReader"]
-
 #: Maximum number of events that one query reads.
 _PAGE_SIZE = 500
 

@@ -45,8 +45,6 @@ from antiphon.wire.response import Response
 
 from .event_codec import encode_batch
 
-__all__ = ["EventLogWriter", "LogSink", "end_steered", "retry_until_available"]
-
 _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)

@@ -53,8 +53,6 @@ from .steering import Steerer
 from .stored_request import StoredRequest
 from .worker import ClaimedRun
 
-__all__ = ["BackgroundJobs"]
-
 _log = structlog.get_logger(__name__)
 
 _decode_request = msgspec.json.Decoder(StoredRequest).decode

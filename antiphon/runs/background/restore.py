@@ -25,8 +25,6 @@ from antiphon.wire.timeline import RunTimes
 
 from .event_codec import decode_events
 
-__all__ = ["FailedReply", "PromptedReply", "RestoredRun"]
-
 
 class RestoredRun(Struct, frozen=True):
     """The stored state of an interrupted run.

@@ -17,8 +17,6 @@ from antiphon.wire.response import Response
 
 from .event_codec import decode_events
 
-__all__ = ["Snapshots"]
-
 #: Maximum number of events that one query reads.
 _PAGE_SIZE = 500
 #: Limit of the cache: total bytes of the events that the states were built from. One state is

@@ -32,8 +32,6 @@ from antiphon.wire.steering import PendingSteering, SteeringSubmission
 from .event_codec import decode_events, encode_batch
 from .stored_request import StoredRequest
 
-__all__ = ["QueuedSteering", "Steerer"]
-
 _encode = msgspec.json.Encoder().encode
 
 

@@ -15,8 +15,6 @@ from antiphon.security.encryption import DecryptionError, Encryptor
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.tools import Tool
 
-__all__ = ["StoredRequest"]
-
 _encode = msgspec.json.Encoder().encode
 _decode_tools = msgspec.json.Decoder(tuple[Tool, ...]).decode
 

@@ -26,8 +26,6 @@ from antiphon.wire.response import Response
 
 from .event_log_writer import EventLogWriter, LogSink, retry_until_available
 
-__all__ = ["BackgroundWorker", "ClaimedRun", "LeaseConfig", "OnEnd", "ignore_end"]
-
 _log = structlog.get_logger(__name__)
 
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from antiphon.support.tasks import running
 
-__all__ = ["IdleGate"]
-
 _T = TypeVar("_T")
 #: Seconds between two looks at the other requests of the server.
 _INTERVAL_S = 0.02

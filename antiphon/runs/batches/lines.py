@@ -14,16 +14,6 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.resources.batches import BatchFault
 from antiphon.wire.response import Usage
 
-__all__ = [
-    "BatchLine",
-    "LineReply",
-    "failed_result",
-    "read_line",
-    "result_of",
-    "split_lines",
-    "usage_of",
-]
-
 _encode = msgspec.json.encode
 #: Maximum number of bytes of one line.
 MAX_LINE_BYTES = 64 * 2**20

@@ -16,11 +16,6 @@ from antiphon.wire.response import Usage
 
 from .lines import usage_of
 
-__all__ = [
-    "BatchResults",
-    "LeaseLost",
-]
-
 _PURPOSE = "batch_output"
 #: A chunk is stored when it has this many bytes, or after this many seconds.
 _CHUNK_BYTES, _CHUNK_S = 256 * 1024, 0.25

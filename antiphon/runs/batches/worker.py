@@ -29,12 +29,6 @@ from .idle_gate import IdleGate
 from .lines import BatchLine, LineReply, failed_result, read_line, result_of, split_lines
 from .results import BatchResults, LeaseLost
 
-__all__ = [
-    "BatchWorker",
-    "ExecuteLine",
-    "LineRequest",
-]
-
 _log = structlog.get_logger(__name__)
 
 #: Maximum number of lines: OpenAI's limit.

@@ -40,8 +40,6 @@ from antiphon.wire.response import Usage
 from .steering import waiting_items
 from .token_log import append_prompt
 
-__all__ = ["ReasoningFields", "Recorder"]
-
 #: The usage of tools that were not used: OpenAI reports zeros (``Response.tool_usage``).
 _NO_TOOL_USAGE: Mapping[str, Any] = {
     "image_gen": {

@@ -38,8 +38,6 @@ from .recorder import Recorder
 from .supervisor import Supervisor
 from .token_log import last_turn, total_counts
 
-__all__ = ["EventSink", "ReaderGone", "Run", "RunSpec"]
-
 _log = structlog.get_logger(__name__)
 
 #: The longest time in seconds that the first events are held back while an upstream refuses the

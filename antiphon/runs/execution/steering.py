@@ -19,16 +19,6 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response
 from antiphon.wire.tags import tag_of
 
-__all__ = [
-    "MAX_STEERS",
-    "already_completed",
-    "check_steerable",
-    "required_input",
-    "steering_not_supported",
-    "too_many_steers",
-    "waiting_items",
-]
-
 #: How many submissions may wait for the end of a response.
 MAX_STEERS = 16
 

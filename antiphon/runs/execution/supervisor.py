@@ -9,8 +9,6 @@ from typing import Protocol
 from antiphon.errors import AccessRevoked, Overloaded, RunError, ServerStopped, StoreError
 from antiphon.support.tasks import BackgroundTasks
 
-__all__ = ["StoppableRun", "Supervisor"]
-
 #: Seconds between two checks of the access of all clients.
 _CHECK_S = 1.0
 

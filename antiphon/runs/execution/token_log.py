@@ -19,8 +19,6 @@ from collections.abc import Iterator, Sequence
 
 from antiphon.inference.tokens import common_prefix_length
 
-__all__ = ["append_prompt", "last_turn", "total_counts", "turn_counts"]
-
 #: Marks a new prompt. No token has this id.
 _MARKER = 0xFFFFFFFF
 

@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-__all__ = ["AgingCache", "CacheEntry"]
-
 _T = TypeVar("_T")
 
 

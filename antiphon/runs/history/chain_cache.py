@@ -19,8 +19,6 @@ from antiphon.wire.items import Item
 
 from .aging_cache import AgingCache
 
-__all__ = ["Chain", "ChainCache", "LoadedChain", "chain_bytes", "chain_items", "stored_tokens"]
-
 _encode = msgspec.json.Encoder().encode
 
 #: Responses that continue each other, oldest first.

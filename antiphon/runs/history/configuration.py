@@ -19,8 +19,6 @@ from antiphon.wire import items as it
 from antiphon.wire.response import ReasoningConfig
 from antiphon.wire.text_formats import Effort, JsonSchemaFormat, TextFormatConfig
 
-__all__ = ["Configuration", "configuration_of", "update_message"]
-
 
 class Configuration(Struct, frozen=True, kw_only=True):
     """The settings that the items of a conversation have changed. None: no item has."""

@@ -38,13 +38,6 @@ from .recent_items import PastItems, load_past_items
 from .session_chains import SessionChains
 from .visible_history import VisibleHistory, is_compaction
 
-__all__ = [
-    "BuildVisibleHistory",
-    "ConversationContext",
-    "find_chain",
-    "load_context",
-]
-
 
 class ConversationContext(Struct, frozen=True, kw_only=True):
     """The conversation of a request.

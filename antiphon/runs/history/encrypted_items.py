@@ -13,8 +13,6 @@ from msgspec.structs import replace
 from antiphon.security.encryption import DecryptionError, Encryptor
 from antiphon.wire import items as it
 
-__all__ = ["CompactedHistory", "TenantSealer"]
-
 #: Limit of an encoded history before encryption. Clients may send 20 MiB.
 _MAX_BYTES = 12 * 2**20
 

@@ -10,8 +10,6 @@ from antiphon.wire.pagination import Page
 from .aging_cache import AgingCache
 from .chain_cache import chain_bytes, chain_items
 
-__all__ = ["InputLists"]
-
 #: Limit of the cache, in bytes of JSON.
 _MAX_BYTES = 32 * 2**20
 #: Seconds that a list is kept for its next pages.

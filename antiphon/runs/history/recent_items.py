@@ -16,8 +16,6 @@ from antiphon.wire.tags import tag_of
 
 from .visible_history import estimate_tokens, is_persistent
 
-__all__ = ["PastItems", "load_past_items"]
-
 #: Numbers of items of the first page and of the largest page. Each page is twice as large as the
 #: page before it.
 _FIRST_PAGE, _LARGEST_PAGE = 64, 1024

@@ -10,8 +10,6 @@ from antiphon.wire.steering import PendingSteering
 
 from .chain_cache import Chain
 
-__all__ = ["SessionChains"]
-
 
 class SessionChains:
     """The chains that one client connection can continue. A chain is a list of responses, oldest

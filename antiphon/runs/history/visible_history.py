@@ -26,15 +26,6 @@ from antiphon.wire.tags import tag_of
 from .configuration import Configuration, configuration_of, update_message
 from .encrypted_items import CompactedHistory, TenantSealer
 
-__all__ = [
-    "VisibleHistory",
-    "build_visible_history",
-    "estimate_tokens",
-    "is_compaction",
-    "is_persistent",
-    "is_user_message",
-]
-
 _encode = msgspec.json.Encoder().encode
 
 _SUMMARY = (

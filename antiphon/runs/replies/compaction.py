@@ -48,15 +48,6 @@ from antiphon.wire.response import (
     Usage,
 )
 
-__all__ = [
-    "CompactingReply",
-    "ReplyRequest",
-    "compacted_response",
-    "prepare_compaction",
-    "prepare_reply",
-]
-
-
 #: A summary may fill this fraction (1/n) of the context or of the threshold.
 _SUMMARY_FRACTION = 4
 #: Fractions (1/n) of the context or of the threshold, tried in order until the prompt is short

@@ -16,8 +16,6 @@ from antiphon.support.push import send
 from antiphon.wire.items import Item
 from antiphon.wire.response import Usage
 
-__all__ = ["FinishedReply", "RestartedReply"]
-
 #: Unfinished items that restarts may leave in one response.
 _MAX_UNFINISHED = 3
 

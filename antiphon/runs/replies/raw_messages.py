@@ -21,8 +21,6 @@ from antiphon.stream.deltas import Delta, finish_of
 from antiphon.wire.items import Item
 from antiphon.wire.response import RAW_MESSAGE_TYPE, Usage
 
-__all__ = ["RawMessagesReply"]
-
 _FIELD = "enable_response_messages"
 _UNSUPPORTED = (
     f"Unsupported parameter: '{_FIELD}' is not supported with this model: its tokens are not known"

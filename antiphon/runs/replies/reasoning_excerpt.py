@@ -14,8 +14,6 @@ from antiphon.wire.items import Reasoning
 
 from .reasoning_summary import is_summary
 
-__all__ = ["Excerpt", "ExcerptedReply"]
-
 #: Level → minimum number of characters between a part and the next first sentence that is used.
 _INTERVALS: Mapping[str, int] = {"concise": 2000, "auto": 600, "detailed": 0}
 #: Maximum number of characters of a heading or sentence. Longer texts are cut.

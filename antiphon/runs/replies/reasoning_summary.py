@@ -22,14 +22,6 @@ from antiphon.support.text import truncate_middle
 from antiphon.wire.items import InputText, Item, Message, Reasoning
 from antiphon.wire.response import ReasoningConfig
 
-__all__ = [
-    "SummarizedReply",
-    "Summarizer",
-    "interrupted_in_summary",
-    "is_summary",
-    "summary_level",
-]
-
 _log = structlog.get_logger(__name__)
 
 #: Level → maximum tokens of the summary, and its style as the instructions name it.

@@ -20,8 +20,6 @@ from antiphon.support.push import send
 from antiphon.wire.items import Item
 from antiphon.wire.response import Usage
 
-__all__ = ["WarmupReply"]
-
 
 class WarmupReply(ReplyWrapper):
     """``Reply`` that warms up the engine for the prompt of another reply. The engine processes this

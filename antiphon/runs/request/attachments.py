@@ -29,16 +29,6 @@ from antiphon.stream.kinds import KINDS
 from antiphon.support.installation import needs_extra
 from antiphon.wire import items as it
 
-__all__ = [
-    "DOWNLOAD_CODES",
-    "ERROR_CODES",
-    "Attachments",
-    "InvalidPart",
-    "PartSource",
-    "part_source",
-    "url_to_fetch",
-]
-
 _AttachmentPart = it.InputImage | it.InputFile | it.ComputerScreenshot
 
 #: The path of a stored prompt's items in the request.

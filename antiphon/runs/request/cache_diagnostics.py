@@ -23,8 +23,6 @@ from antiphon.wire.request_options import (
 )
 from antiphon.wire.response import Response
 
-__all__ = ["CacheComparison", "compare_prompts", "count_breakpoints"]
-
 #: A prompt ends with the start of an answer. Once the answer is known, a template may write this
 #: start differently, in at most this many tokens.
 _ANSWER_START = 16

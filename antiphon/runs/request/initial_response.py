@@ -19,8 +19,6 @@ from antiphon.wire.response import (
 
 from .options import DEFAULT_SAMPLING, build_options, explicit_fields, text_config
 
-__all__ = ["initial_response"]
-
 
 def initial_response(
     request: CreateResponse,

@@ -22,15 +22,6 @@ from antiphon.tools.mcp.request import server_identity
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp, Tool
 
-__all__ = [
-    "ApprovedCall",
-    "call_digest",
-    "claim_approvals",
-    "find_approved_calls",
-    "record_approval_requests",
-    "release_approvals",
-]
-
 
 class ApprovedCall(Struct, frozen=True):
     """An approved call that has not run. ``request_id``: the id of the approval request.

@@ -17,8 +17,6 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire import tools as tl
 from antiphon.wire.request import CreateResponse
 
-__all__ = ["replace_mcp_labels"]
-
 _TOOLS: Mapping[str, tl.Tool] = {
     "code_interpreter": tl.CodeInterpreter(container={"type": "auto"}),
     "shell": tl.Shell(environment={"type": "container_auto"}),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from antiphon.errors import Forbidden
 from antiphon.wire.request import CreateResponse
 
-__all__ = ["storage_disabled", "without_storage"]
-
 
 def without_storage(request: CreateResponse) -> CreateResponse:
     """Return the request with ``store: false``. Raises ``Forbidden`` if it asks for something that

@@ -13,8 +13,6 @@ from antiphon.wire import items as it
 from antiphon.wire.response import OmittedPart
 from antiphon.wire.tags import tag_of
 
-__all__ = ["find_omitted_parts"]
-
 _IMAGES = (it.InputImage, it.ComputerScreenshot)
 _AUDIO_VIDEO = (it.InputAudio, it.InputVideo)
 

@@ -19,16 +19,6 @@ from antiphon.wire.response import (
     TextConfig,
 )
 
-__all__ = [
-    "DEFAULT_SAMPLING",
-    "apply_defaults",
-    "build_options",
-    "explicit_fields",
-    "hidden_item_types",
-    "text_config",
-    "with_instructions",
-]
-
 _LOGPROBS = "message.output_text.logprobs"
 #: OpenAI's defaults, for fields that neither the request nor the model sets.
 DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}

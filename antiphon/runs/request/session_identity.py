@@ -16,8 +16,6 @@ from antiphon.store.records import StoredResponse
 from antiphon.wire.items import Item
 from antiphon.wire.request import CreateResponse
 
-__all__ = ["conversation_identity", "session_identity", "stored_session_identity"]
-
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 

@@ -24,20 +24,6 @@ from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_shapes import derive
 from antiphon.wire.response import IgnoredTool
 
-__all__ = [
-    "SERVER_TOOLS",
-    "IgnoredToolLog",
-    "ServerTool",
-    "ToolSelection",
-    "async_functions",
-    "discovered_tools",
-    "function_names",
-    "list_tools",
-    "resolve_tool_choice",
-    "select_tools",
-    "tool_types",
-]
-
 _log = structlog.get_logger(__name__)
 
 _PROGRAMS = "programmatic_tool_calling"

@@ -29,19 +29,6 @@ from antiphon.wire import items as it
 from .journal import CallJournal
 from .turn import ToolCall, new_item_id
 
-__all__ = [
-    "CallBudget",
-    "CallEnvironment",
-    "CallRunner",
-    "OnCalls",
-    "OnToolCall",
-    "ToolLimits",
-    "allow",
-    "ignore_call",
-    "ignore_calls",
-    "output_budget",
-]
-
 _log = structlog.get_logger(__name__)
 
 #: Bytes of text that a token stands for, as a low estimate: results have to fit the context.

@@ -29,8 +29,6 @@ from antiphon.wire.items import Item
 if TYPE_CHECKING:
     from .turn import ToolCall
 
-__all__ = ["CallIntent", "CallJournal", "JournaledCall", "StoredCallJournal"]
-
 _encode = msgspec.json.Encoder().encode
 
 

@@ -101,8 +101,6 @@ from .toolsets import (
 )
 from .turn import ToolCall, Turn, conversation_items
 
-__all__ = ["ToolLoop", "ToolLoopSpec"]
-
 _log = structlog.get_logger(__name__)
 
 #: Returns the items that a turn adds to the conversation. The argument is a function that returns

@@ -29,16 +29,6 @@ from antiphon.wire.response import Usage
 from .journal import CallJournal, JournaledCall
 from .turn import ToolCall
 
-__all__ = [
-    "OnInterruption",
-    "Recovery",
-    "conversation_with_found_tools",
-    "count_calls",
-    "finished_turn_usages",
-    "interrupted_in_tools",
-    "recover_calls",
-]
-
 #: What happens to a call that may have been done when the server was interrupted, and that must not
 #: run twice. ``tell``: it is reported as unknown. ``fail``: the response fails, too. ``retry``: it
 #: runs again.

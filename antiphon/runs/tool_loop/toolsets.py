@@ -29,15 +29,6 @@ from antiphon.tools.citations import CitationReader
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Item
 
-__all__ = [
-    "check_access",
-    "citation_reader_factory",
-    "combine_toolsets",
-    "declared_toolsets",
-    "deduplicate_names",
-    "with_functions",
-]
-
 #: The selection of a request without tools and without a tool choice.
 _NO_TOOLS = ToolSelection()
 

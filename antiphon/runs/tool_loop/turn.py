@@ -44,8 +44,6 @@ from antiphon.wire import tools as tl
 
 from .journal import CallIntent
 
-__all__ = ["ToolCall", "Turn", "conversation_items", "new_item_id"]
-
 #: Calls that the client runs, unless they belong to a server-side tool. They end the response.
 _CLIENT_CALLS = (it.FunctionCall, it.CustomToolCall)
 

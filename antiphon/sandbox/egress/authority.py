@@ -10,8 +10,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-__all__ = ["BoxAuthority"]
-
 _VALID = timedelta(days=30)
 _SKEW = timedelta(days=1)
 #: Maximum number of hosts whose TLS contexts are cached. A box needs only the few hosts of its

@@ -11,8 +11,6 @@ from typing import TypeAlias
 
 from antiphon.security.ssrf import Network, may_dial
 
-__all__ = ["Dialer", "Resolver", "resolve"]
-
 #: Resolves a host and a port to a list of addresses with ports. The best address comes first.
 #: Raises ``OSError``.
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[tuple[str, int]]]]

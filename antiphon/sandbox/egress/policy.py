@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-__all__ = ["BoxSecret", "EgressPolicy"]
-
 
 class BoxSecret(Struct, frozen=True, kw_only=True):
     """A secret for requests to ``domain``. Code in the box reads ``placeholder`` from the

@@ -23,8 +23,6 @@ from .authority import BoxAuthority
 from .policy import EgressPolicy
 from .requests import InvalidProxyRequest, ProxyRequest, read_body, read_request
 
-__all__ = ["PROXY_PORT", "EgressProxy", "ServerDialer"]
-
 _log = structlog.get_logger(__name__)
 
 #: The port at which programs inside a box reach the proxy.

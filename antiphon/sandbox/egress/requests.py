@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-__all__ = ["InvalidProxyRequest", "ProxyRequest", "read_body", "read_request"]
-
 _REQUEST_LINE = re.compile(r"([A-Z]{1,20}) ([!-~]{1,16384}) HTTP/1\.[01]")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):([\t -~\x80-\xff]*)")
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:[ \t]*;[\t -~]*)?\r\n")

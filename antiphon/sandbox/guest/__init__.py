@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["AGENT_FILES"]
-
 #: The files with the code of the agent. Every kind of sandbox copies them into its boxes.
 AGENT_FILES = ("agent.py", "files.py", "forwarder.py", "processor_share.py", "python_kernel.py")

@@ -28,8 +28,6 @@ from . import files, forwarder
 from .processor_share import ProcessorShare, lower_priority
 from .python_kernel import HOME, Kernel, receive_frame, send_frame
 
-__all__ = ["Agent", "main", "open_exit_fd"]
-
 GRACE_S = 2.0
 POLL_S = 0.2
 #: Seconds between two reports of the output of a running command.

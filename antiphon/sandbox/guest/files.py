@@ -15,8 +15,6 @@ from typing import Any
 
 from .python_kernel import HOME
 
-__all__ = ["list_files", "read", "remove", "write"]
-
 MAX_FILES = 1000
 #: Maximum number of bytes of a file that were never written (holes of a sparse file).
 MAX_HOLE_BYTES = 1 << 20

@@ -11,8 +11,6 @@ import select
 import socket
 import threading
 
-__all__ = ["forward", "listen"]
-
 #: The socket of the proxy. It is in a folder that the server shares with the box. The box can only
 #: read this folder.
 PROXY_SOCKET = "/run/network/proxy"

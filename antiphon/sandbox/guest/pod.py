@@ -28,8 +28,6 @@ from typing import Any
 from .agent import Agent
 from .python_kernel import HOME, receive_frame
 
-__all__ = ["call", "listen", "main", "serve", "stop"]
-
 SKILLS = "/mnt/skills"
 #: The folder of the agent. ``SOCKET``: the socket of the agent. ``CALLER``: the file with the id of
 #: the process whose request the agent serves.

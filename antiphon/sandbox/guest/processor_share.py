@@ -14,8 +14,6 @@ import os
 import resource
 from collections.abc import Iterable, Iterator
 
-__all__ = ["ProcessorShare", "lower_priority"]
-
 #: A nice value. It gives a tenth of the weight of a process with nice value 0 (sched(7)).
 NICE = 10
 #: The code of a request is moved to the idle class if more than ``FREE_TASKS`` of its threads run

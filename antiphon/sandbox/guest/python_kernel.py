@@ -15,8 +15,6 @@ import struct
 import sys
 from typing import Any
 
-__all__ = ["HOME", "Kernel", "receive_frame", "send_frame"]
-
 HOME = "/mnt/data"
 
 

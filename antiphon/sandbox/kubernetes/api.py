@@ -19,8 +19,6 @@ from antiphon.errors import SetupError
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["ClaimLost", "ClusterError", "KubernetesApi", "SandboxClaim"]
-
 _GROUP = "/apis/extensions.agents.x-k8s.io/v1beta1"
 _TIMEOUT_S = 30.0
 #: Maximum size of one event of a watch, in bytes.

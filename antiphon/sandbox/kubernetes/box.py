@@ -34,8 +34,6 @@ from antiphon.support.tasks import running
 
 from .runtime import FileRefused, PodLost, PodRuntime
 
-__all__ = ["PodBox"]
-
 _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)

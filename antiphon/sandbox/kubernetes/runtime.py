@@ -18,8 +18,6 @@ from antiphon.sandbox.agent_calls import FILE_TIMEOUT_S
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["FileRefused", "PodLost", "PodRuntime"]
-
 #: Maximum size of the answer to a command, in bytes. The answers of an agent are shorter.
 _MAX_ANSWER_BYTES = 16 << 20
 

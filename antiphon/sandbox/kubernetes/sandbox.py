@@ -30,8 +30,6 @@ from .runtime import PodRuntime
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["KubernetesSandbox", "PodSettings"]
-
 _log = structlog.get_logger(__name__)
 
 #: ``_LEASE_S``: seconds after which the cluster deletes a claim that is not extended.

@@ -11,8 +11,6 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
-__all__ = ["ClaimableRuns"]
-
 #: Shortest and longest wait, in seconds, before a process claims runs that others have queued.
 _MIN_WAIT_S, _MAX_WAIT_S = 0.1, 0.5
 

@@ -7,8 +7,6 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-__all__ = ["choose_fairly", "free_runs"]
-
 _T = TypeVar("_T")
 
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from antiphon.store.base import Retention
 
-__all__ = ["TenantTotals"]
-
 
 class TenantTotals:
     """The number of responses and the bytes of each tenant. A sweep keeps these totals up to date,

@@ -12,8 +12,6 @@ from __future__ import annotations
 from antiphon.errors import StoreError
 from antiphon.security.encryption import DecryptionError, Encryptor
 
-__all__ = ["RowCipher", "is_sealed"]
-
 #: First bytes of an encrypted value. No other binary value begins with them: JSON cannot, and token
 #: ids would be larger than any vocabulary.
 _MARK = b"\xffsealed\xff"

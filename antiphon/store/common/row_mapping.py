@@ -38,40 +38,6 @@ from antiphon.wire.response import Response, encodable
 from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.timeline import RunTimes
 
-__all__ = [
-    "Columns",
-    "Row",
-    "blob_of",
-    "chunk_row",
-    "claim_of",
-    "container_of",
-    "conversation_of",
-    "encode",
-    "encode_usage",
-    "event_batch_of",
-    "file_batch_of",
-    "file_of",
-    "file_row",
-    "indexed_file_of",
-    "indexed_file_row",
-    "item_kind",
-    "item_of",
-    "items_of",
-    "journal_entry_of",
-    "response_row",
-    "search_column",
-    "steering_of",
-    "stored_content_of",
-    "stored_of",
-    "summary_filters",
-    "summary_of",
-    "summary_row",
-    "usage_filters",
-    "usage_of",
-    "usage_totals_of",
-    "vector_store_of",
-]
-
 encode = msgspec.json.Encoder().encode
 _decode_response = msgspec.json.Decoder(Response).decode
 _decode_summary = msgspec.json.Decoder(ResponseSummary).decode

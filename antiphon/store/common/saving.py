@@ -7,8 +7,6 @@ from msgspec import Struct
 from antiphon.store.records import NewRun, RunEnd, StoredResponse
 from antiphon.store.usage import UsageRecord
 
-__all__ = ["Saving"]
-
 
 class Saving(Struct, frozen=True, kw_only=True):
     """A response to save, and what belongs to it.

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 
-__all__ = ["migrations", "queries"]
-
 _NAME = re.compile(r"^-- (\w+)\n", re.MULTILINE)
 
 

@@ -9,8 +9,6 @@ from msgspec.structs import replace
 from antiphon.store.records import ResponseQuery
 from antiphon.wire.response_list import ResponseSummary
 
-__all__ = ["search_summaries"]
-
 _Page = tuple[ResponseSummary, ...] | None
 
 #: Number of summaries that are read at a time.

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["TENANT_STEPS"]
-
 #: Largest number of rows that one step deletes: ordinary rows, and large rows.
 _ROWS, _LARGE_ROWS = 500, 10
 

@@ -8,8 +8,6 @@ from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
 
 from .pool import ConnectionPool
 
-__all__ = ["PostgresAudit"]
-
 
 class PostgresAudit(AuditLog):
     """Implements ``AuditLog`` with tables in PostgreSQL."""

@@ -15,8 +15,6 @@ from antiphon.support.tasks import BackgroundTasks
 
 from .driver import DriverConnection, DriverPool
 
-__all__ = ["Connections"]
-
 #: Interval in seconds at which connections that were free since the last check go back to asyncpg's
 #: pool, which closes them later.
 _CHECK_S = 60.0

@@ -11,8 +11,6 @@ from antiphon.wire.resources.containers import ContainerResource
 
 from .pool import ConnectionPool, Transaction, index_key
 
-__all__ = ["PostgresContainers"]
-
 
 class PostgresContainers(ContainerDirectory):
     """Implements ``ContainerDirectory`` with tables in PostgreSQL."""

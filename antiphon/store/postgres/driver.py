@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from antiphon.store.common.row_mapping import Row
 
-__all__ = ["DriverConnection", "DriverPool"]
-
 
 class DriverConnection(Protocol):
     """A connection of asyncpg."""

@@ -19,8 +19,6 @@ from antiphon.wire.resources.files import File
 
 from .pool import ConnectionPool, Transaction, index_key
 
-__all__ = ["PostgresFiles"]
-
 
 class PostgresFiles(FileStore):
     """Implements ``FileStore`` with tables in PostgreSQL."""

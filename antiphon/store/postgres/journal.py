@@ -11,8 +11,6 @@ from antiphon.store.journal import Journal, JournalEntry
 
 from .pool import ConnectionPool, index_key
 
-__all__ = ["PostgresJournal"]
-
 
 class PostgresJournal(Journal):
     """Implements ``Journal`` with a table."""

@@ -12,14 +12,6 @@ from antiphon.errors import StoreError
 from antiphon.store.common.row_mapping import Columns, Row
 from antiphon.store.files import BlobRef, BlobStorage
 
-__all__ = [
-    "LargeResponses",
-    "ResponseContents",
-    "encode_reference",
-    "put_contents",
-    "read_contents",
-]
-
 _log = structlog.get_logger(__name__)
 
 #: Indexes of the columns input, output and tokens in a row from ``response_row``.

@@ -17,8 +17,6 @@ from antiphon.errors import StoreError
 from .pool import ConnectionPool
 from .table_names import SCHEMA
 
-__all__ = ["EventPartitions"]
-
 _log = structlog.get_logger(__name__)
 
 #: Number of runs in the smallest partitions. Partitions are created ahead for this number times

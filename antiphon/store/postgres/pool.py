@@ -28,8 +28,6 @@ from .connections import Connections
 from .driver import DriverConnection, DriverPool
 from .table_names import SCHEMA, qualify
 
-__all__ = ["ConnectionPool", "NoticeHandlers", "Transaction", "index_key"]
-
 _T = TypeVar("_T")
 
 #: A function for each channel, which is called with the payload of each notification.

@@ -9,8 +9,6 @@ from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState, RateSt
 
 from .pool import ConnectionPool, index_key
 
-__all__ = ["PostgresRates"]
-
 
 class PostgresRates(RateStore):
     """Implements ``RateStore`` with tables in PostgreSQL. Each call of ``exchange`` executes one

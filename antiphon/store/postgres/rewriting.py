@@ -10,8 +10,6 @@ from antiphon.store.common.row_mapping import Row, search_column, summary_of
 from .pool import ConnectionPool
 from .table_names import SCHEMA
 
-__all__ = ["rewrite_rows"]
-
 #: The tables with binary columns that can be encrypted, and these columns. The table with the note
 #: about the encryption is the last one: if the work is interrupted, servers still need the key.
 _TABLES = f"""

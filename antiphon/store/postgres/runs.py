@@ -35,8 +35,6 @@ from antiphon.store.runs import RunLimitReached, RunStore
 from .bus.connection import BusConnection
 from .pool import ConnectionPool, Transaction, index_key
 
-__all__ = ["PostgresRuns", "SaveStep", "has_lock"]
-
 #: Bytes of events after which a page ends.
 _PAGE_BYTES = 1 << 20
 #: Shortest and longest wait, in seconds, before the next attempt to claim runs that were locked.

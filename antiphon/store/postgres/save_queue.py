@@ -20,8 +20,6 @@ from antiphon.store.usage import UsageRecord
 
 from .pool import ConnectionPool
 
-__all__ = ["ResponseRow", "SaveQueue"]
-
 #: Largest number of statements at a time. With two, one is prepared while the other one commits.
 _MAX_STATEMENTS = 2
 #: Largest number of responses in a statement, and number of bytes after which no more are added.

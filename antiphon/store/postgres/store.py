@@ -70,8 +70,6 @@ from .sweep import PostgresSweep, delete_responses
 from .usage import PostgresUsage
 from .values import PostgresValues
 
-__all__ = ["PostgresStore"]
-
 #: Number of large responses that one query reads in order to move them.
 _MOVED_ROWS = 20
 #: The name of the secret with which processes sign the messages that they send over the bus.

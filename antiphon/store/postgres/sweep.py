@@ -19,8 +19,6 @@ from antiphon.store.usage import usage_cutoffs
 from .partitions import EventPartitions
 from .pool import ConnectionPool, Transaction
 
-__all__ = ["PostgresSweep", "delete_responses"]
-
 #: Largest number of rows that one transaction changes: ordinary rows, and files, which are larger.
 _ROWS, _FILES = 500, 10
 #: Largest number of small rows, of the usage log or of changed totals, that one transaction adds

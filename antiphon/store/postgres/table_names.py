@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["SCHEMA", "qualify"]
-
 #: The schema of all tables.
 SCHEMA = "antiphon"
 

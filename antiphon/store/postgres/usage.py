@@ -9,8 +9,6 @@ from antiphon.store.usage import UsageLog, UsageQuery, UsageRecord, UsageTotals
 
 from .pool import ConnectionPool
 
-__all__ = ["PostgresUsage"]
-
 
 class PostgresUsage(UsageLog):
     """Implements ``UsageLog`` with tables in PostgreSQL."""

@@ -6,8 +6,6 @@ from antiphon.store.values import ValueStore
 
 from .pool import ConnectionPool
 
-__all__ = ["PostgresValues"]
-
 
 class PostgresValues(ValueStore):
     """Implements ``ValueStore`` with a table."""

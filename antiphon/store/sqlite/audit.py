@@ -8,8 +8,6 @@ from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
 
 from .database import Database
 
-__all__ = ["SqliteAudit"]
-
 
 class SqliteAudit(AuditLog):
     """Implements ``AuditLog`` with tables of an SQLite database."""

@@ -13,8 +13,6 @@ from antiphon.wire.resources.containers import ContainerResource
 
 from .database import Database
 
-__all__ = ["SqliteContainers"]
-
 
 class SqliteContainers(ContainerDirectory):
     """Records in an SQLite database which process runs each container. Implements

@@ -37,8 +37,6 @@ from .file_lock import FileLock, open_lock_file, open_private
 from .reserve import Reserve
 from .wal import WalScan, scan_wal
 
-__all__ = ["Database"]
-
 _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)

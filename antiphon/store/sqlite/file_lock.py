@@ -8,8 +8,6 @@ from typing import IO
 
 from antiphon.support.file_locks import lock, try_lock, unlock
 
-__all__ = ["FileLock", "open_lock_file", "open_private"]
-
 
 def open_private(path: str, flags: int) -> int:
     """Open a file, and return its descriptor. If the file does not exist, create it so that only

@@ -21,8 +21,6 @@ from antiphon.wire.resources.files import File
 
 from .database import Database
 
-__all__ = ["SqliteFiles"]
-
 
 class SqliteFiles(FileStore):
     """Implements ``FileStore`` with tables of an SQLite database."""

@@ -10,8 +10,6 @@ from antiphon.store.journal import Journal, JournalEntry
 
 from .database import Database
 
-__all__ = ["SqliteJournal"]
-
 
 class SqliteJournal(Journal):
     """Implements ``Journal`` with a table."""

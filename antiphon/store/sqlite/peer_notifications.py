@@ -19,8 +19,6 @@ from antiphon.support.tasks import BackgroundTasks
 
 from .peers import AppendedBatch, FollowReply, FollowRequest, PeerMessage, Peers, RunsChanged
 
-__all__ = ["PeerNotifications"]
-
 #: Seconds between two checks of the followed runs. A process counts as a follower of a run for
 #: ``_FOLLOWS_S`` seconds after its last message about this run.
 _LOOK_S, _FOLLOWS_S = 2.0, 7.0

@@ -21,8 +21,6 @@ from msgspec import Struct
 
 from antiphon.ipc.frames import FrameConnection
 
-__all__ = ["AppendedBatch", "FollowReply", "FollowRequest", "PeerMessage", "Peers", "RunsChanged"]
-
 _SUFFIX = ".peer"
 #: Seconds that another process may take to answer a new one.
 _GREETING_S = 2.0

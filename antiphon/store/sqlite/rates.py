@@ -12,8 +12,6 @@ from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState, RateSt
 
 from .database import Database
 
-__all__ = ["SqliteRates"]
-
 
 class SqliteRates(RateStore):
     """Implements ``RateStore`` with tables of an SQLite database. Through these tables, the request

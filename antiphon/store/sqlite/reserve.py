@@ -18,8 +18,6 @@ from antiphon.errors import DISK_FULL, READ_ONLY
 
 from .file_lock import open_private
 
-__all__ = ["Reserve"]
-
 #: The log has usually up to 4 MiB. On a small disk, both are smaller.
 _MAX_BYTES = 8 << 20
 _DISK_SHARE = 4

@@ -9,8 +9,6 @@ from antiphon.store.common.row_mapping import search_column, summary_of
 
 from .database import Database
 
-__all__ = ["rewrite_rows"]
-
 #: Tables whose binary columns are never encrypted.
 _READABLE = ("chunk_vectors",)
 

@@ -23,8 +23,6 @@ from antiphon.store.records import (
     RunLimit,
 )
 
-__all__ = ["ClaimedFrom", "RunTables", "page_of"]
-
 #: A page ends after this many bytes of events. A batch with more bytes than this is large.
 _PAGE_BYTES = _LARGE_BYTES = 1 << 20
 

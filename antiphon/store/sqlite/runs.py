@@ -38,8 +38,6 @@ from .database import Database
 from .peer_notifications import PeerNotifications
 from .run_tables import ClaimedFrom, RunTables, page_of
 
-__all__ = ["SaveWork", "SqliteRuns"]
-
 #: The largest sequence number.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 #: Owner of runs that were taken over in order to end them.

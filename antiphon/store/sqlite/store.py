@@ -65,8 +65,6 @@ from .usage import SqliteUsage, add_usage
 from .values import SqliteValues
 from .vectors import SqliteVectorIndex
 
-__all__ = ["SqliteStore"]
-
 #: Statements that delete the records of processes that have ended.
 _FORGET_PROCESSES = (
     "forget_owners",

@@ -21,8 +21,6 @@ from antiphon.store.usage import Rollup, usage_cutoffs
 
 from .database import Database
 
-__all__ = ["SqliteSweep", "free_unneeded"]
-
 #: Largest number of rows that one write changes: ordinary rows, and files, which are larger.
 _ROWS, _FILES = 500, 10
 #: Number of usage log rows, which are small, that one write adds up.

@@ -12,8 +12,6 @@ from antiphon.store.usage import UsageLog, UsageQuery, UsageRecord, UsageTotals
 
 from .database import Database
 
-__all__ = ["SqliteUsage", "add_usage"]
-
 
 class SqliteUsage(UsageLog):
     """Implements ``UsageLog``: keeps the usage records of requests in an SQLite database."""

@@ -8,8 +8,6 @@ from antiphon.store.values import ValueStore
 
 from .database import Database
 
-__all__ = ["SqliteValues"]
-
 
 class SqliteValues(ValueStore):
     """Implements ``ValueStore`` with a table."""

@@ -31,8 +31,6 @@ from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
 from .database import Database
 
-__all__ = ["SqliteVectorIndex"]
-
 
 class SqliteVectorIndex(VectorIndex):
     """Implements ``VectorIndex`` with tables of an SQLite database."""

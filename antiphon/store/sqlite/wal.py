@@ -16,8 +16,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = ["WalScan", "scan_wal"]
-
 _MAGIC = (0x377F0682, 0x377F0683)
 _HEADER, _FRAME_HEADER = 32, 24
 

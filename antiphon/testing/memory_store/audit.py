@@ -7,8 +7,6 @@ from itertools import islice
 
 from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
 
-__all__ = ["MemoryAudit"]
-
 
 class MemoryAudit(AuditLog):
     """Implements ``AuditLog`` with a list. ``check``: a function that the methods call first. It

@@ -18,8 +18,6 @@ from antiphon.store.files import (
 )
 from antiphon.wire.resources.files import File
 
-__all__ = ["MemoryFiles"]
-
 
 class _FileRow(Struct):
     position: int

@@ -8,8 +8,6 @@ from msgspec.structs import replace
 
 from antiphon.store.journal import Journal, JournalEntry
 
-__all__ = ["MemoryJournal"]
-
 _Key = tuple[str, str]
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from antiphon.store.common.claims import free_runs
 from antiphon.store.records import ClaimQuery, ConversationLock
 
-__all__ = ["ConversationLocks", "OwnerHeartbeats"]
-
 
 class OwnerHeartbeats:
     """Records the time of the last heartbeat of each owner, to find out which owners are still

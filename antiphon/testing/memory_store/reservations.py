@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from .locks import OwnerHeartbeats
 
-__all__ = ["Reservations"]
-
 
 class Reservations:
     """Counts responses that are being generated, so that quotas include them. A reservation

@@ -33,8 +33,6 @@ from antiphon.store.runs import LocalNotifications, RunLimitReached, RunStore
 from .locks import ConversationLocks, OwnerHeartbeats
 from .reservations import Reservations
 
-__all__ = ["MemoryRuns"]
-
 _Key = tuple[str, str]
 
 _first, _last = attrgetter("first"), attrgetter("last")

@@ -16,8 +16,6 @@ from antiphon.store.usage import (
     usage_cutoffs,
 )
 
-__all__ = ["MemoryUsage"]
-
 #: Start, kind, tenant, API key and model of a sum.
 _Key = tuple[int, str, str, str, str]
 _Sums = tuple[int, ...]

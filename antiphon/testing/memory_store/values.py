@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from antiphon.store.values import ValueStore
 
-__all__ = ["MemoryValues"]
-
 
 class MemoryValues(ValueStore):
     """Implements ``ValueStore`` with a dictionary. ``check``: a function that the methods call

@@ -22,8 +22,6 @@ from antiphon.store.vectors import (
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
-__all__ = ["MemoryVectorIndex"]
-
 _WORD = re.compile(r"\w+")
 #: BM25's usual constants.
 _K1, _B = 1.2, 0.75

@@ -12,8 +12,6 @@ from antiphon.store.base import Store
 from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.wire.resources.containers import ContainerExpiresAfter, ContainerResource
 
-__all__ = ["CHECKS"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 #: Lease in seconds that does not expire during a check.

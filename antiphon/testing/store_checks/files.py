@@ -12,8 +12,6 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.files import BlobRef, FileLimits, FileQuery
 from antiphon.wire.resources.files import File
 
-__all__ = ["CHECKS", "make_file"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 

@@ -13,8 +13,6 @@ from antiphon.store.records import ClaimQuery, NewRun, RunEnd
 
 from .runs import batch, ended_response, job, queued_response
 
-__all__ = ["CHECKS"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 _CALL = JournalEntry(key="mcp_1", response_id="resp_r", attempt="one", intent=b"{\0}")

@@ -10,8 +10,6 @@ from msgspec.structs import replace
 from antiphon.store.base import Store
 from antiphon.store.keys import KeyRecord
 
-__all__ = ["CHECKS"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 

@@ -16,8 +16,6 @@ from .responses import make_response
 from .runs import batch, job, queued_response
 from .vectors import make_vector_store
 
-__all__ = ["CHECKS"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 _LEASE_S = 60.0

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from antiphon.store.base import Store
 from antiphon.store.rates import RateReport, RateState
 
-__all__ = ["CHECKS"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 #: Requests per minute. With this limit, a bucket does not fill noticeably during a check.

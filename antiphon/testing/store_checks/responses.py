@@ -23,8 +23,6 @@ from antiphon.wire.response import ConversationRef, Response, ResponseError, Usa
 from antiphon.wire.response_list import STORED_CHAT, ResponseSummary, summarize
 from antiphon.wire.timeline import ItemTimes, RunTimes
 
-__all__ = ["CHECKS", "make_response"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 

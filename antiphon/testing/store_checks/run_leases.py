@@ -25,8 +25,6 @@ from antiphon.store.records import (
 
 from .runs import batch, begin_run, ended_response, job, numbers, queued_response
 
-__all__ = ["CHECKS"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 LONG_S = 3600.0

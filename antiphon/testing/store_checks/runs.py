@@ -33,17 +33,6 @@ from antiphon.wire.resources.conversations import ConversationResource
 
 from .responses import make_response
 
-__all__ = [
-    "CHECKS",
-    "TIMEOUT_S",
-    "batch",
-    "begin_run",
-    "ended_response",
-    "job",
-    "numbers",
-    "queued_response",
-]
-
 Check = Callable[[Store], Awaitable[None]]
 
 TIMEOUT_S = 30

@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from antiphon.store.base import Retention, Store
 from antiphon.store.skills import SkillDraft
 
-__all__ = ["CHECKS", "make_draft"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 

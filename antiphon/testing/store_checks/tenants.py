@@ -27,8 +27,6 @@ from .runs import batch, job, queued_response
 from .skills import make_draft
 from .vectors import make_indexed_file, make_vector_store
 
-__all__ = ["CHECKS"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 _DAY = 86_400

@@ -12,8 +12,6 @@ from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
 from .responses import make_response
 from .runs import batch, begin_run, ended_response
 
-__all__ = ["CHECKS"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 _DAY = 86_400

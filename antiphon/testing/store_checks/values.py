@@ -9,8 +9,6 @@ from antiphon.store.base import Store
 from antiphon.store.records import SweepRecord
 from antiphon.store.values import SERVER, Document
 
-__all__ = ["CHECKS"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 

@@ -27,8 +27,6 @@ from antiphon.wire.resources.vector_stores import (
 
 from .files import make_file
 
-__all__ = ["CHECKS", "make_indexed_file", "make_vector_store"]
-
 Check = Callable[[Store], Awaitable[None]]
 
 

@@ -12,9 +12,6 @@ from typing import Any
 
 from antiphon.wire.json_types import JsonObject
 
-__all__ = ["ACTION", "computer_actions"]
-
-
 _STRING = {"type": "string"}
 _INTEGER = {"type": "integer"}
 _BUTTONS = ("left", "right", "wheel", "back", "forward")

@@ -21,8 +21,6 @@ from antiphon.wire import tools as tl
 from .computer_actions import ACTION, computer_actions
 from .shell_arguments import CommandObserver, shell_action
 
-__all__ = ["CLIENT_TOOLS", "ClientToolProvider", "shell_function"]
-
 _STRING = {"type": "string"}
 _INTEGER = {"type": "integer"}
 _STRINGS = {"type": "array", "items": _STRING}

@@ -10,8 +10,6 @@ from antiphon.dialects.json_stream import StringDecoder
 from antiphon.tools.arguments import non_negative_int, parse_lenient
 from antiphon.tools.base import ToolProgress
 
-__all__ = ["CommandObserver", "shell_action"]
-
 #: ``_FIRST_COMMAND`` matches the arguments up to the first command, in the form that nearly all
 #: models write. ``_FIRST_COMMAND_PREFIX`` matches a beginning of this text. ``_NEXT_COMMAND``
 #: matches the text between two commands. ``_SEPARATOR_PREFIX`` matches a beginning of that text.

@@ -16,8 +16,6 @@ from antiphon.wire.resources import containers as wc
 from .network import OpenEgress, network_key, shown_policy
 from .skills import ContainerSkill, SkillSummary
 
-__all__ = ["Container", "ContainerPolicy", "Uploads", "safe_file_name"]
-
 _HOME = "/mnt/data/"
 
 

@@ -14,15 +14,6 @@ from antiphon.wire.resources import containers as wc
 
 from .skills import ContainerSkill, SkillSummary
 
-__all__ = [
-    "CommandEvent",
-    "ContainerHandle",
-    "ContainerView",
-    "PythonOutcome",
-    "container_expired",
-    "container_not_found",
-]
-
 
 class ContainerView(Struct, frozen=True):
     """A container as the API shows it, with its skills and a hash of its network policy

@@ -16,8 +16,6 @@ from antiphon.wire.resources import containers as wc
 from .local import LocalContainers
 from .remote import RemoteContainer, RemoteContainers
 
-__all__ = ["ContainerHostSession", "HostedContainers", "connect_to_host"]
-
 #: ``_HOST_WAIT_S``: seconds that a call waits for the host to start again. ``_RETRY_S``: seconds
 #: between the attempts of a starting worker to reach the host.
 _HOST_WAIT_S, _RETRY_S = 30.0, 0.2

@@ -28,8 +28,6 @@ from .network import OpenEgress
 from .remote import RemoteContainers
 from .skills import SkillLibrary, check_inline_skills, resolve_skills
 
-__all__ = ["ContainerOwner", "LocalContainers"]
-
 _log = structlog.get_logger(__name__)
 
 #: The number of expired containers whose status can still be queried.

@@ -15,8 +15,6 @@ from antiphon.sandbox.egress.policy import BoxSecret, EgressPolicy
 from antiphon.sandbox.egress.proxy import EgressProxy, ServerDialer
 from antiphon.wire.resources.containers import NetworkPolicy
 
-__all__ = ["OpenEgress", "network_key", "network_prompt", "open_egress", "shown_policy"]
-
 #: Makes the proxy of a container from its network policy. Blocks the thread for a few milliseconds.
 OpenEgress: TypeAlias = Callable[[NetworkPolicy], EgressProxy]
 

@@ -27,8 +27,6 @@ from .network import network_key
 from .remote import RemoteContainers
 from .skills import ContainerSkill, SkillLibrary, check_inline_skills, resolve_skills
 
-__all__ = ["ContainerMaker", "ContainerRegistry"]
-
 
 class ContainerMaker(Protocol):
     """Makes new containers. They are made either in this process or in the process that owns the

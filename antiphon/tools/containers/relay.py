@@ -26,8 +26,6 @@ from antiphon.security.ssrf import is_loopback
 from .local import ContainerOwner, LocalContainers
 from .session import ContainerSession
 
-__all__ = ["ContainerRelay"]
-
 #: Suffix of the sockets' file names. The names are short because the path of a Unix socket is
 #: limited to about 100 characters.
 _SUFFIX = ".box"

@@ -16,8 +16,6 @@ from antiphon.wire.resources import containers as wc
 from .handle import CommandEvent, ContainerView, PythonOutcome, container_expired
 from .skills import ContainerSkill, SkillSummary
 
-__all__ = ["RemoteContainer", "RemoteContainers"]
-
 
 class RemoteContainer:
     """The ``ContainerHandle`` of a container in another process, the owner.

@@ -14,8 +14,6 @@ from .handle import CommandEvent, ContainerView, PythonOutcome
 from .local import LocalContainers
 from .skills import resolve_skills
 
-__all__ = ["ContainerSession"]
-
 
 class ContainerSession:
     """The RPC methods that ``RemoteContainer`` calls from another process. Each method raises

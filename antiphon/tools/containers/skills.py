@@ -23,17 +23,6 @@ from antiphon.wire.resources.skills import (
     SkillVersion,
 )
 
-__all__ = [
-    "SKILLS_FOLDER",
-    "ContainerSkill",
-    "SkillLibrary",
-    "SkillSummary",
-    "check_inline_skills",
-    "local_skills_prompt",
-    "resolve_skills",
-    "skills_prompt",
-]
-
 #: The folder in a container where skills are mounted.
 SKILLS_FOLDER = "/mnt/skills"
 _PROMPT = (

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from antiphon.tools.citations import Citation, CitationNotation
 from antiphon.wire.parts import FileCitation
 
-__all__ = ["file_citation_notation"]
-
 #: Some models add line numbers, or the filename in the form that they are shown.
 _MARK = re.compile(r" ?【f(\d{1,6})(?:†[^【】]{0,200})?】")
 _PARTIAL_MARK = re.compile(r" ?【[^【】]*\Z| \Z")

@@ -30,8 +30,6 @@ from antiphon.wire.resources.vector_stores import VectorStoreSearchResult
 
 from .citations import file_citation_notation
 
-__all__ = ["FileSearchProvider", "StoreSearch"]
-
 _INCLUDE_RESULTS = "file_search_call.results"
 _MAX_QUERIES = 8
 _MAX_QUERY_LENGTH = 4096

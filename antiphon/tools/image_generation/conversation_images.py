@@ -21,8 +21,6 @@ from antiphon.wire import items as it
 
 from .base import Image, read_image
 
-__all__ = ["ConversationImages", "ImageSources"]
-
 
 class ImageSources(Struct, frozen=True):
     """Loads images that a conversation refers to.

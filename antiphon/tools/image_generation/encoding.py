@@ -7,8 +7,6 @@ from typing import Any
 
 from .base import Image, ImageRequest, read_image
 
-__all__ = ["WRITABLE_FORMATS", "convert_image", "encode_picture"]
-
 #: The file formats in which images can be encoded.
 WRITABLE_FORMATS = ("png", "jpeg", "webp")
 

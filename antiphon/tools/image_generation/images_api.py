@@ -30,8 +30,6 @@ from .base import (
     read_image,
 )
 
-__all__ = ["ImagesApi", "ImagesApiOptions"]
-
 _NO_IMAGE = "The upstream's answer contains no image."
 #: Fields of an ``ImageRequest`` that are sent to the upstream under the same names.
 _FIELDS = (

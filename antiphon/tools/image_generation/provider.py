@@ -39,8 +39,6 @@ from .conversation_images import ConversationImages, ImageSources
 from .encoding import convert_image
 from .request import check_mask, parse_image_request, requested_action, unsupported_value
 
-__all__ = ["NAME", "ImageGenerationProvider", "ImagePolicy"]
-
 NAME = "image_generation"
 _DESCRIPTION = (
     "Makes an image of a description, and shows it to the user. Describe all that is to be seen."

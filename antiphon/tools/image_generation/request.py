@@ -19,8 +19,6 @@ from antiphon.wire.tools import ImageGeneration
 
 from .base import MIME_TYPES, ImageRequest
 
-__all__ = ["check_mask", "parse_image_request", "requested_action", "unsupported_value"]
-
 _QUALITIES = ("low", "medium", "high", "xhigh", "max", "auto")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 #: Field → its allowed values (as in OpenAI's types).

@@ -17,8 +17,6 @@ from msgspec import Struct
 
 from antiphon.security.ssrf import Network
 
-__all__ = ["ADDRESS_REFUSED", "McpEndpoint", "RequestTrace", "current_trace"]
-
 
 class McpEndpoint(Struct, frozen=True, kw_only=True):
     """The address of an MCP server: a URL, or a command that the operator has configured.

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import CallToolResult
 
-__all__ = ["BuiltInTool", "McpImplementation", "code_interpreter", "web_search"]
-
 _T = TypeVar("_T")
 _PYTHON = "python"
 _INCLUDE_OUTPUTS = "code_interpreter_call.outputs"

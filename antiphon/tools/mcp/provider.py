@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import CallToolResult, RequestParamsMeta
 
-__all__ = ["IDEMPOTENCY_KEY", "McpProvider", "fetch_tools"]
-
 #: The name in ``_meta`` under which an MCP server gets the idempotency key of a call.
 IDEMPOTENCY_KEY = "io.antiphon/idempotency-key"
 

@@ -18,18 +18,6 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import unknown_parameter
 from antiphon.wire.tools import Function, Mcp
 
-__all__ = [
-    "ListedTool",
-    "ToolRules",
-    "approved_requests",
-    "check_label",
-    "listed_tools",
-    "parse_tool_rules",
-    "server_identity",
-    "to_function",
-]
-
-
 #: The name that stands for all tools, as in vLLM.
 _ALL_TOOLS = "*"
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")

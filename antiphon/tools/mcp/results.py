@@ -18,9 +18,6 @@ from .endpoint import ADDRESS_REFUSED, RequestTrace
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-__all__ = ["FailureDetails", "McpFailure", "describe_failure", "result_text", "tool_error"]
-
-
 _TIMED_OUT = -32001
 _CLOSED = -32000
 _INTERNAL = -32603

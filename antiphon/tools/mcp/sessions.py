@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from .transport import McpConnector
 
-__all__ = ["SessionKey", "SessionPool"]
-
 _log = structlog.get_logger(__name__)
 
 R = TypeVar("R")

@@ -30,8 +30,6 @@ from antiphon.security.ssrf import Network, may_dial
 
 from .endpoint import ADDRESS_REFUSED, McpEndpoint, current_trace
 
-__all__ = ["LimitedStream", "McpConnector"]
-
 #: HTTP statuses of servers that lack streamable HTTP. After such a status, the client tries SSE.
 _LEGACY_STATUSES = frozenset({400, 404, 405})
 #: The largest message of a server, in bytes and in values. An object or array counts as ten values,

@@ -20,8 +20,6 @@ from antiphon.wire import tools as tl
 
 from .typescript import schema_type
 
-__all__ = ["call_result", "call_target", "is_callable", "is_output", "return_type"]
-
 _CALL_FAILED = "The call failed."
 #: The TypeScript types of results that always have the same form.
 _RESULT_TYPES: Mapping[type[it.ItemBase], str] = {

@@ -40,8 +40,6 @@ from antiphon.wire import tools as tl
 from .call_results import call_result, call_target, is_callable, is_output, return_type
 from .typescript import function_declaration, schema_type
 
-__all__ = ["NAME", "ProgramProvider"]
-
 NAME = "program"
 _PURPOSE = "program"
 _DESCRIPTION = (

@@ -9,8 +9,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-__all__ = ["function_declaration", "property_access", "schema_type"]
-
 _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
 _PRIMITIVE_TYPES = {
     "string": "string",

@@ -18,8 +18,6 @@ from antiphon.errors import ToolError
 
 from .page import SearchResult, WebPage, domain
 
-__all__ = ["Browser", "PageSource", "SearchOptions", "StepResult"]
-
 #: Number of lines that are shown before a match, when the model opens a page at the match.
 _LINES_BEFORE_HIT = 4
 

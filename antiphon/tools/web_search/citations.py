@@ -11,8 +11,6 @@ from antiphon.wire.parts import UrlCitation
 
 from .page import WebPage, domain, plain_line
 
-__all__ = ["page_citation_notation"]
-
 _MARK = re.compile(r"【(\d{1,6})†([^【】]{0,64})】")
 _LINE = re.compile(r"L(\d{1,9})")
 _PARTIAL_MARK = re.compile(r"【[^【】]*\Z")

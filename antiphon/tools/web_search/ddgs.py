@@ -24,8 +24,6 @@ from antiphon.support.installation import needs_extra
 from .browser import SearchOptions
 from .page import SearchResult
 
-__all__ = ["Ddgs"]
-
 _log = structlog.get_logger(__name__)
 
 #: The program that runs a search.

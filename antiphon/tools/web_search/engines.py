@@ -15,8 +15,6 @@ from antiphon.wire.json_types import JsonObject
 from .browser import SearchOptions
 from .page import SearchResult
 
-__all__ = ["ENGINES", "EngineSpec", "HttpSearchEngine"]
-
 _log = structlog.get_logger(__name__)
 
 _TIMEOUT_S = 15.0

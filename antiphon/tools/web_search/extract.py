@@ -14,8 +14,6 @@ from antiphon.support.installation import needs_extra
 from .index import PageDocument
 from .page import domain, plain_line
 
-__all__ = ["extract_document"]
-
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]+)\)")
 _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _HTML = ("text/html", "application/xhtml+xml")

@@ -26,8 +26,6 @@ from antiphon.store.search_terms import query_terms as query_terms
 from .browser import SearchOptions
 from .page import SearchResult, WebPage, strip_links
 
-__all__ = ["PageDocument", "PageIndex"]
-
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 

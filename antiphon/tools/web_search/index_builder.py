@@ -18,8 +18,6 @@ from .extract import extract_document
 from .index import PageDocument, PageIndex
 from .live_web import fetch_document
 
-__all__ = ["IndexReport", "add_source"]
-
 #: MIME types of the files that are indexed.
 _TYPES = (
     "text/",

@@ -14,8 +14,6 @@ from .extract import extract_document
 from .index import PageDocument
 from .page import SearchResult, WebPage
 
-__all__ = ["LiveWeb", "SearchEngine", "fetch_document"]
-
 _READ_TIMEOUT_S = 20.0
 
 

@@ -12,8 +12,6 @@ from .browser import SearchOptions
 from .index import PageIndex
 from .page import SearchResult, WebPage
 
-__all__ = ["LocalIndex"]
-
 
 class LocalIndex:
     """The ``PageSource`` for a file with an index of web pages. The file may be missing at first.

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-__all__ = ["SearchResult", "WebPage", "domain", "plain_line", "strip_links"]
-
 _WIDTH = 80
 #: The maximum number of matches when a page is searched, and the number of lines that are shown for
 #: each match.

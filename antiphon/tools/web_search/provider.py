@@ -29,8 +29,6 @@ from .citations import page_citation_notation
 from .page import WebPage, domain
 from .request import check_tool, describe_location, search_options
 
-__all__ = ["TYPES", "WebSearchProvider"]
-
 #: The tool types that this provider implements.
 TYPES = (
     "web_search",

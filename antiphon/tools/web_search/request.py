@@ -20,8 +20,6 @@ from antiphon.wire.tools import AnyWebSearch
 
 from .browser import SearchOptions
 
-__all__ = ["check_tool", "describe_location", "search_options"]
-
 #: ``search_context_size`` → the number of results of a search, and the maximum number of characters
 #: of a page that one call shows.
 _SIZES: Mapping[str, tuple[int, int]] = {"low": (5, 2000), "medium": (10, 4000), "high": (20, 8000)}

@@ -14,8 +14,6 @@ from typing import Any
 
 from antiphon.attachments.document_worker import confine
 
-__all__ = ["answer", "main"]
-
 #: The package's error message when the engines found nothing. The message is the same when the
 #: engines refused the query.
 _NO_RESULTS_MESSAGE = "No results found."

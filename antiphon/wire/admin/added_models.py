@@ -7,16 +7,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-__all__ = [
-    "AddModel",
-    "AddedModel",
-    "AddedModelList",
-    "FoundModel",
-    "FoundModelList",
-    "ModelOptions",
-]
-
-
 #: A name, also in the path of a URL: none of its segments is empty, "." or "..".
 _NAME = r"^(?!(.*/)?\.{0,2}(/|$))[A-Za-z0-9_.:/-]{1,128}$"
 

@@ -8,8 +8,6 @@ from msgspec import Meta, Struct
 
 from .client_limits import ClientLimits
 
-__all__ = ["ApiKeyList", "CreateApiKey", "ManagedApiKey", "NewApiKey"]
-
 _Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@:/-]{1,128}$")]
 
 

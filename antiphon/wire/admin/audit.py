@@ -6,8 +6,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["AuditActor", "AuditEvent"]
-
 
 class AuditActor(Struct, frozen=True, kw_only=True):
     """Who performed an administrative action.

@@ -8,8 +8,6 @@ from msgspec import Meta, Struct
 
 from antiphon.wire.tools import HostedTool
 
-__all__ = ["ClientLimits"]
-
 _Limit = Annotated[int, Meta(ge=1, le=2**53)]
 _Names = Annotated[tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=1000)]
 

@@ -9,17 +9,6 @@ from msgspec import Struct
 
 from antiphon.wire.models import ModelStatus
 
-__all__ = [
-    "ManagedModel",
-    "ManagedModelList",
-    "ModelMemory",
-    "PromptCache",
-    "PullCompleted",
-    "PullEvent",
-    "PullFailed",
-    "PullProgress",
-]
-
 
 class ManagedModel(Struct, frozen=True, kw_only=True):
     """A served model and its state.

@@ -11,19 +11,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = [
-    "CompletionsUsage",
-    "CompletionsUsageBucket",
-    "CompletionsUsagePage",
-    "CostAmount",
-    "Costs",
-    "CostsBucket",
-    "CostsPage",
-    "EmbeddingsUsage",
-    "EmbeddingsUsageBucket",
-    "EmbeddingsUsagePage",
-]
-
 
 class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
     """Usage, summed over embeddings requests. ``project_id``, ``api_key_id`` and ``model`` are

@@ -7,17 +7,6 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-__all__ = [
-    "DetokenizeResult",
-    "Health",
-    "ProcessHealth",
-    "Readiness",
-    "ServerLoad",
-    "ServerVersion",
-    "TokenizeResult",
-    "UnreadyReason",
-]
-
 #: Why a server does not accept new requests. ``store``: its store cannot be written for a reason
 #: that has no name of its own.
 UnreadyReason = Literal["stopping", "store", "disk_full", "read_only"]

@@ -7,8 +7,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["SettingEntry", "SettingList"]
-
 
 class SettingEntry(Struct, frozen=True, kw_only=True):
     """One setting.

@@ -6,8 +6,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["PageSession", "SignedOut"]
-
 
 class PageSession(Struct, frozen=True, kw_only=True):
     """The session of the web page. ``user``: name of the user who is signed in; None if nobody is.

@@ -9,8 +9,6 @@ from msgspec import Struct
 
 from antiphon.wire.tools import HostedTool
 
-__all__ = ["ToolEntry", "ToolList"]
-
 
 class ToolEntry(Struct, frozen=True, kw_only=True):
     """A type of tool that requests can use.

@@ -6,8 +6,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["BackgroundUsage", "QuotaUsage", "RequestUsage", "StorageUsage", "UsageReport"]
-
 
 class QuotaUsage(Struct, frozen=True):
     """How much of a quota is used. ``limit`` is null if there is no quota."""

@@ -18,8 +18,6 @@ from antiphon.wire.request import CompactRequest, CreateResponse, InputTokensReq
 from antiphon.wire.resources.conversations import Metadata
 from antiphon.wire.response import ConversationRef
 
-__all__ = ["ACCEPTED_FORMS", "UNTAGGED"]
-
 _Input = str | tuple[it.Item, ...] | it.Item
 _Text = Annotated[str, Meta(min_length=1, max_length=256)]
 _Conversation = str | ConversationRef

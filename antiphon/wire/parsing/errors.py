@@ -14,23 +14,6 @@ import msgspec
 
 from antiphon.errors import InvalidRequest
 
-__all__ = [
-    "duplicate_item",
-    "empty_value",
-    "invalid_type",
-    "invalid_value",
-    "json_type_name",
-    "missing_parameter",
-    "out_of_range",
-    "pattern_mismatch",
-    "too_long_error",
-    "too_many",
-    "too_many_properties",
-    "translate_validation_error",
-    "truncated",
-    "unknown_parameter",
-]
-
 _JSON_TYPE_NAMES = {
     dict: "an object",
     list: "an array",

@@ -25,18 +25,6 @@ from .errors import (
 )
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
-__all__ = [
-    "body_parser",
-    "classes_by_tag",
-    "convert",
-    "drop_nulls",
-    "known_fields",
-    "read_array",
-    "read_choice",
-    "read_object",
-    "read_tag",
-]
-
 _S = TypeVar("_S", bound=msgspec.Struct)
 _FIELD_PATH = re.compile(r"`\$\.([A-Za-z_]+)(?:\[\d+\])?`$")
 

@@ -16,8 +16,6 @@ from antiphon.errors import InvalidRequest
 
 from .errors import too_long_error, truncated
 
-__all__ = ["ID_TYPES", "check_conversation_id", "check_response_id"]
-
 _MAX_ID_CHARS = 64
 _ALLOWED = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -24,8 +24,6 @@ from .json_body import DEFAULT_LIMITS, BodyLimits
 from .text_formats import UPDATE_FORMATS, read_format
 from .tools import read_tools
 
-__all__ = ["read_items", "read_part"]
-
 _ITEMS: Mapping[str, type[it.Item]] = classes_by_tag(it.Item.__args__)
 _PARTS: Mapping[str, type[it.Part]] = classes_by_tag(it.Part.__args__)
 _OUTPUT_CONTENT_PARTS = ("output_text", "refusal", "text", "summary_text", "reasoning_text")

@@ -18,8 +18,6 @@ from antiphon.wire.json_types import JsonObject
 
 from .errors import json_type_name
 
-__all__ = ["DEFAULT_LIMITS", "BodyLimits", "parse_json_object"]
-
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 

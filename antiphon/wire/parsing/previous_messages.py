@@ -25,9 +25,6 @@ from .fields import convert, read_array, read_object
 from .items import read_items
 from .json_body import BodyLimits
 
-__all__ = ["read_previous_messages"]
-
-
 #: Roles whose messages are ignored: each request supplies its own instructions.
 _IGNORED_ROLES = frozenset({"system", "developer"})
 _ROLES = ("assistant", "developer", "system", "tool", "user")

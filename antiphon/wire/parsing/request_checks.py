@@ -13,8 +13,6 @@ from antiphon.wire.tools import Mcp, Tool
 from .errors import empty_value
 from .tools import check_tool_choice
 
-__all__ = ["check_request", "check_tools"]
-
 
 def check_request(request: CreateResponse) -> None:
     """Validate the combination of fields. Raises ``InvalidRequest``."""

@@ -74,21 +74,6 @@ from .text_formats import read_format
 from .tools import read_tool_choice, read_tools
 from .unsupported_fields import find_ignored_fields, refuse_unsupported_fields
 
-__all__ = [
-    "BodyLimits",
-    "parse_compact_request",
-    "parse_conversation_metadata",
-    "parse_create_conversation",
-    "parse_create_prompt",
-    "parse_create_response",
-    "parse_input_tokens_request",
-    "parse_new_items",
-    "read_create",
-    "read_items",
-    "read_metadata",
-    "read_template",
-]
-
 _R = TypeVar("_R", CreateResponse, InputTokensRequest, CompactRequest)
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

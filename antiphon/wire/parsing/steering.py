@@ -13,8 +13,6 @@ from .fields import known_fields, read_array, read_object
 from .items import read_items, read_part
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
-__all__ = ["parse_steer", "read_steering_input"]
-
 _PARTS = tuple(str(part.__struct_config__.tag) for part in get_args(SteeringPart))
 
 

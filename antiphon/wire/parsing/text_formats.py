@@ -10,8 +10,6 @@ from .errors import missing_parameter
 from .fields import classes_by_tag, convert, read_object, read_tag
 from .tools import check_name
 
-__all__ = ["UPDATE_FORMATS", "read_format"]
-
 _FORMATS: Mapping[str, type[TextFormatConfig]] = classes_by_tag(TextFormatConfig.__args__)
 #: The formats to which an item of a conversation can change.
 UPDATE_FORMATS = ("text", "json_schema")

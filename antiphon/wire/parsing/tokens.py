@@ -11,8 +11,6 @@ from antiphon.errors import InvalidRequest
 from .fields import convert
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
-__all__ = ["DetokenizeRequest", "TokenizeRequest", "parse_tokenize"]
-
 _MAX_TEXT_CHARS = 10_485_760
 _MAX_TOKENS = 1_000_000
 

@@ -24,14 +24,6 @@ from .errors import (
 )
 from .fields import classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 
-__all__ = [
-    "TOOL_TYPE_SPELLINGS",
-    "check_name",
-    "check_tool_choice",
-    "read_tool_choice",
-    "read_tools",
-]
-
 _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _MAX_NAME_CHARS = 128  # the SDK's limit; Open Responses has 64
 _MAX_NAMESPACE_CHARS = 64

@@ -17,8 +17,6 @@ from antiphon.support.misspellings import similar_name
 
 from .errors import truncated
 
-__all__ = ["find_ignored_fields", "refuse_unsupported_fields"]
-
 _MAX_IGNORED = 32  # names in the response
 _misspelt = lru_cache(maxsize=256)(similar_name)
 

@@ -12,15 +12,6 @@ from antiphon.wire.resources.files import PURPOSES, FileExpiresAfter, Purpose
 
 from .errors import invalid_type, invalid_value, missing_parameter, out_of_range
 
-__all__ = [
-    "UploadFields",
-    "UploadForm",
-    "check_expiry_seconds",
-    "check_purpose",
-    "parse_upload_form",
-    "safe_filename",
-]
-
 _NAME_LENGTH = 255
 _EXPIRY_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
 

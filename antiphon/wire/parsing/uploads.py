@@ -14,8 +14,6 @@ from .fields import body_parser
 from .json_body import DEFAULT_LIMITS, BodyLimits
 from .upload_form import check_expiry_seconds, check_purpose, safe_filename
 
-__all__ = ["MAX_PARTS", "CompleteUpload", "CreateUpload", "parse_complete", "parse_create"]
-
 #: Maximum number of parts of one upload.
 MAX_PARTS = 10_000
 _MD5 = "^[0-9a-fA-F]{32}$"

@@ -27,34 +27,6 @@ from .fields import drop_nulls, known_fields, read_array, read_object, read_tag
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from .requests import read_metadata
 
-__all__ = [
-    "AddFile",
-    "AddFileBody",
-    "AutoChunkingBody",
-    "ChunkSizes",
-    "CreateVectorStore",
-    "CreateVectorStoreBody",
-    "ExpiryBody",
-    "FileAttributesBody",
-    "FileBatchBody",
-    "FilterBody",
-    "HybridSearchBody",
-    "RankingOptions",
-    "RankingOptionsBody",
-    "SearchBody",
-    "SearchRequest",
-    "StaticChunkingBody",
-    "UpdateVectorStore",
-    "UpdateVectorStoreBody",
-    "parse_add_file",
-    "parse_create_vector_store",
-    "parse_file_attributes",
-    "parse_file_batch",
-    "parse_search",
-    "parse_update_vector_store",
-    "read_ranking",
-]
-
 _MAX_FILES, _MAX_BATCH_FILES = 500, 2000
 _MAX_QUERIES = 32
 _MAX_QUERY_CHARS = 4096

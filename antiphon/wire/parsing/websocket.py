@@ -28,8 +28,6 @@ from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from .requests import read_create
 from .steering import read_steering_input
 
-__all__ = ["CreateFrame", "FrameEnvelope", "SteerFrame", "read_envelope", "read_frame"]
-
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 _TYPES = ("response.create", "response.steer")
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.engines.gguf.test_reader import head
 
-__all__ = ["write_adapter"]
-
 
 def write_adapter(path: Path, embedding: int, layers: int, *, seed: int = 0, rank: int = 4) -> Path:
     """A LoRA of the attention's outputs."""

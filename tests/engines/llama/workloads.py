@@ -11,8 +11,6 @@ from msgspec import Struct
 
 from antiphon.inference.tokens import common_prefix_length
 
-__all__ = ["Conversation", "Outcome", "Workload", "optimum", "run_workload"]
-
 #: Runs a request: its scope, its prompt and the number of tokens of the reply → the number of
 #: cached tokens, and the reply.
 Generate = Callable[[str | None, tuple[int, ...], int], Awaitable[tuple[int, tuple[int, ...]]]]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-__all__ = ["make_gpt_oss"]
-
 #: GGUF's names of a layer's tensors → Hugging Face's.
 _LAYER = {
     "attn_norm.weight": "input_layernorm.weight",

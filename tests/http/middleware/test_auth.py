@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from antiphon.errors import SetupError
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.limits.requests import RequestLimits
 from antiphon.wire.admin.client_limits import ClientLimits
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits

@@ -13,7 +13,9 @@ from antiphon.errors import BackendError, InvalidRequest
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.file_storage.contents import single_chunk
 from antiphon.resources.file_storage.files import FileUpload
-from antiphon.runs.service import Policy, RunDependencies, Service
+from antiphon.runs.dependencies import RunDependencies
+from antiphon.runs.policy import Policy
+from antiphon.runs.service import Service
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.reranker import WordReranker

@@ -17,8 +17,6 @@ from antiphon.sandbox.egress.policy import BoxSecret, EgressPolicy
 from antiphon.sandbox.egress.proxy import EgressProxy
 from antiphon.security.ssrf import parse_network
 
-__all__ = ["SECRET", "World", "world"]
-
 LOOPBACK = parse_network("127.0.0.0/8", "test")
 SECRET = BoxSecret(
     domain="api.test", name="API_KEY", value="real-secret", placeholder="secret_placeholder"

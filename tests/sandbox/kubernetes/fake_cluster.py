@@ -23,8 +23,6 @@ from aiohttp import web
 from antiphon.errors import SetupError
 from antiphon.sandbox.bubblewrap import BoxSetup
 
-__all__ = ["TOKEN", "FakeCluster", "fake_cluster"]
-
 TOKEN, POOL, NAMESPACE = "token-1", "python", "boxes"
 _RUNTIME = Path(__file__).with_name("fake_runtime.py")
 _PREFIX = f"/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/{NAMESPACE}"

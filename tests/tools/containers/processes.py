@@ -40,8 +40,6 @@ from tests.conformance.fake_containers import (
     run_command,
 )
 
-__all__ = ["Process", "WorkerServer", "listening", "over_http", "over_sockets", "signer"]
-
 SECRET = b"shared"
 
 

@@ -20,14 +20,6 @@ from msgspec import Struct, field
 
 from tests.attachments.samples import png
 
-__all__ = [
-    "USAGE",
-    "FakeImagesApi",
-    "RecordedRequest",
-    "serve_images_api",
-    "serve_images_api_in_thread",
-]
-
 USAGE = {
     "input_tokens": 12,
     "input_tokens_details": {"image_tokens": 0, "text_tokens": 12},

@@ -21,8 +21,6 @@ from antiphon.tools.image_generation.provider import ImageGenerationProvider, Im
 from tests.attachments.samples import png
 from tests.conformance.fake_containers import Uploads
 
-__all__ = ["USAGE", "FakeImageGenerator", "image_provider", "solid_image"]
-
 USAGE = {
     "input_tokens": 10,
     "input_tokens_details": {"image_tokens": 4, "text_tokens": 6},

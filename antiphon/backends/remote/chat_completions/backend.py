@@ -32,8 +32,6 @@ from .messages import build_chat_messages
 from .servers import STANDARD, ChatFlavour
 from .stream_parser import ChatStreamParser
 
-__all__ = ["ChatCompletionsBackend"]
-
 #: Options that are not part of OpenAI's API and that only some servers support.
 _NONSTANDARD_OPTIONS = (
     "top_k",

@@ -17,22 +17,6 @@ from antiphon.wire.items import Logprob, TopLogprob
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Usage
 
-__all__ = [
-    "FINISH_REASONS",
-    "MISSING_FIELD",
-    "Call",
-    "CalledFunction",
-    "ChunkChoice",
-    "ChunkDelta",
-    "ReportedUsage",
-    "UpstreamChunk",
-    "decode",
-    "logprobs_of",
-    "sampled_token_count",
-    "usage_in",
-    "usage_of",
-]
-
 
 class CalledFunction(Struct, gc=False):
     """The called function in a piece of a tool call.

@@ -30,8 +30,6 @@ from antiphon.stream.kinds import KINDS, parts_of
 from antiphon.wire import items as it
 from antiphon.wire.json_types import EncodedText, JsonObject
 
-__all__ = ["build_chat_messages"]
-
 Message = JsonObject
 
 #: Types of parts that are not text.

@@ -15,8 +15,6 @@ from msgspec import Struct
 from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
-__all__ = ["FLAVOURS", "STANDARD", "ChatFlavour"]
-
 #: Option → field of the body, for the options of OpenAI's API.
 STANDARD: Mapping[str, str] = {
     "temperature": "temperature",

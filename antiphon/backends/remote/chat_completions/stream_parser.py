@@ -31,8 +31,6 @@ from antiphon.wire.items import Logprob
 
 from . import chunks as cc
 
-__all__ = ["ChatStreamParser"]
-
 #: Assumed number of characters per token, for estimates if the upstream reports no usage.
 _TOKEN_BYTES = 4
 

@@ -46,8 +46,6 @@ from antiphon.wire.tools import Custom, Function, Namespace, Tool
 from .servers import ResponsesFlavour
 from .stream_parser import ResponsesStreamParser
 
-__all__ = ["ResponsesBackend"]
-
 _encode = msgspec.json.Encoder().encode
 
 #: Tools of the client. The upstream runs all other tools.

@@ -22,17 +22,6 @@ from antiphon.wire.parsing.items import read_items
 from antiphon.wire.response import Usage
 from antiphon.wire.tags import tag_of
 
-__all__ = [
-    "caller_of",
-    "completed_tool_fields",
-    "logprobs_of",
-    "parts_of",
-    "read_item",
-    "text_fields",
-    "usage_of",
-    "whole_texts",
-]
-
 
 def usage_of(reported: object, input_tokens: int, output_tokens: int) -> Usage:
     """Return the token usage of a reply.

@@ -13,8 +13,6 @@ from msgspec import Struct
 from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
-__all__ = ["FLAVOURS", "ResponsesFlavour"]
-
 
 class ResponsesFlavour(Struct, frozen=True, kw_only=True):
     """One kind of upstream server, such as vLLM: the request fields and features that its Responses

@@ -42,8 +42,6 @@ from .items import (
     whole_texts,
 )
 
-__all__ = ["ResponsesStreamParser"]
-
 #: Assumed number of characters per token, for estimates if the upstream reports no usage.
 _TOKEN_BYTES = 4
 _TEXT_ITEMS = ("message", "reasoning")

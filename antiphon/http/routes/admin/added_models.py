@@ -33,8 +33,6 @@ from antiphon.wire.parsing.json_body import parse_json_object
 
 from .managed_models import ModelAdministration
 
-__all__ = ["AddedModelRoutes", "ModelAdditions"]
-
 _BodyT = TypeVar("_BodyT", bound=ModelOptions)
 _SEARCH = (QueryParam(name="query", type=str, description="Text to search for."),)
 

@@ -20,8 +20,6 @@ from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, NewApiKey
 from antiphon.wire.pagination import DeletedObject
 from antiphon.wire.parsing.fields import body_parser
 
-__all__ = ["ApiKeyRoutes"]
-
 _parse = body_parser(CreateApiKey, refuses_unknown=True)
 
 

@@ -15,8 +15,6 @@ from antiphon.resources.admin.audit import AuditQuery, AuditTrail
 from antiphon.wire.admin.audit import AuditEvent
 from antiphon.wire.pagination import Page
 
-__all__ = ["AuditRoutes"]
-
 _Seconds = Annotated[int, Meta(ge=0)]
 _PARAMS = (
     *(each for each in PAGE_PARAMS if each.name != "before"),

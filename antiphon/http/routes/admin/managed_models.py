@@ -25,8 +25,6 @@ from antiphon.http.streaming.response import EventStream, StreamFormat
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 from antiphon.wire.pagination import DeletedObject
 
-__all__ = ["ManagedModelRoutes", "ModelAdministration", "PullStream"]
-
 _EventT = TypeVar("_EventT")
 
 

@@ -39,9 +39,6 @@ from antiphon.wire.parsing.errors import missing_parameter
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["OrganizationUsageRoutes"]
-
-
 _Group: TypeAlias = Literal["tenant", "api_key", "model"]
 
 

@@ -9,8 +9,6 @@ from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.wire.admin.settings import SettingList
 
-__all__ = ["SettingRoutes"]
-
 
 class SettingRoutes:
     """The route ``/antiphon/settings``."""

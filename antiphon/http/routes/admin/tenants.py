@@ -18,8 +18,6 @@ from antiphon.http.openapi.operation import operation
 from antiphon.runs.tenants import Tenants
 from antiphon.wire.pagination import DeletedObject
 
-__all__ = ["TenantRoutes"]
-
 #: Minimum size in bytes of a chunk of the archive, except the last chunk.
 _CHUNK_BYTES = 1 << 18
 

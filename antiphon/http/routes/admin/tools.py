@@ -13,8 +13,6 @@ from antiphon.wire.admin.tool_list import ToolList
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["ToolRoutes"]
-
 
 class ToolRoutes:
     """The route ``/antiphon/tools``."""

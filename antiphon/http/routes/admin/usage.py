@@ -10,8 +10,6 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.wire.admin.usage import RequestUsage, UsageReport
 
-__all__ = ["UsageRoutes"]
-
 
 class UsageRoutes:
     """The route ``/antiphon/usage``."""

@@ -41,11 +41,6 @@ from antiphon.wire.resources.batches import Batch, CreateBatch, parse_create_bat
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = [
-    "BatchRoutes",
-    "MessageBatchRoutes",
-]
-
 _key = object_key("batch_id")
 _LIST_PARAMS = tuple(param for param in PAGE_PARAMS if param.name in ("limit", "after"))
 _MESSAGE_LIST_PARAMS = (

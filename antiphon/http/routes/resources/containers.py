@@ -30,8 +30,6 @@ from antiphon.wire.resources.containers import (
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["ContainerRoutes"]
-
 _container_key = object_key("container_id")
 _file_id = path_param("file_id")
 _NAME_PARAM = QueryParam(name="name", type=str, description="Only containers with this name.")

@@ -31,8 +31,6 @@ from antiphon.wire.resources.conversations import (
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["ConversationRoutes"]
-
 
 class ConversationRoutes:
     """All routes below ``/v1/conversations``."""

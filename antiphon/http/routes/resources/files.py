@@ -24,8 +24,6 @@ from antiphon.wire.resources.files import PURPOSES, File
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["FileRoutes"]
-
 _file_key = object_key("file_id")
 _MAX_LIMIT = 10_000
 #: Purposes by which a list can be filtered: the purposes of uploads, and the purposes of files that

@@ -23,8 +23,6 @@ from antiphon.wire.resources.prompts import CreatePrompt, PromptResource
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["PromptRoutes"]
-
 _VERSION = QueryParam(name="version", type=str, description="Only this version of the prompt.")
 
 

@@ -29,8 +29,6 @@ from antiphon.wire.resources.skills import (
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["SkillRoutes"]
-
 _skill_key = object_key("skill_id")
 _version = path_param("version")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}

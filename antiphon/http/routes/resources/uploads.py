@@ -19,8 +19,6 @@ from antiphon.wire.resources.files import ChunkedUpload, ChunkedUploadPart
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["UploadRoutes"]
-
 _upload_key = object_key("upload_id")
 
 

@@ -27,8 +27,6 @@ from antiphon.wire.resources.vector_stores import (
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["VectorStoreRoutes"]
-
 _store_key = object_key("vector_store_id")
 _file = path_param("file_id")
 _batch = path_param("batch_id")

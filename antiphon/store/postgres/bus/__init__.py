@@ -1,4 +1,2 @@
 """An optional message bus, Redis or Valkey. It delivers new events of runs to the processes whose
 clients read these runs."""
-
-__all__: list[str] = []

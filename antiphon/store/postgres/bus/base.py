@@ -13,8 +13,6 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Protocol
 
-__all__ = ["BusConnector", "BusError", "BusSession", "Handlers", "MessageSigner"]
-
 #: A function for each channel, which is called with each message.
 Handlers = Mapping[str, Callable[[bytes], None]]
 

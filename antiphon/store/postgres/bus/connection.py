@@ -12,8 +12,6 @@ from antiphon.support.tasks import BackgroundTasks, Backoff, running
 
 from .base import BusConnector, BusError, BusSession, Handlers, MessageSigner
 
-__all__ = ["BusConnection"]
-
 _log = structlog.get_logger(__name__)
 
 _RETRY_S, _RETRY_MAX_S = 0.2, 5.0

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.asyncio.client import PubSub
 
-__all__ = ["RedisSession", "redis_connector"]
-
 
 class _Message(TypedDict):
     """A message or the answer to a command, as redis-py returns it."""

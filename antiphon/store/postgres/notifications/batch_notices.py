@@ -27,8 +27,6 @@ from antiphon.support.tasks import BackgroundTasks
 from .batch_payloads import MAX_BYTES, encode_batches
 from .local_sockets import LocalBatches, LocalSockets
 
-__all__ = ["BatchNotifier", "process_channel"]
-
 _log = structlog.get_logger(__name__)
 
 #: Largest size of a message on the bus. Redis disconnects a listener for which 32 MiB wait.

@@ -8,8 +8,6 @@ import msgspec
 
 from antiphon.store.records import EventBatch
 
-__all__ = ["MAX_BYTES", "decode_batches", "encode_batches"]
-
 #: Largest size of the payload of a notification of PostgreSQL, whose limit is 8000 bytes.
 MAX_BYTES = 7_900
 #: Largest size of the head of one batch.

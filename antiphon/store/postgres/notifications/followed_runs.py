@@ -29,8 +29,6 @@ from antiphon.support.tasks import BackgroundTasks
 
 from .batch_payloads import decode_batches
 
-__all__ = ["FollowedRuns"]
-
 #: Seconds for which a run is marked, and the age at which its mark is renewed.
 _MARKED_S, _RENEWED_S = 60.0, 20.0
 #: Seconds between two looks into the store, and before a failed query is repeated.

@@ -32,8 +32,6 @@ from .batch_notices import BatchNotifier, process_channel
 from .followed_runs import FollowedRuns
 from .local_sockets import LocalSockets
 
-__all__ = ["NOTICES", "Notice", "RunNotifications"]
-
 #: The channel to which all processes listen.
 NOTICES = "antiphon"
 #: Largest size of a notice. PostgreSQL's limit is 8000 bytes.

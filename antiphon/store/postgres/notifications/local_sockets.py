@@ -29,8 +29,6 @@ from antiphon.support.tasks import BackgroundTasks
 
 from .batch_payloads import encode_batches
 
-__all__ = ["LocalBatches", "LocalSockets"]
-
 _log = structlog.get_logger(__name__)
 
 _SUFFIX = ".events"

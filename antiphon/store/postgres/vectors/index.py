@@ -34,8 +34,6 @@ from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
 from .pgvector import Pgvector, VectorRow
 
-__all__ = ["PostgresVectorIndex"]
-
 
 class PostgresVectorIndex(VectorIndex):
     """Implements ``VectorIndex`` with tables in PostgreSQL. ``pgvector``: the search by vectors.

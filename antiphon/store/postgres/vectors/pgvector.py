@@ -27,8 +27,6 @@ from antiphon.store.common.row_mapping import Columns, Row
 from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vectors import ChunkHit, VectorQuery
 
-__all__ = ["Pgvector", "VectorRow"]
-
 _log = structlog.get_logger(__name__)
 
 #: A vector store with at most this many rows is searched row by row, in about 10 ms. A larger one

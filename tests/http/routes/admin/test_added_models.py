@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.models.catalog import Catalog
 from tests.http.routes.admin.test_managed_models import catalog
 from tests.models.test_added_models import FakeServer

@@ -14,7 +14,8 @@ import pytest
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.models import files
 from antiphon.models.catalog import Catalog, load
 from antiphon.models.files import delete_files

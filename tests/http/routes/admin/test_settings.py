@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.wire.admin.settings import SettingEntry, SettingList
 
 PORT = SettingEntry(name="port", value="9000", origin="--port", group="Server", help="Port.")

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.http.middleware.auth import AuthConfig
+from antiphon.limits.key_ring import AuthKey
 from antiphon.resources.prompts import Prompts
 from tests.harness import asgi_client
 from tests.http.conftest import FakeService

@@ -12,8 +12,6 @@ from antiphon.store.base import Store
 from antiphon.store.vectors import IndexedChunk, VectorQuery
 from antiphon.testing.store_checks.vectors import make_indexed_file
 
-__all__ = ["add_file", "compare", "unit_vector"]
-
 DIMENSIONS = 16
 
 
