@@ -72,7 +72,7 @@ def files_of_recipe(title: str) -> set[str]:
 @pytest.mark.parametrize(
     ("title", "limit"),
     [
-        ("Add a model family", 2),
+        ("Add a tool-call or reasoning format", 2),
         ("Add a server-side tool", 8),
         ("Add an item kind", 8),
         ("Add an endpoint", 7),
