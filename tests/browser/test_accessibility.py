@@ -43,12 +43,11 @@ def guest(browser: Any, server: Server, look: str) -> Any:
 
 @pytest.fixture
 def picture(guest: Visitor, look: str, request: pytest.FixtureRequest) -> Any:
-    """Save a picture for the docs, if `--pictures` asks for it."""
+    """Save a picture of the light page for the docs, if `--pictures` asks for it."""
 
-    def take(name: str, *looks: str) -> None:
-        if request.config.getoption("--pictures") and look in looks:
-            IMAGES.mkdir(exist_ok=True)
-            guest.page.screenshot(path=IMAGES / f"{name}-{look}.png", animations="disabled")
+    def take(name: str) -> None:
+        if request.config.getoption("--pictures") and look == "light":
+            guest.page.screenshot(path=IMAGES / f"{name}-light.png", animations="disabled")
 
     return take
 
@@ -64,7 +63,7 @@ def test_playground_is_accessible(guest: Visitor, picture: Any) -> None:
     assert violations(page) == []
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(overflow) == 0
-    picture("playground", "light", "dark", "phone")
+    picture("playground")
     turn.get_by_role("button", name="Edit", exact=True).click()
     turn.get_by_role("textbox", name="Edit the answer").wait_for()
     assert violations(page) == []
@@ -106,11 +105,10 @@ def test_responses_are_accessible(guest: Visitor, server: Server, picture: Any) 
     page.get_by_role("link", name="Tell me about rivers").first.wait_for()
     page.locator(".spinner").wait_for(state="detached")
     assert violations(page) == []
-    picture("responses", "light")
+    picture("responses")
     page = guest.open(f"responses/{background}")
     page.get_by_role("cell", name="Danube").wait_for()
     assert violations(page) == []
-    picture("response", "dark")
     page.get_by_role("tab", name="Events").click()
     page.get_by_role("button", name="response.completed").wait_for()
     assert violations(page) == []
