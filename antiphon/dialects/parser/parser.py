@@ -56,6 +56,7 @@ class _Markup:
       without terminals. A terminal is a text or special token with a meaning in the format.
     - ``terminal``: the terminal at the end of ``text``, or ``""``.
     - ``call_count``: the number of complete calls in this part.
+    - ``is_text``: whether the last call in this part is text, because it names an unknown function.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class _Markup:
         self.plain_text: list[str] = []
         self.terminal = ""
         self.call_count = 0
+        self.is_text = False
 
     def add(self, text: str) -> None:
         """Append text that contains no terminal to this part of the reply."""
@@ -444,6 +446,8 @@ class FormatParser:
         if reader is not None and reader.failed:
             self._reject_call()
             return False
+        if self._call is not None and self._call.is_text:
+            self._flush_markup(is_call=True)
         if is_over and state.then in _OUTSIDE and reader is None:
             self._end_markup(state.then, is_text=True)
         elif is_over:
@@ -471,7 +475,7 @@ class FormatParser:
                 self._skip_terminal(terminal)
             self._enter(to)
             if self._ends_last_call(terminal):
-                self._markup.clear()
+                self._end_last_call()
         elif to == RESULT:
             self._take_buffer(len(terminal))
             self._end_before_result()
@@ -489,7 +493,15 @@ class FormatParser:
         it."""
         to, _ = self._lexer.states[START].transitions.get(terminal, (START, False))
         is_closing = to in _OUTSIDE and self._content_kind == "between"
-        return is_closing and self._markup.call_count > 0 and not self._markup.has_text
+        has_call = self._markup.call_count > 0 or self._markup.is_text
+        return is_closing and has_call and not self._markup.has_text
+
+    def _end_last_call(self) -> None:
+        """Process a terminal that closes a call. It is text if the call is text."""
+        if self._markup.is_text:
+            self._flush_markup(is_call=True, keeps_terminal=False)
+        else:
+            self._markup.clear()
 
     def _begin_markup(self, terminal: str, to: str, *, is_peek: bool) -> None:
         """Start a part of the reply that may contain calls. ``terminal``: the terminal that leads
@@ -664,6 +676,7 @@ class FormatParser:
             self._sink,
             self._shapes,
             is_bare=self._markup.is_bare,
+            is_listed=self._markup.call_count > 0 and self._state not in WHOLE_ANSWER,
             repeated_name=name,
             passes_unknown=self._passes_unknown,
         )
@@ -687,13 +700,18 @@ class FormatParser:
         else:
             is_named = kind in _NAMING and next_kind != "id"
         if is_named and not call.has_started and (call.name or next_kind not in _BETWEEN_CALLS):
+            call.is_listed |= not self._markup.is_bare
             if not call.start():
                 return False
         if call.is_unnamed and kind == "json" and not call.start_by_arguments():
             return False
-        if call.has_started:
+        is_end = self._ends_call(call, kind, next_kind)
+        if call.is_text:
+            self._flush_markup(is_call=True, keeps_terminal=not is_end or next_kind != "between")
+        elif call.has_started:
             self._markup.clear()
-        if self._ends_call(call, kind, next_kind):
+            self._markup.is_text = False
+        if is_end:
             self._call = self._reader = None
             self._end_call(call, kind)
         return True
@@ -713,7 +731,7 @@ class FormatParser:
             self._header_name = f"{self._header_name} {call.name}".strip()
         elif not call.has_started:
             self._flush_markup()
-        if not call.has_started:
+        if not call.has_started or call.is_text:
             return
         call.finish()
         self._may_be_whole = self._quotes_tags = False
@@ -733,23 +751,27 @@ class FormatParser:
         self._call = self._reader = None
         self._end_markup(START, is_text=True)
 
-    def _flush_markup(self) -> None:
-        """Emit text that looked like the start of a call, but is plain text.
+    def _flush_markup(self, *, is_call: bool = False, keeps_terminal: bool = True) -> None:
+        """Emit text that looked like a call, but is plain text.
 
-        A terminal at the end of the text is not emitted, because it may start the next call. A
-        terminal is a special token or a piece of text that has a meaning in the format.
+        - ``is_call``: whether the text is a call of an unknown function. Otherwise, it is emitted
+          only if it contains more than separators.
+        - ``keeps_terminal``: whether a terminal at the end of the text is not emitted, because it
+          may start the next call. A terminal is a special token or a piece of text that has a
+          meaning in the format.
         """
         markup = self._markup
-        terminal = markup.terminal
+        terminal = markup.terminal if keeps_terminal else ""
         end = self._position - len(terminal)
         if terminal:
             markup.text.pop()
         text, start = self._uncalled_text(end, is_text=True)
-        if "".join(markup.plain_text).strip(_BETWEEN if markup.call_count else _BLANK):
+        blank = _BETWEEN if markup.call_count else _BLANK
+        if is_call or "".join(markup.plain_text).strip(blank):
             self._quotes_tags |= markup.has_tags
             self._emit_uncalled(text, start, end)
             markup.clear()
-            markup.position, self._header_name = end, ""
+            markup.position, markup.is_text, self._header_name = end, is_call, ""
         if terminal:
             markup.text.append(terminal)
 
@@ -766,6 +788,7 @@ class FormatParser:
         parts that consist only of special tokens and separators are dropped.
         """
         markup = self._markup
+        is_text |= markup.is_text
         text, start = self._uncalled_text(self._position, is_text=is_text)
         has_tags = markup.has_tags
         markup.clear()
@@ -789,7 +812,7 @@ class FormatParser:
         """
         markup = self._markup
         text = "".join(markup.text)
-        if not markup.call_count:
+        if not markup.call_count or markup.is_text:
             return text, markup.position
         text = (text if is_text else "".join(markup.plain_text)).lstrip(_SEPARATORS)
         return text, end - len(text)

@@ -63,6 +63,7 @@ class CallBuilder:
     - ``tools``: name of a tool in the prompt → the tool.
     - ``is_bare``: whether no special token marks the call, and only the syntax of the text suggests
       it.
+    - ``is_listed``: whether a call before it or a special token shows that it was meant as a call.
     - ``passes_unknown``: whether a marked call of an unknown tool is a call, because the caller
       rejects it. Otherwise, its text is part of the answer.
     - ``repeated_name``: the name in a header before the call. If the call has another name, the
@@ -75,11 +76,13 @@ class CallBuilder:
         tools: Mapping[str, ToolShape],
         *,
         is_bare: bool,
+        is_listed: bool = False,
         repeated_name: str = "",
         passes_unknown: bool = False,
     ) -> None:
         self._sink = sink
         self._tools = tools
+        self.is_listed = is_listed
         self._passes_unknown = passes_unknown
         self._repeated_name = repeated_name
         self._input_decoder: ToolInputDecoder | None = None
@@ -102,6 +105,9 @@ class CallBuilder:
         self.name = ""
         self.call_id = ""
         self.has_started = False
+        #: Whether the call is text, because it names an unknown function. Its values are read as
+        #: those of any call, so that tags in them have no meaning, but nothing is passed on.
+        self.is_text = False
         #: Whether only the arguments can tell which tool is called. They are then held back.
         self.is_unnamed = False
         self._unnamed_arguments: list[str] = []
@@ -146,9 +152,9 @@ class CallBuilder:
         if self.has_started or self.is_unnamed:
             return True
         known = self._tool
-        is_accepted = known is not None or (self._passes_unknown and not self.is_bare)
-        if not self.name or not is_accepted:
+        if not self.name or (known is None and self.is_bare and not self.is_listed):
             return False
+        self.is_text = known is None and (self.is_bare or not self._passes_unknown)
         shape = known or ToolShape(wire_name=self.name)
         self._schema = _schema_of(shape)
         self._input_decoder = ToolInputDecoder() if shape.custom else None
@@ -157,7 +163,8 @@ class CallBuilder:
         self._has_wrappers = self._wrapper_head is not None and bool(self._properties)
         if self._repeated_name not in ("", self.name):
             self.stray_text.insert(0, f"{self._repeated_name}\n")
-        self._sink.open_call(shape, self.call_id)
+        if not self.is_text:
+            self._sink.open_call(shape, self.call_id)
         self.has_started = True
         return True
 
@@ -261,7 +268,8 @@ class CallBuilder:
             self._emit(text if self._input_decoder is None else self._input_decoder.read(text))
 
     def _emit(self, text: str) -> None:
-        if text := text.replace(QUOTE, ""):  # the model wrote a quote where none belongs
+        text = text.replace(QUOTE, "")  # the model wrote a quote where none belongs
+        if text and not self.is_text:
             self._sink.add_arguments(text)
 
     def add_plain_arguments(self, text: str) -> None:
