@@ -128,9 +128,11 @@ def test_model_is_added_configured_and_removed(visitor: Visitor) -> None:
     model = page.locator("[data-model='Qwen3-0.6B']")
     model.get_by_role("button", name="Options").click()
     page.get_by_label("Temperature").fill("0.6")
+    page.get_by_label("System prompt").fill("You are a poet.")
     page.get_by_role("button", name="Save").click()
     model.get_by_role("button", name="Options").click()
     assert page.get_by_label("Temperature").input_value() == "0.6"
+    assert page.get_by_label("System prompt").input_value() == "You are a poet."
     page.get_by_role("button", name="Close").click()
     page.once("dialog", lambda dialog: dialog.accept())
     model.get_by_role("button", name="Remove").click()

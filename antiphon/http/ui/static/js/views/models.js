@@ -56,14 +56,14 @@ export function Models() {
       ${(loaded.error || trouble) && html`<${Notice} kind="error">${loaded.error?.message ?? trouble}</${Notice}>`}
       ${memory?.used_bytes > 0 && html`<p class="muted">Memory of the loaded models: about ${bytes(memory.used_bytes)}${memory.budget_bytes ? ` of ${bytes(memory.budget_bytes)}` : ""}.</p>`}
       <div class="cards">${models.map((model) => html`<${Model} key=${model.id} model=${model} managed=${managed} busy=${busy} onAct=${act}
-        added=${added.get(model.id)} onOptions=${setDialog} onRemove=${drop} />`)}</div>
+        added=${added.get(model.id)} reading=${loaded.loading} onOptions=${setDialog} onRemove=${drop} />`)}</div>
     </div>
     ${dialog === "add" && html`<${AddModel} onAdded=${onAdded} onClose=${close} />`}
     ${dialog?.id && html`<${ModelOptions} added=${dialog} onSaved=${onSaved} onClose=${close} />`}
   </div>`;
 }
 
-function Model({ model, managed, busy, onAct, added, onOptions, onRemove }) {
+function Model({ model, managed, busy, onAct, added, reading, onOptions, onRemove }) {
   const { status } = model;
   const isLoaded = status.value === "loaded";
   const facts = [
@@ -85,7 +85,7 @@ function Model({ model, managed, busy, onAct, added, onOptions, onRemove }) {
     ${managed && model.can_unload && html`<div class="row">
       <button type="button" class="small" disabled=${busy === model.id} onClick=${() => onAct(model.id, isLoaded ? "unload" : "load")}>
         ${isLoaded ? "Unload" : "Load"}</button>
-      ${added && html`<button type="button" class="small" onClick=${() => onOptions(added)}>Options</button>
+      ${added && html`<button type="button" class="small" disabled=${reading} onClick=${() => onOptions(added)}>Options</button>
         <button type="button" class="small danger" disabled=${busy === model.id} onClick=${() => onRemove(model.id)}>Remove</button>`}
       ${busy === model.id && html`<${Spinner} />`}</div>`}
   </article>`;
