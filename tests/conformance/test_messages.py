@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.compat.messages.bodies import MessageBlock, MessageTool
 from antiphon.compat.messages.request import MESSAGE_FIELDS
+from antiphon.compat.messages.toolsets import TOOLSETS
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Finish, Open, Text
 from antiphon.tools.mcp.provider import McpProvider
@@ -659,6 +660,46 @@ async def test_client_tools_with_fixed_schemas_are_functions(serve: Serve) -> No
     assert all(text in prompt for text in ("at most 9 characters", "rename", "640 pixels", "zoom"))
 
 
+@pytest.mark.requirement("AM-TOOLS")
+@pytest.mark.parametrize("toolset", ["computer", "browser"])
+async def test_toolsets_are_the_tools_that_the_client_runs(
+    serve: Serve, clients: Any, toolset: str
+) -> None:
+    from tests.conformance.anthropic_sdk import TOOLSET_MEMBERS
+
+    replies = [tool_call(f"{toolset}__screenshot", {}), "A cat."]
+    scripted = engine(replies)
+    scripted.card = replace(scripted.card, context_size=32_768)
+    server = serve(local(scripted))
+    tool: Json = {"type": f"{toolset}_toolset_20260801", "configs": {"wait": {"enabled": False}}}
+    named: Json = {"name": "screenshot", "description": "Mine.", "input_schema": SCHEMA}
+    body: Json = {"model": "tiny", "max_tokens": 400, "tools": [tool, named]}
+    async with clients(server).beta.messages.stream(**body, messages=HI["messages"]) as stream:
+        answer = await stream.get_final_message()
+    (use,) = answer.content
+    assert (use.name, use.toolset_name, use.input) == ("screenshot", toolset, {})
+    state = {"type": "browser_state", "tabs": [{"tab_id": "t1", "url": "u", "title": "Cats"}]}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": use.id,
+        "content": [{"type": "text", "text": "ok"}, *([state] if toolset == "browser" else [])],
+    }
+    turns = [
+        *HI["messages"],
+        {"role": "assistant", "content": blocks(answer)},
+        {"role": "user", "content": [result]},
+    ]
+    assert (await create(server, **body, messages=turns))["content"][0]["text"] == "A cat."
+    first, second = rendered_prompts(server)
+    for name, fields in TOOLSET_MEMBERS[toolset].items():
+        assert (f"{toolset}__{name}" in first) == (name != "wait"), name
+        _, required, optional = TOOLSETS[tool["type"]][1][name]
+        assert dict.fromkeys(required, True) | dict.fromkeys(optional, False) == fields, name
+    assert toolset == "computer" or "t1 u Cats" in second
+    tool["configs"] = {"fly": {}}
+    assert "tools[0].configs" in (await rejection(server, tools=[tool]))[1]
+
+
 @pytest.mark.requirement("AM-SERVER-TOOLS")
 async def test_code_runs_in_a_container_of_this_server(serve: Serve, clients: Any) -> None:
     registry = containers()
@@ -792,6 +833,35 @@ async def test_web_search_runs_here(serve: Serve, clients: Any) -> None:
     await client.messages.create(model="tiny", max_tokens=99, messages=turns, tools=[tool])
     assert "205 km" in rendered_prompts(server)[-1].partition("Sure?")[0]
     await index.close()
+
+
+@pytest.mark.requirement("AM-FILES")
+async def test_official_client_manages_files(serve: Serve, clients: Any) -> None:
+    from tests.conformance.anthropic_sdk import BetaFileMetadata, NotFoundError
+
+    server = serve(local(engine(["Hi"])))
+    files = clients(server).beta.files
+    text = await files.upload(file=("a.txt", b"the fox"), expires_in_seconds=7200)
+    image = await files.upload(file=("b.png", b"\x89PNG"))
+    assert (text.type, text.mime_type, text.size_bytes) == ("file", "text/plain", 7)
+    assert (text.expires_at - text.created_at).seconds == 7200 and image.expires_at is None
+    assert await files.retrieve_metadata(text.id) == text
+    assert await (await files.download(text.id)).read() == b"the fox"
+    assert [each.id async for each in files.list(limit=1)] == [image.id, text.id]
+    assert [each.id async for each in files.list(ids=[text.id, "none"])] == [text.id]
+    version = {"anthropic-version": "2023-06-01"}
+    raw = await server.client.get(f"/v1/files/{text.id}", headers=version)
+    BetaFileMetadata.model_validate_json(raw.content, strict=True)
+    for wrong in ("1", "x"):
+        form = {"files": {"file": ("a", b"")}, "data": {"expires_in_seconds": wrong}}
+        refused = await server.client.post("/v1/files", headers=version, **form)
+        assert refused.status_code == 400 and "expires_in_seconds" in refused.text
+    source = {"type": "document", "source": {"type": "file", "file_id": text.id}}
+    await create(server, messages=[{"role": "user", "content": [source]}])
+    assert "the fox" in rendered_prompts(server)[-1]
+    assert (await files.delete(text.id)).type == "file_deleted"
+    with pytest.raises(NotFoundError):
+        await files.retrieve_metadata(text.id)
 
 
 @pytest.mark.requirement("AM-FORMAT")

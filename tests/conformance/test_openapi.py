@@ -344,3 +344,11 @@ async def test_models_for_clients_of_messages_are_documented(call: DocumentedCli
     page = await call("listModels", headers=version)
     entry = await call("retrieveModel", "tiny", headers=version)
     assert page["data"][0] == entry and entry["display_name"] == "tiny"
+
+
+async def test_files_for_clients_of_messages_are_documented(call: DocumentedClient) -> None:
+    version = {"anthropic-version": "2023-06-01"}
+    file = await call("createFile", headers=version, files={"file": ("a.txt", b"hi")})
+    assert await call("retrieveFile", file["id"], headers=version) == file
+    assert (await call("listFiles", headers=version))["data"] == [file]
+    assert (await call("deleteFile", file["id"], headers=version))["type"] == "file_deleted"

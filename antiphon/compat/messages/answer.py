@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response, Usage
 
 from .server_blocks import call_input, is_search, server_blocks
@@ -26,6 +26,7 @@ from .types import (
     ThinkingTokens,
     ToolUseBlock,
     WebSearchResultLocation,
+    rfc3339,
 )
 
 #: By default, a container exists this many seconds after its last use.
@@ -61,7 +62,7 @@ def _container(response: Response) -> MessageContainer | UnsetType:
     if not ids:
         return UNSET
     ended = response.completed_at or response.created_at
-    return MessageContainer(id=ids[-1], expires_at=_time(ended + _CONTAINER_S))
+    return MessageContainer(id=ids[-1], expires_at=rfc3339(ended + _CONTAINER_S))
 
 
 def message_end(response: Response, form: AnswerForm) -> MessageEnd:
@@ -71,10 +72,6 @@ def message_end(response: Response, form: AnswerForm) -> MessageEnd:
     if response.matched_stop is not UNSET:
         return MessageEnd("stop_sequence", response.matched_stop, container)
     return MessageEnd(_stop_reason(response, form), container=container)
-
-
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def _stop_reason(response: Response, form: AnswerForm) -> StopReason:
@@ -158,7 +155,12 @@ def citation(annotation: it.Annotation) -> WebSearchResultLocation | None:
 
 
 def _tool_use(item: it.FunctionCall, form: AnswerForm) -> Iterable[AnswerBlock]:
-    yield ToolUseBlock(id=item.call_id, name=item.name, input=call_input(item.arguments))
+    yield tool_use(item, call_input(item.arguments))
+
+
+def tool_use(item: it.FunctionCall, input: JsonObject) -> ToolUseBlock:
+    """Return the block for a call of a client's tool."""
+    return ToolUseBlock(id=item.call_id, name=item.name, input=input, toolset_name=item.namespace)
 
 
 _BLOCKS: Mapping[type[it.Item], Callable[[Any, AnswerForm], Iterable[AnswerBlock]]] = {

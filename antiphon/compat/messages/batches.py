@@ -6,7 +6,6 @@ The fields follow the types of the ``anthropic`` SDK 2.14.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,6 +17,8 @@ from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import convert
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.resources.batches import Batch, CreateBatch
+
+from .types import rfc3339
 
 #: The beginning of the ids of these batches.
 BATCH_PREFIX = "msgbatch"
@@ -131,16 +132,12 @@ def message_batch(batch: Batch, results_url: Callable[[str], str]) -> MessageBat
         request_counts=MessageBatchCounts(succeeded=counts.completed, **{not_run: counts.failed})
         if ended_at
         else MessageBatchCounts(processing=total),
-        created_at=_time(batch.created_at),
-        expires_at=_time(batch.expires_at),
-        ended_at=_time(ended_at) if ended_at else None,
-        cancel_initiated_at=_time(batch.cancelling_at) if batch.cancelling_at else None,
+        created_at=rfc3339(batch.created_at),
+        expires_at=rfc3339(batch.expires_at),
+        ended_at=rfc3339(ended_at) if ended_at else None,
+        cancel_initiated_at=rfc3339(batch.cancelling_at) if batch.cancelling_at else None,
         results_url=results_url(batch.id) if ended_at else None,
     )
-
-
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 _NOT_RUN = {"batch_cancelled": "canceled", "batch_expired": "expired"}

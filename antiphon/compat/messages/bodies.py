@@ -52,6 +52,7 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
     id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     input: JsonObject | UnsetType = UNSET
+    toolset_name: str | None = None
     tool_use_id: str | UnsetType = UNSET
     content: str | JsonObject | tuple[JsonObject, ...] | UnsetType = UNSET
     is_error: bool | UnsetType = UNSET
@@ -82,6 +83,8 @@ ToolType = Literal[
     "computer_20241022",
     "computer_20250124",
     "computer_20251124",
+    "computer_toolset_20260801",
+    "browser_toolset_20260801",
     "web_search_20250305",
     "web_search_20260209",
     "web_search_20260318",
@@ -99,7 +102,8 @@ ToolType = Literal[
 
 class MessageTool(Struct, frozen=True, kw_only=True):
     """A tool of the Messages API. ``input_schema``: a JSON schema, only for the type ``custom``.
-    Tools of the type ``mcp_toolset`` have a ``mcp_server_name``, all others a ``name``.
+    Tools of the type ``mcp_toolset`` have a ``mcp_server_name``, other toolsets no name, and all
+    others a ``name``.
     ``defer_loading``: the model does not see the tool until a tool search finds it, a message
     contains a ``tool_addition`` block for it, or a tool result refers to it.
     """

@@ -29,6 +29,7 @@ from antiphon.wire.parsing.json_body import BodyLimits
 from .bodies import ServerResult
 from .server_blocks import text_of_result
 from .tools import ToolCollector
+from .toolsets import browser_state_text
 
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 #: Start of Claude Code's first system block. This block is left out: it is meant for Anthropic's
@@ -263,13 +264,15 @@ class _MessageReader:
                 raise missing_parameter(f"{path}.{name}")
         if not isinstance(fields["input"], dict):
             raise invalid_type(f"{path}.input", "an object", json_type_name(fields["input"]))
-        item = {
+        item: JsonObject = {
             "type": "function_call",
             "call_id": fields["id"],
             "name": fields["name"],
             "arguments": msgspec.json.encode(fields["input"]).decode(),
         }
-        self._add(item, path, call_id="id", arguments="input")
+        if (toolset := fields.get("toolset_name")) is not None:
+            item["namespace"] = toolset
+        self._add(item, path, call_id="id", arguments="input", namespace="toolset_name")
 
     def _server_tool_use(self, fields: JsonObject, path: str) -> None:
         """Note the call of a server tool. Together with its result, a later block, it becomes one
@@ -536,6 +539,7 @@ _PARTS: Mapping[str, Callable[[JsonObject, str], list[JsonObject]]] = {
     "image": _image,
     "document": _document,
     "search_result": _search_result_part,
+    "browser_state": lambda fields, path: [_input_text(browser_state_text(fields, path))],
 }
 
 

@@ -17,7 +17,7 @@ from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 
-from .answer import AnswerForm, citation, message_end, message_usage
+from .answer import AnswerForm, citation, message_end, message_usage, tool_use
 from .errors import message_error_of_code
 from .server_blocks import server_blocks
 from .threads import message_id
@@ -42,7 +42,6 @@ from .types import (
     TextDelta,
     ThinkingBlock,
     ThinkingDelta,
-    ToolUseBlock,
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -149,8 +148,7 @@ class MessageStream:
 
     def _item_added(self, event: ev.OutputItemAdded) -> Iterator[MessageEvent]:
         if isinstance(call := event.item, it.FunctionCall):
-            block = ToolUseBlock(id=call.call_id, name=call.name, input={})
-            yield self._start(event.output_index, block)
+            yield self._start(event.output_index, tool_use(call, {}))
 
     def _arguments_delta(self, event: ev.FunctionCallArgumentsDelta) -> Iterator[MessageEvent]:
         yield self._delta(event.output_index, InputJsonDelta(event.delta))

@@ -24,6 +24,7 @@ from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.request import Include
 
 from .client_tools import CLIENT_TOOLS, client_tool
+from .toolsets import TOOLSETS, toolset
 
 _WEB_SEARCH = ("web_search_20250305", "web_search_20260209", "web_search_20260318")
 _CODE_EXECUTION = (
@@ -43,6 +44,7 @@ _MCP_TOOLSET = "mcp_toolset"
 TOOL_TYPES = (
     "custom",
     *CLIENT_TOOLS,
+    *TOOLSETS,
     *_WEB_SEARCH,
     *_CODE_EXECUTION,
     *_TOOL_SEARCH,
@@ -111,6 +113,9 @@ class ToolCollector:
         kind = read_tag({"type": "custom", **fields}, path, TOOL_TYPES)
         if kind == _MCP_TOOLSET:
             return self._define_toolset(fields, path)
+        if kind in TOOLSETS:
+            tool, is_deferred = toolset(kind, fields, path)
+            return self._declare(f"toolset {tool['name']}", tool, path, is_deferred=is_deferred)
         name = _required_text(fields, "name", path)
         _check_callers(fields.get("allowed_callers", []), f"{path}.allowed_callers")
         is_deferred = fields.get("defer_loading") is True
@@ -192,7 +197,7 @@ class ToolCollector:
             if name not in self._offered:
                 if name not in found_by_search:
                     continue
-                tool = {**tool, "defer_loading": True}
+                tool = _deferred(tool)
             at = f"tools[{len(tools)}]"
             self._paths.add(at, path)
             self._paths.add(f"{at}.parameters", f"{path}.input_schema")
@@ -227,6 +232,12 @@ class ToolCollector:
     def references(self, names: Iterable[str]) -> list[JsonObject]:
         """Return the declarations of those tools in ``names`` that the request declares."""
         return [self._declared[name][0] for name in names if name in self._declared]
+
+
+def _deferred(tool: JsonObject) -> JsonObject:
+    if tool["type"] == "namespace":
+        return {**tool, "tools": [{**each, "defer_loading": True} for each in tool["tools"]]}
+    return {**tool, "defer_loading": True}
 
 
 def _check_callers(raw: object, path: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -18,6 +19,11 @@ StopReason = Literal[
     "refusal",
     "model_context_window_exceeded",
 ]
+
+
+def rfc3339(seconds: int) -> str:
+    """Return a time as Anthropic's API shows it. ``seconds``: the time in Unix seconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 # --- blocks --------------------------------------------------------------------------------------
@@ -49,9 +55,12 @@ class ThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="th
 
 
 class ToolUseBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_use"):
+    """A call of a tool of the client. ``toolset_name``: the toolset to which the tool belongs."""
+
     id: str
     name: str
     input: JsonObject
+    toolset_name: str | UnsetType = UNSET
 
 
 class ServerToolUseBlock(

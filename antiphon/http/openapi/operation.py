@@ -33,6 +33,13 @@ class HeaderParam(Struct, frozen=True, kw_only=True):
     description: str
 
 
+#: The header of clients of the Messages API.
+VERSION_HEADER = HeaderParam(
+    name="anthropic-version",
+    description="If present, the answer has the form of Anthropic's API.",
+)
+
+
 class Operation(Struct, frozen=True, kw_only=True):
     """An operation of the API.
 

@@ -8,18 +8,17 @@ names. To get this behaviour for a model, an operator can give it such a name as
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET, UnsetType, convert
 from starlette.requests import Request
 
-from antiphon.compat.messages.types import MessagesModel, MessagesModelPage
+from antiphon.compat.messages.types import MessagesModel, MessagesModelPage, rfc3339
 from antiphon.errors import model_not_found
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
-from antiphon.http.openapi.operation import HeaderParam, operation
+from antiphon.http.openapi.operation import VERSION_HEADER, operation
 from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus
 
 if TYPE_CHECKING:
@@ -28,13 +27,6 @@ if TYPE_CHECKING:
 _CODEX_INSTRUCTIONS = (
     "You are a coding agent working in the user's terminal and file system. Use the tools to read, "
     "change and run code until the task is done, check your work, then say briefly what you did."
-)
-_VERSION = HeaderParam(
-    name="anthropic-version",
-    description=(
-        "If present, the answer has the form of Anthropic's API: entries with `id`,"
-        " `display_name`, `created_at` and `max_input_tokens`."
-    ),
 )
 
 
@@ -45,7 +37,7 @@ class ModelRoutes:
         self._service = service
 
     @operation(
-        "listModels", answer=ModelList, messages_answer=MessagesModelPage, headers=(_VERSION,)
+        "listModels", answer=ModelList, messages_answer=MessagesModelPage, headers=(VERSION_HEADER,)
     )
     async def list(self, request: Request) -> Reply:
         """Return the model names that the client may use: in ``data`` for OpenAI's clients, in
@@ -71,7 +63,7 @@ class ModelRoutes:
         )
 
     @operation(
-        "retrieveModel", answer=ModelEntry, messages_answer=MessagesModel, headers=(_VERSION,)
+        "retrieveModel", answer=ModelEntry, messages_answer=MessagesModel, headers=(VERSION_HEADER,)
     )
     async def retrieve(self, request: Request) -> Reply:
         """Return one model. Raises ``NotFound`` with OpenAI's error message, because clients look
@@ -115,7 +107,7 @@ def _messages_entry(name: str, model: CatalogModel) -> MessagesModel:
     return MessagesModel(
         id=name,
         display_name=name,
-        created_at=datetime.fromtimestamp(model.created, UTC).isoformat(),
+        created_at=rfc3339(model.created),
         max_input_tokens=model.context_size,
     )
 

@@ -18,7 +18,8 @@ _EXPIRY_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
 
 class UploadForm(Struct, frozen=True, kw_only=True):
     """The form fields of ``POST /files`` besides the file. The fields have the names that clients
-    send, such as ``expires_after[seconds]``. Only the OpenAPI document uses this type;
+    send, such as ``expires_after[seconds]``. Clients of the Messages API send only
+    ``expires_in_seconds``. Only the OpenAPI document uses this type;
     ``UploadFields`` holds the parsed fields."""
 
     purpose: Purpose
@@ -26,6 +27,7 @@ class UploadForm(Struct, frozen=True, kw_only=True):
     seconds: Annotated[int, Meta(ge=_EXPIRY_SECONDS[0], le=_EXPIRY_SECONDS[1])] | UnsetType = field(
         name="expires_after[seconds]", default=UNSET
     )
+    expires_in_seconds: int | UnsetType = UNSET
 
 
 class UploadFields(Struct, frozen=True):

@@ -1,5 +1,8 @@
-"""Endpoints of ``/v1/files``. Contents of every type are sent as downloads. Browsers do not render
-downloads, so HTML in a file cannot run scripts."""
+"""Endpoints of ``/v1/files``. Clients of the Messages API get files in Anthropic's form.
+
+Contents of every type are sent as downloads. Browsers do not render downloads, so HTML in a file
+cannot run scripts.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta
 from starlette.requests import Request
 
+from antiphon.compat.messages.files import (
+    DeletedMessageFile,
+    MessageFile,
+    MessageFilePage,
+    message_file_page,
+    page_cursor,
+    parse_message_upload,
+)
 from antiphon.http.download import RANGE_HEADERS, download_reply
 from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
-from antiphon.http.openapi.operation import Form, operation
+from antiphon.http.openapi.operation import VERSION_HEADER, Form, operation
 from antiphon.http.requests import multipart
 from antiphon.http.requests.path import object_key, tenant_of
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
@@ -26,6 +38,8 @@ if TYPE_CHECKING:
 
 _file_key = object_key("file_id")
 _MAX_LIMIT = 10_000
+#: Limits of a page for clients of the Messages API: the default and the largest.
+_MESSAGE_LIMITS = (20, 1_000)
 #: Purposes by which a list can be filtered: the purposes of uploads, and the purposes of files that
 #: a server creates.
 _LISTABLE_PURPOSES = (*PURPOSES, "assistants_output", "batch_output", "fine-tune-results")
@@ -43,6 +57,16 @@ _LIST_PARAMS = (
         type=Literal[_LISTABLE_PURPOSES],
         description="Only files with this purpose.",
     ),
+    QueryParam(
+        name="page",
+        type=str,
+        description="For clients of Anthropic's API: the `next_page` of the page before.",
+    ),
+    QueryParam(
+        name="ids",
+        type=tuple[str, ...],
+        description="For clients of Anthropic's API: only files with these ids.",
+    ),
 )
 
 
@@ -53,12 +77,19 @@ class FileRoutes:
         self._files = service.files
         self._limits = limits
 
-    @operation("createFile", form=Form(file="file", fields=UploadForm), answer=File)
+    @operation(
+        "createFile",
+        form=Form(file="file", fields=UploadForm),
+        answer=File,
+        messages_answer=MessageFile,
+        headers=(VERSION_HEADER,),
+    )
     async def create(self, request: Request) -> Reply:
         """Store the file that the client uploads in a multipart form."""
         scope, limit = request.scope, self._limits.max_file_bytes
         async with multipart.open_form(scope, request.receive, file="file", limit=limit) as form:
-            fields = parse_upload_form(form.fields)
+            is_message = is_messages_client(scope)
+            fields = (parse_message_upload if is_message else parse_upload_form)(form.fields)
             upload = FileUpload(
                 filename=form.filename,
                 purpose=fields.purpose,
@@ -66,27 +97,42 @@ class FileRoutes:
                 chunks=form.chunks,
                 expires_after=fields.expires_after,
             )
-            return json_reply(await self._files.create(request_context(scope).tenant, upload))
+            file = await self._files.create(request_context(scope).tenant, upload)
+            return json_reply(MessageFile.of(file) if is_message else file)
 
-    @operation("listFiles", query=_LIST_PARAMS, answer=Page[File])
+    @operation(
+        "listFiles",
+        query=_LIST_PARAMS,
+        answer=Page[File],
+        messages_answer=MessageFilePage,
+        headers=(VERSION_HEADER,),
+    )
     async def list(self, request: Request) -> Reply:
         """Return a page of the tenant's files, by default newest first."""
-        query = Query(request.scope)
-        limit = query.number("limit", low=1, high=_MAX_LIMIT)
+        tenant, query = tenant_of(request), Query(request.scope)
+        is_message = is_messages_client(request.scope)
+        default, most = _MESSAGE_LIMITS if is_message else (_MAX_LIMIT, _MAX_LIMIT)
         listing = FileQuery(
             purpose=query.choice("purpose", _LISTABLE_PURPOSES, "")
             if query.value("purpose")
             else None,
             newest_first=query.choice("order", ("asc", "desc"), "desc") == "desc",
-            after=query.value("after"),
-            limit=_MAX_LIMIT if limit is None else limit,
+            after=query.value("after") or page_cursor(query.value("page")),
+            limit=query.number("limit", low=1, high=most) or default,
         )
-        return json_reply(await self._files.list(tenant_of(request), listing))
+        ids = query.values("ids")
+        if not is_message:
+            return json_reply(await self._files.list(tenant, listing))
+        if ids is None:
+            return json_reply(message_file_page(await self._files.list(tenant, listing)))
+        found = [await self._files.find(tenant, id) for id in dict.fromkeys(ids)]
+        return json_reply(message_file_page([file for file in found if file is not None]))
 
-    @operation("retrieveFile", answer=File)
+    @operation("retrieveFile", answer=File, messages_answer=MessageFile, headers=(VERSION_HEADER,))
     async def retrieve(self, request: Request) -> Reply:
         """Return the metadata of a file."""
-        return json_reply(await self._files.retrieve(*_file_key(request)))
+        file = await self._files.retrieve(*_file_key(request))
+        return json_reply(MessageFile.of(file) if is_messages_client(request.scope) else file)
 
     @operation(
         "downloadFile",
@@ -104,9 +150,16 @@ class FileRoutes:
             return Reply(status_code=307, headers={"location": url})
         return await download_reply(request, stored)
 
-    @operation("deleteFile", answer=DeletedObject)
+    @operation(
+        "deleteFile",
+        answer=DeletedObject,
+        messages_answer=DeletedMessageFile,
+        headers=(VERSION_HEADER,),
+    )
     async def delete(self, request: Request) -> Reply:
         """Delete a file."""
         tenant, file_id = _file_key(request)
         await self._files.delete(tenant, file_id)
+        if is_messages_client(request.scope):
+            return json_reply(DeletedMessageFile(file_id))
         return json_reply(DeletedObject(id=file_id, object="file"))

@@ -1,0 +1,90 @@
+"""Files of Anthropic's API, translated from files of OpenAI's API.
+
+The fields follow the types of the ``anthropic`` SDK 2.14.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import UNSET, Struct
+
+from antiphon.wire.pagination import Page
+from antiphon.wire.parsing.errors import invalid_type, out_of_range
+from antiphon.wire.parsing.upload_form import UploadFields
+from antiphon.wire.resources.files import File, FileExpiresAfter
+
+from .types import rfc3339
+
+
+_EXPIRY_SECONDS = (3600, 7_776_000)  # an hour, 90 days: Anthropic's bounds
+_PAGE = "page_"
+
+
+class MessageFile(Struct, frozen=True, kw_only=True):
+    """A stored file. ``mime_type`` follows from the ending of its name. Times have the form of RFC
+    3339."""
+
+    id: str
+    filename: str
+    mime_type: str
+    size_bytes: int
+    created_at: str
+    expires_at: str | None
+    downloadable: bool = True
+    type: Literal["file"] = "file"
+
+    @classmethod
+    def of(cls, file: File) -> MessageFile:
+        return cls(
+            id=file.id,
+            filename=file.filename,
+            mime_type=mimetypes.guess_type(file.filename)[0] or "application/octet-stream",
+            size_bytes=file.bytes,
+            created_at=rfc3339(file.created_at),
+            expires_at=None if file.expires_at is UNSET else rfc3339(file.expires_at),
+        )
+
+
+class MessageFilePage(Struct, frozen=True, kw_only=True):
+    """A page of files. ``next_page``: the value of ``page`` for the request of the next page."""
+
+    data: tuple[MessageFile, ...]
+    next_page: str | None = None
+
+
+class DeletedMessageFile(Struct, frozen=True):
+    id: str
+    type: Literal["file_deleted"] = "file_deleted"
+
+
+def message_file_page(page: Page[File] | Sequence[File]) -> MessageFilePage:
+    """Translate a page of files, or the files that a client has named by their ids."""
+    files, after = (page.data, page.has_more) if isinstance(page, Page) else (page, False)
+    return MessageFilePage(
+        data=tuple(map(MessageFile.of, files)),
+        next_page=f"{_PAGE}{files[-1].id}" if after and files else None,
+    )
+
+
+def page_cursor(page: str | None) -> str | None:
+    """Return the id after which a page of files begins. ``page``: a value of ``next_page``."""
+    return None if page is None else page.removeprefix(_PAGE)
+
+
+def parse_message_upload(form: Mapping[str, str]) -> UploadFields:
+    """Parse the form fields of an upload besides its file. Raises ``InvalidRequest``."""
+    name = "expires_in_seconds"
+    text = form.get(name)
+    if text is None:
+        return UploadFields("user_data", None)
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise invalid_type(name, "an integer", "a string")
+    seconds, (least, most) = int(text), _EXPIRY_SECONDS
+    if not least <= seconds <= most:
+        sign, bound = (">=", least) if seconds < least else ("<=", most)
+        raise out_of_range(name, "integer", seconds, sign, str(bound))
+    return UploadFields("user_data", FileExpiresAfter(anchor="created_at", seconds=seconds))
