@@ -68,6 +68,7 @@ __all__ = [
     "may_retry",
     "model_not_found",
     "retryable",
+    "unsupported_parameter",
 ]
 
 #: The cause of a ``StoreError`` that only the operator, or a deletion, can remove.
@@ -348,6 +349,16 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
         " try again.",
         param="input",
         code=CONTEXT_LENGTH_EXCEEDED,
+    )
+
+
+def unsupported_parameter(param: str, hint: str = "") -> InvalidRequest:
+    """Return the error for a field that asks for a feature that Antiphon does not have. ``param``:
+    its path."""
+    return InvalidRequest(
+        f"Unsupported parameter: '{param}' is not supported by this server.{hint}",
+        param=param,
+        code="unsupported_parameter",
     )
 
 

@@ -108,6 +108,20 @@ async def _web_search(
         await web.close()
 
 
+@asynccontextmanager
+async def _web_fetch(
+    dependencies: ToolDependencies,
+) -> AsyncIterator[Mapping[str, AnyToolProvider]]:
+    from antiphon.tools.web_search.live_web import LiveWeb
+    from antiphon.tools.web_search.provider import FETCH_TYPE, WebSearchProvider
+
+    if dependencies.fetcher is None:
+        yield {FETCH_TYPE: UnavailableTool("This server fetches no URLs (see fetch_urls).")}
+        return
+    web = LiveWeb(None, dependencies.fetcher, dependencies.documents)
+    yield {FETCH_TYPE: WebSearchProvider(web, is_external=True)}
+
+
 def _is_implemented(settings: Settings, tool: str) -> bool:
     """Return whether an MCP server in the settings takes the place of the built-in tool
     ``tool``."""
@@ -311,6 +325,7 @@ async def _client_tools(
 #: the group ``antiphon.tools``.
 PROVIDERS: Mapping[str, ProviderOpener] = {
     "web_search": _web_search,
+    "web_fetch": _web_fetch,
     "mcp": _mcp,
     "code_interpreter": _code_interpreter,
     "image_generation": _image_generation,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import empty_value, missing_parameter
 from antiphon.wire.parsing.fields import convert, drop_nulls, read_array, read_object
@@ -167,11 +167,7 @@ def _request(raw: JsonObject, cls: type[_Images]) -> ImagesRequest:
         raise missing_parameter("prompt")
     for name in _REFUSED:
         if name in raw:
-            raise InvalidRequest(
-                f"Unsupported parameter: '{name}' is not supported by this server.",
-                param=name,
-                code="unsupported_parameter",
-            )
+            raise unsupported_parameter(name)
     parsed = convert(raw, cls, "")
     if parsed.stream and parsed.n > 1:
         raise InvalidRequest(

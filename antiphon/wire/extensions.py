@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, truncated
 from antiphon.wire.parsing.fields import convert, read_object
@@ -191,11 +191,7 @@ def _refuse_unknown(fields: JsonObject, names: Collection[str], path: str) -> No
     for name in fields:
         if name not in names:
             where = f"{path}.{truncated(name)}"
-            raise InvalidRequest(
-                f"Unsupported parameter: '{where}' is not supported by this server.",
-                param=where,
-                code="unsupported_parameter",
-            )
+            raise unsupported_parameter(where)
 
 
 def _parse_object(text: str, path: str) -> JsonObject:

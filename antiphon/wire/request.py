@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import UNSET, Meta, Struct
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 
 from .extensions import StructuredOutputs
@@ -332,18 +332,10 @@ def refuse_unsupported(request: CreateResponse) -> None:
     for name in _REFUSED:
         value = getattr(request, name)
         if value is not None and not _NO_EFFECT.get(name, _never_neutral)(value):
-            raise _unsupported_error(name)
+            raise unsupported_parameter(name)
     if request.reasoning is not None and request.reasoning.mode not in (UNSET, "standard"):
-        raise _unsupported_error("reasoning.mode")
+        raise unsupported_parameter("reasoning.mode")
 
 
 def _never_neutral(value: object) -> bool:
     return False
-
-
-def _unsupported_error(param: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Unsupported parameter: '{param}' is not supported by this server.",
-        param=param,
-        code="unsupported_parameter",
-    )

@@ -44,6 +44,7 @@ __all__ = [
     "ToolChoiceObject",
     "ToolChoiceParam",
     "ToolSearch",
+    "WebFetch",
     "WebSearch",
     "WebSearchDated",
     "WebSearchPreview",
@@ -144,8 +145,17 @@ class WebSearchPreviewDated(
     pass
 
 
-#: All versions of the web search.
-AnyWebSearch = WebSearch | WebSearchDated | WebSearchPreview | WebSearchPreviewDated
+class WebFetch(_WebSearch, frozen=True, kw_only=True, tag="web_fetch"):
+    """Opens web pages whose URLs are in the conversation. OpenAI's API does not have this tool.
+    ``max_content_tokens``: about how many tokens of a page the model sees. ``citations``: whether
+    the model cites pages."""
+
+    max_content_tokens: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    citations: bool | UnsetType = UNSET
+
+
+#: All versions of the web search, and the tool that only opens pages.
+AnyWebSearch = WebSearch | WebSearchDated | WebSearchPreview | WebSearchPreviewDated | WebFetch
 
 
 class FileSearch(ToolBase, frozen=True, kw_only=True, tag="file_search"):
@@ -232,6 +242,7 @@ Tool = (
     | WebSearchDated
     | WebSearchPreview
     | WebSearchPreviewDated
+    | WebFetch
     | FileSearch
     | CodeInterpreter
     | ImageGeneration
@@ -281,6 +292,7 @@ HostedTool = Literal[
     "programmatic_tool_calling",
     "shell",
     "tool_search",
+    "web_fetch",
     "web_search",
 ]
 

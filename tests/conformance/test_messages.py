@@ -21,7 +21,7 @@ from antiphon.stream.deltas import Close, Finish, Open, Text
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
 from antiphon.tools.web_search.index import PageDocument, PageIndex
-from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
+from antiphon.tools.web_search.provider import FETCH_TYPE, TYPES, WebSearchProvider
 from antiphon.wire.items import FunctionCall, InputImage, InputText, Message, Reasoning
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 from tests.conformance.conftest import Serve
@@ -783,13 +783,13 @@ async def test_results_of_tools_that_only_others_run_are_shown(serve: Serve) -> 
     server = serve(local(engine(["Hi"])))
     url = {"url": "https://north.example"}
     page = {"type": "document", "source": {"type": "text", "data": "The longest fjord"}}
-    call = {"type": "server_tool_use", "id": "s1", "name": "web_fetch", "input": url}
+    call = {"type": "server_tool_use", "id": "s1", "name": "bash_code_execution", "input": url}
     result = {
-        "type": "web_fetch_tool_result",
+        "type": "bash_code_execution_tool_result",
         "tool_use_id": "s1",
-        "content": {"type": "web_fetch_result", "content": page, **url},
+        "content": {"type": "bash_code_execution_result", "content": page, **url},
     }
-    cut = {"type": "server_tool_use", "id": "s2", "name": "web_fetch", "input": url}
+    cut = {"type": "server_tool_use", "id": "s2", "name": "bash_code_execution", "input": url}
     turns = [
         *HI["messages"],
         {"role": "assistant", "content": [call, result, cut]},
@@ -797,7 +797,7 @@ async def test_results_of_tools_that_only_others_run_are_shown(serve: Serve) -> 
     ]
     await create(server, messages=turns)
     (prompt,) = rendered_prompts(server)
-    assert prompt.count('web_fetch"') == 1 and "The longest fjord" in prompt
+    assert prompt.count('bash_code_execution"') == 1 and "The longest fjord" in prompt
 
 
 @pytest.mark.requirement("AM-SEARCH")
@@ -862,6 +862,49 @@ async def test_official_client_manages_files(serve: Serve, clients: Any) -> None
     assert (await files.delete(text.id)).type == "file_deleted"
     with pytest.raises(NotFoundError):
         await files.retrieve_metadata(text.id)
+
+
+@pytest.mark.requirement("AM-FETCH")
+@pytest.mark.requirement("WS-FETCH")
+@pytest.mark.parametrize("searches", [False, True])
+async def test_web_fetch_runs_here(serve: Serve, clients: Any, searches: bool) -> None:
+    index = PageIndex(":memory:")
+    url = "https://north.example/fjords"
+    await index.add([PageDocument(url=url, title="Fjords", text="The longest one: 205 km.")])
+    await index.add([PageDocument(url=f"{url}/2", title="More", text="None.")])
+    provider = WebSearchProvider(index, is_external=False)
+    replies = [
+        tool_call("browser__open", {"id": f"{url}/2"}),
+        tool_call("browser__open", {"id": url}),
+        "It has 205 km 【1†L1】.",
+        "Yes.",
+    ]
+    server = serve(local(engine(replies)), providers=dict.fromkeys((FETCH_TYPE, *TYPES), provider))
+    client = clients(server)
+    tools: list[Json] = [{"type": "web_fetch_20260318", "name": "web_fetch", "max_uses": 3}]
+    tools[0] |= {"citations": {"enabled": True}, "max_content_tokens": 50}
+    if searches:
+        tools.append({"type": "web_search_20250305", "name": "web_search", "max_uses": 3})
+    asked = {"role": "user", "content": f"Read {url}."}
+    body: Json = {"model": "tiny", "max_tokens": 400, "tools": tools}
+    async with client.messages.stream(**body, messages=[asked]) as stream:
+        answer = await stream.get_final_message()
+    *first, call, result, text = answer.content
+    assert (call.name, call.input, result.tool_use_id) == ("web_fetch", {"url": url}, call.id)
+    page = result.content.content
+    assert (page.title, page.source.data) == ("Fjords", "The longest one: 205 km.")
+    refused, kind = (
+        first[1].content,
+        "web_fetch_result" if searches else "web_fetch_tool_result_error",
+    )
+    assert refused.type == kind, "without a search, only known URLs are opened"
+    assert text.citations[0].url == url and answer.usage.server_tool_use.web_fetch_requests == 2
+    turns = [asked, {"role": "assistant", "content": blocks(answer)}, *HI["messages"]]
+    for offered in (tools, []):
+        again = await client.messages.create(**{**body, "tools": offered}, messages=turns)
+        assert again.content[0].text == "Yes."
+        assert "205 km" in rendered_prompts(server)[-1].rpartition("It has")[0]
+    await index.close()
 
 
 @pytest.mark.requirement("AM-FORMAT")
@@ -949,7 +992,8 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
         ({"tools": [{**WEATHER, "input_schema": 1}]}, "tools[0].input_schema"),
         ({"tools": [{**WEATHER, "allowed_callers": ["x"]}]}, "tools[0].allowed_callers[0]"),
         ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
-        ({"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_fetch_20250910", "name": "x", "use_cache": False}]}, "use_cache"),
+        ({"tools": [{"type": "advisor_20260301", "name": "x"}]}, "tools[0].type"),
     ],
 )
 async def test_fields_are_refused_by_name(serve: Serve, body: Json, path: str) -> None:

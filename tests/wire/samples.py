@@ -18,7 +18,7 @@ from antiphon.wire.tags import tag_of
 
 Json = dict[str, Any]
 
-FOREIGN: frozenset[str] = frozenset({"agent_message", "context_compaction"})
+FOREIGN: frozenset[str] = frozenset({"agent_message", "context_compaction", "web_fetch"})
 FOREIGN_EVENTS = frozenset(
     tag_of(event) for cls, kind in KINDS.items() if tag_of(cls) in FOREIGN for event in kind.events
 )
@@ -92,6 +92,7 @@ TOOLS: dict[str, Json] = {
         {"type": "web_search_2025_08_26", **_WEB_SEARCH},
         {"type": "web_search_preview", **_WEB_SEARCH_PREVIEW},
         {"type": "web_search_preview_2025_03_11", **_WEB_SEARCH_PREVIEW},
+        {"type": "web_fetch", **_WEB_SEARCH, "max_content_tokens": 100, "citations": True},
         {
             "type": "file_search",
             "vector_store_ids": ["vs_1"],

@@ -11,7 +11,7 @@ from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response, Usage
 
-from .server_blocks import call_input, is_search, server_blocks
+from .server_blocks import call_input, is_fetch, is_search, server_blocks
 from .threads import message_id
 from .types import (
     AnswerBlock,
@@ -35,9 +35,12 @@ _CONTAINER_S = 1_200
 
 class AnswerForm(Struct, frozen=True, kw_only=True):
     """Options of a request that affect the form of the answer. ``omits_thinking``: thinking blocks
-    have a signature but no text. ``generate``: False if the model only caches the prompt."""
+    have a signature but no text. ``generate``: False if the model only caches the prompt.
+    ``fetches``: whether the request has the tool ``web_fetch``, so pages that the model opens have
+    blocks."""
 
     omits_thinking: bool = False
+    fetches: bool = False
     generate: bool = True
 
 
@@ -109,7 +112,10 @@ def message_usage(response: Response) -> MessageUsage:
     used = response.usage or Usage()
     cached = used.input_tokens_details.cached_tokens
     written = used.input_tokens_details.cache_write_tokens
-    searches = sum(map(is_search, response.output))
+    uses = ServerToolUsage(
+        web_search_requests=sum(map(is_search, response.output)),
+        web_fetch_requests=sum(map(is_fetch, response.output)),
+    )
     return MessageUsage(
         input_tokens=used.input_tokens - cached - written,
         output_tokens=used.output_tokens,
@@ -118,7 +124,7 @@ def message_usage(response: Response) -> MessageUsage:
         output_tokens_details=ThinkingTokens(
             thinking_tokens=used.output_tokens_details.reasoning_tokens
         ),
-        server_tool_use=ServerToolUsage(web_search_requests=searches) if searches else UNSET,
+        server_tool_use=UNSET if uses == ServerToolUsage() else uses,
     )
 
 
@@ -127,7 +133,12 @@ def message_usage(response: Response) -> MessageUsage:
 
 def _blocks(item: it.Item, form: AnswerForm) -> Iterable[AnswerBlock]:
     read = _BLOCKS.get(type(item))
-    return server_blocks(item) if read is None else read(item, form)
+    return tool_blocks(item, form) if read is None else read(item, form)
+
+
+def tool_blocks(item: it.Item, form: AnswerForm) -> tuple[AnswerBlock, ...]:
+    """Return the blocks for a call that this server has run, or for its result."""
+    return () if is_fetch(item) and not form.fetches else server_blocks(item)
 
 
 def _thinking(item: it.Reasoning, form: AnswerForm) -> Iterable[AnswerBlock]:

@@ -88,6 +88,10 @@ ToolType = Literal[
     "web_search_20250305",
     "web_search_20260209",
     "web_search_20260318",
+    "web_fetch_20250910",
+    "web_fetch_20260209",
+    "web_fetch_20260309",
+    "web_fetch_20260318",
     "code_execution_20250522",
     "code_execution_20250825",
     "code_execution_20260120",
@@ -121,6 +125,8 @@ class MessageTool(Struct, frozen=True, kw_only=True):
     blocked_domains: tuple[str, ...] | None = None
     max_uses: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     user_location: JsonObject | None = None
+    max_content_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    citations: JsonObject | None = None
     mcp_server_name: str | UnsetType = UNSET
     default_config: JsonObject | None = None
     configs: JsonObject | None = None

@@ -14,7 +14,7 @@ from typing import get_args
 import msgspec
 
 from antiphon.compat.error_paths import ErrorPaths
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     empty_value,
@@ -117,7 +117,7 @@ class _MessageReader:
         if "content" not in fields:
             raise missing_parameter(f"{path}.content")
         if fields.get("output_config"):
-            raise _unsupported(f"{path}.output_config")
+            raise unsupported_parameter(f"{path}.output_config")
         clear_at = fields.get("clear_at", "never")
         read_choice(clear_at, f"{path}.clear_at", ("never", "next_user_message"))
         self._role, self._open = role, None
@@ -296,6 +296,8 @@ class _MessageReader:
         match fields["type"]:
             case "web_search_tool_result":
                 items = [_web_search_call(call, content, path)]
+            case "web_fetch_tool_result":
+                items = [_web_fetch_call(call, content, path)]
             case "mcp_tool_result":
                 items = [_mcp_call(call, fields, path)]
             case "code_execution_tool_result":
@@ -335,6 +337,20 @@ def _web_search_call(call: JsonObject, raw: object, path: str) -> JsonObject:
     action = {**call["input"], "type": "search", "sources": sources}
     item: JsonObject = {"type": "web_search_call", "action": action}
     return item | ({"results": results} if isinstance(raw, list) else {"status": "failed"})
+
+
+def _web_fetch_call(call: JsonObject, raw: object, path: str) -> JsonObject:
+    """Return the call that opened a page. A document that is not a text, which only other servers
+    return, has no text here."""
+    result = read_object(raw, f"{path}.content")
+    page = read_object(result.get("content") or {}, f"{path}.content.content")
+    source = read_object(page.get("source") or {}, f"{path}.content.content.source")
+    url = result.get("url") or call["input"].get("url")
+    item: JsonObject = {"type": "web_search_call", "action": {"type": "open_page", "url": url}}
+    if "url" not in result:
+        return {**item, "status": "failed"}
+    text = source.get("data") if source.get("type") == "text" else ""
+    return {**item, "results": [{"url": url, "title": page.get("title") or "", "text": text}]}
 
 
 def _mcp_call(call: JsonObject, fields: JsonObject, path: str) -> JsonObject:
@@ -405,14 +421,6 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], No
 }
 
 
-def _unsupported(path: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Unsupported parameter: '{path}' is not supported by this server.",
-        param=path,
-        code="unsupported_parameter",
-    )
-
-
 # --- parts ---------------------------------------------------------------------------------------
 
 
@@ -468,7 +476,7 @@ def _required_string(fields: JsonObject, name: str, path: str) -> str:
 def _document(fields: JsonObject, path: str) -> list[JsonObject]:
     citations = fields.get("citations")
     if isinstance(citations, dict) and citations.get("enabled"):
-        raise _unsupported(f"{path}.citations")
+        raise unsupported_parameter(f"{path}.citations")
     source = _required_object(fields, "source", path)
     kind = read_tag(source, f"{path}.source", _DOCUMENTS)
     context = _string(fields, "context", path)

@@ -19,7 +19,6 @@ from antiphon.wire.resources.files import File, FileExpiresAfter
 
 from .types import rfc3339
 
-
 _EXPIRY_SECONDS = (3600, 7_776_000)  # an hour, 90 days: Anthropic's bounds
 _PAGE = "page_"
 

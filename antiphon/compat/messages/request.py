@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.compat.translated_request import TranslatedRequest
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_type,
@@ -32,6 +32,7 @@ from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_js
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.request import CreateResponse, FieldTreatment, InputTokensRequest
 from antiphon.wire.response import Response
+from antiphon.wire.tools import WebFetch
 
 from .answer import AnswerForm, message_answer
 from .content import read_messages, read_system
@@ -96,7 +97,9 @@ class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
 
     def continuing(self, previous: Response) -> Self:
         """Return a copy of the request that continues the thread of the response ``previous``."""
-        return replace(self, requests=(continued_request(self.request, previous),))
+        fetches = any(isinstance(tool, WebFetch) for tool in previous.tools)
+        form = replace(self.form, fetches=fetches)
+        return replace(self, requests=(continued_request(self.request, previous),), form=form)
 
     def as_count(self) -> InputTokensRequest:
         """Return the request that counts the tokens of the same prompt."""
@@ -141,7 +144,8 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
         max_tool_calls="tools",
         previous_response_id="thread.previous_message_id",
     )
-    fields: JsonObject = {**read_thread(raw), **_conversation(raw, paths, limits)}
+    tools = ToolCollector(paths, limits)
+    fields: JsonObject = {**read_thread(raw), **_conversation(raw, tools, paths, limits)}
     for name, read in _READERS.items():
         if name in raw:
             _merge(fields, read(raw[name], name, paths))
@@ -159,6 +163,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
         form=AnswerForm(
             omits_thinking=_omits_thinking(raw.get("thinking")),
             generate=generate,
+            fetches=tools.fetches,
         ),
         generate=generate,
     )
@@ -167,15 +172,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
 def _refuse(raw: JsonObject) -> None:
     for name in _REFUSED:
         if name in raw and raw[name] != []:
-            raise _unsupported(name)
-
-
-def _unsupported(path: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Unsupported parameter: '{path}' is not supported by this server.",
-        param=path,
-        code="unsupported_parameter",
-    )
+            raise unsupported_parameter(name)
 
 
 def _merge(fields: JsonObject, more: JsonObject) -> None:
@@ -189,10 +186,11 @@ def _merge(fields: JsonObject, more: JsonObject) -> None:
         fields[name] = value
 
 
-def _conversation(raw: JsonObject, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
+def _conversation(
+    raw: JsonObject, tools: ToolCollector, paths: ErrorPaths, limits: BodyLimits
+) -> JsonObject:
     """Translate ``system``, ``messages``, ``tools`` and ``tool_choice`` to fields of the Responses
     request. They are translated together, because messages may add and remove tools."""
-    tools = ToolCollector(paths, limits)
     tools.container = _container(raw.get("container"))
     tools.declare_servers(raw.get("mcp_servers", []), "mcp_servers")
     tools.declare(raw.get("tools", []), "tools")
@@ -230,7 +228,7 @@ def _container(raw: object) -> str | None:
         return raw
     fields = read_object(raw, "container")
     if fields.get("skills"):
-        raise _unsupported("container.skills")
+        raise unsupported_parameter("container.skills")
     id = fields.get("id")
     if id is not None and not isinstance(id, str):
         raise invalid_type("container.id", "a string", json_type_name(id))

@@ -22,6 +22,8 @@ from .types import (
     AnswerBlock,
     CodeExecutionBlock,
     CodeExecutionResult,
+    DocumentText,
+    FetchedDocument,
     McpResultBlock,
     McpUseBlock,
     ServerToolUseBlock,
@@ -29,6 +31,9 @@ from .types import (
     ToolReference,
     ToolReferences,
     ToolSearchBlock,
+    WebFetchBlock,
+    WebFetchError,
+    WebFetchResult,
     WebSearchError,
     WebSearchResult,
     WebSearchResultBlock,
@@ -64,13 +69,27 @@ def _id(prefix: str, id: str) -> str:
 def is_search(item: it.Item) -> bool:
     """Return whether the item is a web search. A web search call may also open a page or find text
     in a page."""
-    action = getattr(item, "action", UNSET)
-    return isinstance(item, it.WebSearchCall) and action is not UNSET and action["type"] == "search"
+    return _action(item) == "search"
+
+
+def is_fetch(item: it.Item) -> bool:
+    """Return whether the item is a call that opened a web page."""
+    return _action(item) == "open_page"
+
+
+def _action(item: it.Item) -> str | None:
+    """Return the kind of action of a web search call. Returns None for other items."""
+    if not isinstance(item, it.WebSearchCall) or item.action is UNSET:
+        return None
+    kind: str = item.action["type"]
+    return kind
 
 
 def _web_search(item: it.WebSearchCall) -> tuple[AnswerBlock, ...]:
-    if not is_search(item) or item.action is UNSET:
+    if item.action is UNSET:
         return ()
+    if not is_search(item):
+        return _web_fetch(item, item.action)
     id = _id("srvtoolu_", item.id)
     found = () if item.results is UNSET else item.results
     results = tuple(
@@ -85,6 +104,24 @@ def _web_search(item: it.WebSearchCall) -> tuple[AnswerBlock, ...]:
     return (
         ServerToolUseBlock(id=id, name="web_search", input={"query": item.action.get("query", "")}),
         WebSearchResultBlock(tool_use_id=id, content=content),
+    )
+
+
+def _web_fetch(item: it.WebSearchCall, action: JsonObject) -> tuple[AnswerBlock, ...]:
+    """Return the blocks of a call that opened a page. Other calls have no blocks."""
+    failed = item.status == "failed"
+    if not is_fetch(item) or not (item.results or failed):
+        return ()
+    id = _id("srvtoolu_", item.id)
+    content: WebFetchResult | WebFetchError = WebFetchError()
+    if item.results and not failed:
+        (page,) = item.results
+        source = DocumentText(data=str(page.get("text", "")))
+        document = FetchedDocument(source=source, title=page.get("title"))
+        content = WebFetchResult(url=str(page.get("url", "")), content=document)
+    return (
+        ServerToolUseBlock(id=id, name="web_fetch", input={"url": action.get("url") or ""}),
+        WebFetchBlock(tool_use_id=id, content=content),
     )
 
 

@@ -17,9 +17,8 @@ from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 
-from .answer import AnswerForm, citation, message_end, message_usage, tool_use
+from .answer import AnswerForm, citation, message_end, message_usage, tool_blocks, tool_use
 from .errors import message_error_of_code
-from .server_blocks import server_blocks
 from .threads import message_id
 from .types import (
     AnswerBlock,
@@ -155,7 +154,7 @@ class MessageStream:
 
     def _item_done(self, event: ev.OutputItemDone) -> Iterator[MessageEvent]:
         at, item = event.output_index, event.item
-        if blocks := server_blocks(item):
+        if blocks := tool_blocks(item, self._form):
             for block in blocks:
                 yield from self._server_block(at, block)
         elif isinstance(item, it.Reasoning) and item.encrypted_content:

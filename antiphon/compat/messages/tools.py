@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from antiphon.compat.error_paths import ErrorPaths
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_type,
@@ -27,6 +27,12 @@ from .client_tools import CLIENT_TOOLS, client_tool
 from .toolsets import TOOLSETS, toolset
 
 _WEB_SEARCH = ("web_search_20250305", "web_search_20260209", "web_search_20260318")
+_WEB_FETCH = (
+    "web_fetch_20250910",
+    "web_fetch_20260209",
+    "web_fetch_20260309",
+    "web_fetch_20260318",
+)
 _CODE_EXECUTION = (
     "code_execution_20250522",
     "code_execution_20250825",
@@ -46,6 +52,7 @@ TOOL_TYPES = (
     *CLIENT_TOOLS,
     *TOOLSETS,
     *_WEB_SEARCH,
+    *_WEB_FETCH,
     *_CODE_EXECUTION,
     *_TOOL_SEARCH,
     _MCP_TOOLSET,
@@ -78,8 +85,8 @@ class ToolCollector:
         self._deferred: set[str] = set()
         #: Name of an MCP server → its declaration, and the path of the declaration.
         self._servers: dict[str, tuple[JsonObject, str]] = {}
-        #: Maximum number of web searches (``max_uses``). None means no maximum.
-        self._max_uses: int | None = None
+        #: Maximum numbers of web searches and of opened pages (``max_uses``), as far as given.
+        self._max_uses: list[int] = []
         #: The container of the code execution.
         self.container: str | None = None
 
@@ -128,9 +135,12 @@ class ToolCollector:
             return {"type": "code_interpreter", "container": self.container or {"type": "auto"}}
         if kind in _TOOL_SEARCH:
             return {"type": "tool_search"}
-        if kind in _WEB_SEARCH:
-            self._max_uses = fields.get("max_uses")
-            return _web_search(fields, path)
+        if kind in (*_WEB_SEARCH, *_WEB_FETCH):
+            if (uses := fields.get("max_uses")) is not None:
+                if isinstance(uses, bool) or not isinstance(uses, int):
+                    raise invalid_type(f"{path}.max_uses", "an integer", json_type_name(uses))
+                self._max_uses.append(uses)
+            return (_web_search if kind in _WEB_SEARCH else _web_fetch)(fields, path)
         return _function(fields, path)
 
     def _define_toolset(self, fields: JsonObject, path: str) -> None:
@@ -192,12 +202,16 @@ class ToolCollector:
     def fields(self) -> JsonObject:
         """Return the fields of the Responses request for the tools that the model may use."""
         tools: list[JsonObject] = []
+        self._check_domains()
+        searches = "web_search" in self._types()
         found_by_search = self._deferred if self._has_search else frozenset()
         for name, (tool, path) in self._declared.items():
             if name not in self._offered:
                 if name not in found_by_search:
                     continue
                 tool = _deferred(tool)
+            if searches and tool["type"] == "web_fetch":
+                continue  # the web search opens pages, too
             at = f"tools[{len(tools)}]"
             self._paths.add(at, path)
             self._paths.add(f"{at}.parameters", f"{path}.input_schema")
@@ -209,9 +223,35 @@ class ToolCollector:
         fields: JsonObject = {"tools": tools}
         if any(tool["type"] != "function" for tool in tools):
             fields["include"] = list(INCLUDE)
-            if self._max_uses is not None:
-                fields["max_tool_calls"] = self._max_uses
+            if self._max_uses:
+                fields["max_tool_calls"] = sum(self._max_uses)
         return fields
+
+    @property
+    def fetches(self) -> bool:
+        """Whether the model may open web pages, as the tool ``web_fetch`` does."""
+        return "web_fetch" in self._types()
+
+    def _types(self) -> dict[str, str]:
+        """Return the types of the tools that the model may use, with the path of one tool each."""
+        offered = [self._declared[name] for name in self._declared if name in self._offered]
+        return {tool["type"]: path for tool, path in offered}
+
+    def _check_domains(self) -> None:
+        """Check that web search and web fetch have the same domains, because the web search opens
+        the pages if the request has both tools."""
+        filters = {
+            tool["type"]: (tool.get("filters"), path)
+            for tool, path in self._declared.values()
+            if tool["type"] in ("web_search", "web_fetch")
+        }
+        if len({str(domains) for domains, _ in filters.values()}) > 1:
+            path = filters["web_fetch"][1]
+            raise InvalidRequest(
+                f"Unsupported parameter: '{path}' must have the same domains as the web search.",
+                param=path,
+                code="unsupported_parameter",
+            )
 
     @property
     def has_hidden(self) -> bool:
@@ -227,6 +267,8 @@ class ToolCollector:
         """Return the ``tool_choice`` of the Responses API that names a tool."""
         tool, _ = self._declared.get(name, ({"type": "function"}, ""))
         kind = tool["type"]
+        if kind == "web_fetch" and "web_search" in self._types():
+            kind = "web_search"
         return {"type": kind, "name": name} if kind == "function" else {"type": kind}
 
     def references(self, names: Iterable[str]) -> list[JsonObject]:
@@ -288,13 +330,27 @@ def _function(fields: JsonObject, path: str) -> JsonObject:
     return tool
 
 
-def _web_search(fields: JsonObject, path: str) -> JsonObject:
-    tool: JsonObject = {"type": "web_search"}
-    domains = {
-        name: fields[name] for name in ("allowed_domains", "blocked_domains") if fields.get(name)
+def _domains(fields: JsonObject) -> JsonObject:
+    domains = _given(fields, allowed_domains="allowed_domains", blocked_domains="blocked_domains")
+    return {"filters": domains} if domains else {}
+
+
+def _web_fetch(fields: JsonObject, path: str) -> JsonObject:
+    if fields.get("use_cache") is False:
+        raise unsupported_parameter(f"{path}.use_cache")
+    if fields.get("url_sources"):
+        raise unsupported_parameter(f"{path}.url_sources")
+    citations = read_object(fields.get("citations") or {}, f"{path}.citations")
+    return {
+        "type": "web_fetch",
+        **_domains(fields),
+        **_given(fields, max_content_tokens="max_content_tokens"),
+        **_given(citations, enabled="citations"),
     }
-    if domains:
-        tool["filters"] = domains
+
+
+def _web_search(fields: JsonObject, path: str) -> JsonObject:
+    tool: JsonObject = {"type": "web_search", **_domains(fields)}
     if "user_location" in fields:
         tool["user_location"] = read_object(fields["user_location"], f"{path}.user_location")
     return tool

@@ -15,7 +15,6 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.fields import read_array, read_object, read_tag
 
-
 #: Name of a tool → its description, the types of its required inputs, and those of the others.
 _Members = Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]
 

@@ -94,6 +94,35 @@ class WebSearchResultBlock(
     content: tuple[WebSearchResult, ...] | WebSearchError
 
 
+class DocumentText(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    data: str
+    media_type: Literal["text/plain"] = "text/plain"
+
+
+class FetchedDocument(Struct, frozen=True, kw_only=True, tag_field="type", tag="document"):
+    source: DocumentText
+    title: str | None
+
+
+class WebFetchResult(Struct, frozen=True, kw_only=True, tag_field="type", tag="web_fetch_result"):
+    url: str
+    content: FetchedDocument
+    retrieved_at: str | None = None
+
+
+class WebFetchError(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="web_fetch_tool_result_error"
+):
+    error_code: str = "url_not_accessible"
+
+
+class WebFetchBlock(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="web_fetch_tool_result"
+):
+    tool_use_id: str
+    content: WebFetchResult | WebFetchError
+
+
 class CodeExecutionResult(
     Struct, frozen=True, kw_only=True, tag_field="type", tag="code_execution_result"
 ):
@@ -149,6 +178,7 @@ AnswerBlock = (
     | ToolUseBlock
     | ServerToolUseBlock
     | WebSearchResultBlock
+    | WebFetchBlock
     | CodeExecutionBlock
     | McpUseBlock
     | McpResultBlock

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 from starlette.types import Scope
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, unsupported_parameter
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.parsing.errors import invalid_type, invalid_value, out_of_range, truncated
 from antiphon.wire.request import Include
@@ -85,11 +85,7 @@ class Query:
         does not support."""
         for name in names:
             if any(self._values.get(name, ())):
-                raise InvalidRequest(
-                    f"Unsupported parameter: '{name}' is not supported by this server.",
-                    param=name,
-                    code="unsupported_parameter",
-                )
+                raise unsupported_parameter(name)
 
     def choices(self, name: str, options: Collection[str]) -> tuple[str, ...]:
         """Return the values of a list parameter. Every value must be one of ``options``. Returns an

@@ -8,7 +8,7 @@ browser behaves like the browser tool of gpt-oss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -29,6 +29,8 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
     - ``max_view_chars``: the maximum number of characters of a page that one call shows.
     - ``allowed_domains``, ``blocked_domains``: domains, including their subdomains.
     - ``location``: the user's approximate location.
+    - ``known_urls``: a function that returns whether the conversation contains a URL. If it is set,
+      the model can open only such URLs, and the links of pages.
     - ``tenant``: the tenant that searches. If many searches wait, tenants are served alternately.
     """
 
@@ -37,6 +39,7 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
     allowed_domains: tuple[str, ...] = ()
     blocked_domains: tuple[str, ...] = ()
     location: Mapping[str, Any] = {}
+    known_urls: Callable[[str], bool] | None = None
     tenant: str = ""
 
     def allows(self, url: str) -> bool:
@@ -65,11 +68,12 @@ class PageSource(Protocol):
 class StepResult(Struct, frozen=True, kw_only=True):
     """The result of a browser step (one tool call of the model). ``text``: the text for the model.
     ``action``: the field ``action`` of the output item. ``results``: the search results, if the
-    step was a search."""
+    step was a search. ``page``: the page that the step has opened."""
 
     text: str
     action: Mapping[str, Any]
     results: tuple[SearchResult, ...] = ()
+    page: WebPage | None = None
 
 
 class Browser:
@@ -138,6 +142,8 @@ class Browser:
         """
         start = 0
         if isinstance(id, str):
+            if self._options.known_urls is not None and not self._options.known_urls(id):
+                raise ToolError("Only URLs that the user or a tool has given can be opened.")
             page = await self._load_page(id)
         elif id is None or id < 0:
             page = await self._read_page(self._require_page(cursor))
@@ -150,6 +156,7 @@ class Browser:
         return StepResult(
             text=self._show(step_cursor, page, start if loc is None else max(0, loc), lines),
             action={"type": "open_page", "url": page.url or None},
+            page=page,
         )
 
     async def find(self, pattern: str, cursor: int | None, *, step_cursor: int) -> StepResult:

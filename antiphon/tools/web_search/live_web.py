@@ -29,15 +29,18 @@ class SearchEngine(Protocol):
 
 class LiveWeb:
     """The ``PageSource`` for the web. It uses a search engine, a fetcher and a document reader.
+    Without an engine, it only opens pages.
     Closing it closes the search engine. It does not close the fetcher and the document reader,
     because other objects use them too."""
 
-    def __init__(self, engine: SearchEngine, fetcher: Fetcher, documents: Documents) -> None:
+    def __init__(self, engine: SearchEngine | None, fetcher: Fetcher, documents: Documents) -> None:
         self._engine = engine
         self._fetcher = fetcher
         self._documents = documents
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
+        if self._engine is None:
+            raise ToolError("The web cannot be searched here.")
         return await self._engine.search(query, options)
 
     async def page(self, url: str, *, tenant: str = "") -> WebPage:
@@ -47,7 +50,8 @@ class LiveWeb:
         )
 
     async def close(self) -> None:
-        await self._engine.close()
+        if self._engine is not None:
+            await self._engine.close()
 
 
 async def fetch_document(

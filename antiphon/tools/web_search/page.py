@@ -139,6 +139,10 @@ class WebPage(Struct, frozen=True, kw_only=True):
             sections.append(hit)
         return "\n\n".join(sections)
 
+    def text(self, max_chars: int) -> str:
+        """Return the beginning of the page's text. Each link is replaced by its label."""
+        return "\n".join(self._plain_lines())[:max_chars]
+
     def _plain_lines(self) -> list[str]:
         """Return the lines of the page. Each link is replaced by its label."""
         return [strip_links(line) for line in self.lines]

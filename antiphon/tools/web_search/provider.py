@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from antiphon.errors import ToolError
@@ -22,11 +23,11 @@ from antiphon.tools.base import (
     Toolset,
 )
 from antiphon.wire import tools as tl
-from antiphon.wire.items import Item, WebSearchCall
+from antiphon.wire.items import FunctionCall, Item, WebSearchCall
 
 from .browser import Browser, PageSource, StepResult
 from .citations import page_citation_notation
-from .page import WebPage, domain
+from .page import SearchResult, WebPage, domain
 from .request import check_tool, describe_location, search_options
 
 #: The tool types that this provider implements.
@@ -36,7 +37,10 @@ TYPES = (
     "web_search_preview",
     "web_search_preview_2025_03_11",
 )
+#: The type of the tool that only opens pages.
+FETCH_TYPE = "web_fetch"
 _NAMESPACE = "browser"
+_encode = msgspec.json.Encoder().encode
 _INCLUDE_SOURCES, _INCLUDE_RESULTS = "web_search_call.action.sources", "web_search_call.results"
 
 _NUMBER = re.compile(r"-?\d{1,9}")
@@ -111,7 +115,7 @@ class WebSearchProvider:
     ) -> tuple[ToolFunction, ...]:
         if self._is_forbidden(tool):
             return ()
-        return tuple(_tool_function(name, tool) for name in _STEPS)
+        return tuple(_tool_function(name, tool) for name in _steps(tool))
 
     def _is_forbidden(self, tool: tl.AnyWebSearch) -> bool:
         """Whether the request forbids web access (``external_web_access: false``) although the page
@@ -125,21 +129,20 @@ class WebSearchProvider:
         if self._is_forbidden(tool):
             yield Toolset()
             return
-        browser = Browser(
-            self._source,
-            replace(search_options(tool), tenant=response.tenant),
-            _earlier_pages(response.all_items),
-        )
+        options = replace(search_options(tool), tenant=response.tenant)
+        if isinstance(tool, tl.WebFetch):
+            options = replace(options, known_urls=partial(_is_known, response.all_items))
+        browser = Browser(self._source, options, _earlier_pages(response.all_items))
         functions = tuple(
             replace(
                 _tool_function(name, tool),
-                handler=partial(_run, browser, step, response.include),
+                handler=partial(_run, browser, step, response.include, options.max_view_chars),
             )
-            for name, step in _STEPS.items()
+            for name, step in _steps(tool).items()
         )
-        yield Toolset(
-            functions=functions, citation_notation=page_citation_notation(browser.page_at)
-        )
+        cites = not isinstance(tool, tl.WebFetch) or tool.citations is True
+        notation = page_citation_notation(browser.page_at) if cites else None
+        yield Toolset(functions=functions, citation_notation=notation)
 
 
 def _tool_function(name: str, tool: tl.AnyWebSearch) -> ToolFunction:
@@ -158,9 +161,11 @@ async def _run(
     browser: Browser,
     step: _StepFunction,
     include: frozenset[str],
+    page_chars: int,
     arguments: str,
     context: CallContext,
 ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+    """Run a step. ``page_chars``: how many characters of an opened page the results contain."""
     cursor = browser.begin_step()
     yield ToolProgress("searching")
     result = await step(browser, parse_arguments(arguments), cursor)
@@ -168,9 +173,12 @@ async def _run(
     if _INCLUDE_SOURCES in include and result.results:
         action["sources"] = [{"type": "url", "url": one.url} for one in result.results]
     fields: dict[str, Any] = {"action": action}
-    if _INCLUDE_RESULTS in include and result.results:
+    results = result.results
+    if (page := result.page) is not None:
+        results = (SearchResult(url=page.url, title=page.title, text=page.text(page_chars)),)
+    if _INCLUDE_RESULTS in include and results:
         fields["results"] = tuple(
-            {"url": one.url, "title": one.title, "text": one.text} for one in result.results
+            {"url": one.url, "title": one.title, "text": one.text} for one in results
         )
     usage = {"web_search": {"num_requests": 1}} if action["type"] == "search" else {}
     yield ToolResult(text=result.text, fields=fields, usage=usage)
@@ -221,6 +229,22 @@ async def _find(browser: Browser, arguments: Mapping[str, object], cursor: int) 
 
 
 _STEPS: Mapping[str, _StepFunction] = {"search": _search, "open": _open, "find": _find}
+
+
+def _steps(tool: tl.AnyWebSearch) -> Mapping[str, _StepFunction]:
+    if not isinstance(tool, tl.WebFetch):
+        return _STEPS
+    return {name: step for name, step in _STEPS.items() if name != "search"}
+
+
+def _is_known(items: Sequence[Item], url: str) -> bool:
+    """Return whether a URL is in the conversation, in a place that the model has not written
+    itself. Otherwise a page could make the model send data to its server, as a part of a URL."""
+    return any(
+        url.encode() in _encode(item)
+        for item in items
+        if not isinstance(item, FunctionCall) and getattr(item, "role", "") != "assistant"
+    )
 
 
 def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:

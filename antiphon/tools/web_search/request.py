@@ -16,13 +16,15 @@ from antiphon.wire.parsing.errors import (
     too_long_error,
 )
 from antiphon.wire.parsing.fields import known_fields, read_array, read_object
-from antiphon.wire.tools import AnyWebSearch
+from antiphon.wire.tools import AnyWebSearch, WebFetch
 
 from .browser import SearchOptions
 
 #: ``search_context_size`` → the number of results of a search, and the maximum number of characters
 #: of a page that one call shows.
 _SIZES: Mapping[str, tuple[int, int]] = {"low": (5, 2000), "medium": (10, 4000), "high": (20, 8000)}
+#: Characters of a page that ``web_fetch`` shows by default, and characters per token.
+_FETCH_CHARS, _TOKEN_CHARS = 16_000, 4
 _MAX_DOMAINS = 100
 #: A host name without scheme and path.
 _DOMAIN = re.compile(r"[^\s/:?#@\[\]]{1,253}")
@@ -74,6 +76,9 @@ def search_options(tool: AnyWebSearch) -> SearchOptions:
     """Return the search options that the request sets for the tool."""
     size = "medium" if tool.search_context_size is UNSET else tool.search_context_size
     count, max_view_chars = _SIZES[size]
+    if isinstance(tool, WebFetch):
+        tokens = tool.max_content_tokens
+        max_view_chars = _FETCH_CHARS if tokens is UNSET else tokens * _TOKEN_CHARS
     filters = _filters(tool)
     return SearchOptions(
         count=count,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import unsupported_parameter
 
 from .fields import convert
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
@@ -37,16 +37,10 @@ def parse_tokenize(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Tokenize
     """Parse the body of ``POST /tokenize``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "messages" in raw:
-        raise _unsupported("messages", " Use /v1/responses/input_tokens for conversations.")
+        raise unsupported_parameter(
+            "messages", " Use /v1/responses/input_tokens for conversations."
+        )
     request = convert(raw, TokenizeRequest, "")
     if not request.add_special_tokens:
-        raise _unsupported("add_special_tokens")
+        raise unsupported_parameter("add_special_tokens")
     return request
-
-
-def _unsupported(field: str, hint: str = "") -> InvalidRequest:
-    return InvalidRequest(
-        f"Unsupported parameter: '{field}' is not supported by this server.{hint}",
-        param=field,
-        code="unsupported_parameter",
-    )

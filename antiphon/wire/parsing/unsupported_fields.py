@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, unsupported_parameter
 from antiphon.support.misspellings import similar_name
 
 from .errors import truncated
@@ -84,11 +84,7 @@ def refuse_unsupported_fields(
     for name, value in raw.items():
         if name in _NEUTRAL_VALUES and name not in known and value not in _NEUTRAL_VALUES[name]:
             field = name if path is None else f"{path}.{name}"
-            raise InvalidRequest(
-                f"Unsupported parameter: '{field}' is not supported by this server.",
-                param=field,
-                code="unsupported_parameter",
-            )
+            raise unsupported_parameter(field)
 
 
 def find_ignored_fields(raw: Mapping[str, object], known: frozenset[str]) -> tuple[str, ...]:
