@@ -64,6 +64,11 @@ async def _no_nested_calls(calls: Sequence[NestedCall]) -> Sequence[tuple[Item, 
     raise ToolError("Tools cannot be called from here.")
 
 
+async def _no_note(note: bytes) -> bool:
+    """Keep no note: nobody can take the call over."""
+    return False
+
+
 class CallContext(Struct, frozen=True, kw_only=True):
     """The context of a running tool call.
 
@@ -75,6 +80,10 @@ class CallContext(Struct, frozen=True, kw_only=True):
     - ``max_result_bytes``: approximate space, in bytes of text, that the model's context window has
       left for the result. Longer results are truncated with ``truncate_middle``.
     - ``run_nested_calls``: a function that runs tool calls on behalf of this call.
+    - ``trace``: W3C trace context of the call.
+    - ``keep_note``: stores a note of the call durably, such as the id of a task that another server
+      now works on. If the call is interrupted, it runs again, and finds this note in ``note``.
+      Returns False if nobody would run the call again.
     """
 
     tenant: str
@@ -84,6 +93,9 @@ class CallContext(Struct, frozen=True, kw_only=True):
     idempotency_key: str = ""
     caller: str | None = None
     run_nested_calls: RunNestedCalls = _no_nested_calls
+    trace: Mapping[str, str] = {}
+    note: bytes = b""
+    keep_note: Callable[[bytes], Awaitable[bool]] = _no_note
 
 
 class ToolProgress(Struct, frozen=True):
@@ -248,6 +260,7 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
       ``previous_response_id`` instead of ``conversation``, ``conversation_id`` is the id of the
       first response in the chain of earlier responses. If the response continues nothing,
       ``conversation_id`` is empty.
+    - ``trace``: W3C trace context of the response.
     """
 
     tenant: str
@@ -258,6 +271,7 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
     spent_approvals: frozenset[str] = frozenset()
     include: frozenset[str] = frozenset()
     conversation_id: str = ""
+    trace: Mapping[str, str] = {}
 
     @property
     def all_items(self) -> tuple[Item, ...]:

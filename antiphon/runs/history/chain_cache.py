@@ -15,9 +15,8 @@ from antiphon.inference.conversation import PromptTokens
 from antiphon.inference.encoded_items import EncodedItems
 from antiphon.store.base import Store
 from antiphon.store.records import StoredResponse
+from antiphon.support.aging_cache import AgingCache
 from antiphon.wire.items import Item
-
-from .aging_cache import AgingCache
 
 _encode = msgspec.json.Encoder().encode
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from antiphon.store.base import Store
+from antiphon.support.aging_cache import AgingCache
 from antiphon.wire.cursors import PagedList, PageParams
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 
-from .aging_cache import AgingCache
 from .chain_cache import chain_bytes, chain_items
 
 #: Limit of the cache, in bytes of JSON.

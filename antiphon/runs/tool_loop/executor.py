@@ -313,14 +313,14 @@ class CallRunner:
         loop = asyncio.get_running_loop()
         started = loop.time()
         with span:
-            result = await self._run_handler(call)
+            result = await self._run_handler(call, span.headers)
             if result.failed:
                 span.fail("tool_error")
         kind = call.function.initial_item.type.removesuffix("_call")
         environment.on_tool_call(kind, loop.time() - started, result.failed)
         return result
 
-    async def _run_handler(self, call: ToolCall) -> ToolResult:
+    async def _run_handler(self, call: ToolCall, trace: TraceHeaders) -> ToolResult:
         """Run the handler of a call within the time limit and return its result."""
         handler, environment = call.function.handler, self.environment
         assert handler is not None
@@ -332,6 +332,9 @@ class CallRunner:
             idempotency_key=call.item_id,
             caller=call.caller.caller_id if isinstance(call.caller, it.ProgramCaller) else None,
             run_nested_calls=partial(self._run_nested_calls, call),
+            trace=trace,
+            note=call.note,
+            keep_note=partial(environment.journal.keep_note, call),
         )
         try:
             async with (

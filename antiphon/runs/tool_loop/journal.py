@@ -10,6 +10,9 @@ open. There are three cases:
 - The entry has a result, with which the call's items are closed.
 - The entry has no result. The call may have been done.
 
+A tool may keep a note of what another server does for a call (``CallContext.keep_note``). The note
+is stored in the place of the result, and a call with a note can always run again.
+
 A foreground run ends with its process, so nobody would read its journal, and it has none.
 """
 
@@ -29,6 +32,8 @@ from antiphon.wire.items import Item
 if TYPE_CHECKING:
     from .turn import ToolCall
 
+#: The beginning of a note, which no result has: results are JSON.
+_NOTE = b"note:"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -44,10 +49,12 @@ class CallIntent(Struct, frozen=True, kw_only=True):
 
 class JournaledCall(Struct, frozen=True):
     """What the journal knows about a call that was interrupted. ``intent``: None if the call has
-    not started. ``items``: the items that the call has left; None if its result is not known."""
+    not started. ``items``: the items that the call has left; None if its result is not known.
+    ``note``: what the tool has noted (``CallContext.note``)."""
 
     intent: CallIntent | None = None
     items: tuple[Item, ...] | None = None
+    note: bytes = b""
 
 
 class CallJournal:
@@ -56,6 +63,10 @@ class CallJournal:
     async def begin(self, calls: Sequence[ToolCall]) -> None:
         """Store the intents of calls that are about to start. Raises ``ReaderGone`` if one of them
         must not start, because the run has ended or another process has taken it over."""
+
+    async def keep_note(self, call: ToolCall, note: bytes) -> bool:
+        """Store the note of a running call, and return True. Returns False if nobody reads it."""
+        return False
 
     async def finish(self, call: ToolCall) -> None:
         """Store the result of a call."""
@@ -96,10 +107,18 @@ class StoredCallJournal(CallJournal):
         if any(entry is None or entry.attempt != self._attempt for entry in entries):
             raise ReaderGone
 
+    async def keep_note(self, call: ToolCall, note: bytes) -> bool:
+        call.note = note
+        await self._settle(call, None, _NOTE + note)
+        return True
+
     async def finish(self, call: ToolCall) -> None:
-        result = _encode(call.result_items)
+        old = _NOTE + call.note if call.note else None
+        await self._settle(call, old, _encode(call.result_items))
+
+    async def _settle(self, call: ToolCall, old: bytes | None, new: bytes) -> None:
         await retry_until_available(
-            lambda: self._journal.settle(self._tenant, call.item_id, None, result)
+            lambda: self._journal.settle(self._tenant, call.item_id, old, new)
         )
 
     async def recover(self, keys: Collection[str]) -> Mapping[str, JournaledCall]:
@@ -121,8 +140,10 @@ class StoredCallJournal(CallJournal):
     def _read(self, entry: JournalEntry) -> JournaledCall:
         if not entry.intent:  # begun by ``recover``
             return JournaledCall()
-        items = None if entry.result is None else _decode_items(entry.result)
-        return JournaledCall(_decode_intent(entry.intent), items)
+        intent = _decode_intent(entry.intent)
+        if entry.result is not None and entry.result.startswith(_NOTE):
+            return JournaledCall(intent, note=entry.result.removeprefix(_NOTE))
+        return JournaledCall(intent, None if entry.result is None else _decode_items(entry.result))
 
 
 def _intent(call: ToolCall) -> CallIntent:

@@ -408,6 +408,7 @@ class ToolLoop(ReplyWrapper):
             include=self._spec.include,
             spent_approvals=self._spec.spent_approvals,
             conversation_id=self._spec.conversation_id,
+            trace=self._spec.options.trace,
         )
 
     async def _prepare_first_turn(

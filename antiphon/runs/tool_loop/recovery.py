@@ -199,9 +199,9 @@ class _Recoverer:
         function = self._functions.get((intent.name, intent.namespace))
         if function is None or function.handler is None:
             return None
-        if function.effects == "any" and self._on_interruption != "retry":
+        if function.effects == "any" and self._on_interruption != "retry" and not call.note:
             return None
-        return ToolCall.resume(function, intent, item, key)
+        return ToolCall.resume(function, intent, item, key, call.note)
 
     def _fail(self, item: it.Item, message: str) -> None:
         status = "failed" if KINDS[type(item)].can_fail else "incomplete"

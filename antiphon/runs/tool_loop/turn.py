@@ -84,6 +84,8 @@ class ToolCall:
         self.is_complete = False
         #: Whether the call runs again after an interruption.
         self.is_repeated = False
+        #: The note that the tool keeps of the call (``CallContext.keep_note``).
+        self.note = b""
         self.is_rejected = bool(rejection)
         self.result: ToolResult | None = (
             ToolResult(text=rejection, failed=True) if rejection else None
@@ -141,11 +143,16 @@ class ToolCall:
 
     @classmethod
     def resume(
-        cls, function: ToolFunction, intent: CallIntent, open_item: it.Item, item_id: str
+        cls,
+        function: ToolFunction,
+        intent: CallIntent,
+        open_item: it.Item,
+        item_id: str,
+        note: bytes,
     ) -> ToolCall:
         """Create a call that runs again, because it was interrupted. ``intent``: what it does.
         ``open_item``: the call's item, or the item of its output, if this is a separate item.
-        ``item_id``: the id of the call's item."""
+        ``item_id``: the id of the call's item. ``note``: what the tool has noted."""
         caller = open_item.caller
         call = cls.create(
             function,
@@ -156,6 +163,7 @@ class ToolCall:
         )
         call.key = open_item.id
         call.is_repeated = True
+        call.note = note
         if open_item.id != item_id:
             call.follow_up = open_item
             call.is_in_conversation = True

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,15 +32,11 @@ from antiphon.wire.items import CodeInterpreterCall, Item, WebSearchCall
 from antiphon.wire.parsing.fields import known_fields
 from antiphon.wire.resources import containers as wc
 
+from .calls import McpCaller
 from .endpoint import McpEndpoint
-from .provider import fetch_tools
 from .request import ListedTool, to_function
 from .results import McpFailure, result_text
 from .sessions import SessionKey, SessionPool
-
-if TYPE_CHECKING:
-    from mcp import Client
-    from mcp_types import CallToolResult
 
 _T = TypeVar("_T")
 _PYTHON = "python"
@@ -90,7 +86,7 @@ class McpImplementation(Generic[_T]):
         self._kind = kind
         self._name = name
         self._server = server
-        self._pool = pool
+        self._caller = McpCaller(pool)
 
     def check(self, tool: _T, path: str) -> None:
         self._kind.check(tool, path)
@@ -103,7 +99,7 @@ class McpImplementation(Generic[_T]):
         """Offer the MCP server's tools. Raises ``ConnectorError`` if the tools cannot be listed."""
         session = SessionKey.for_response(response, self._server)
         try:
-            tools = await self._pool.call(session, fetch_tools)
+            tools = await self._caller.lists.get(session, response.trace)
         except McpFailure as error:
             reason = error.details.message
             raise ConnectorError(
@@ -124,11 +120,8 @@ class McpImplementation(Generic[_T]):
             yield ToolProgress(self._kind.step)
             arguments = self._kind.arguments(tool, written)
 
-            async def call_tool(client: Client) -> CallToolResult:
-                return await client.call_tool(tool.name, arguments)
-
             try:
-                result = await self._pool.call(session, call_tool)
+                result = await self._caller.call(session, tool.name, arguments, context)
             except McpFailure as error:
                 raise ToolError(error.details.message) from None
             text = truncate_middle(result_text(result), context.max_result_bytes)

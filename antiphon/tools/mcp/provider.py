@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import UNSET, to_builtins
@@ -36,6 +36,7 @@ from antiphon.tools.base import (
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
 
+from .calls import McpCaller
 from .endpoint import McpEndpoint
 from .request import (
     ListedTool,
@@ -49,16 +50,6 @@ from .request import (
 )
 from .results import McpFailure, result_text, tool_error
 from .sessions import SessionKey, SessionPool
-
-if TYPE_CHECKING:
-    from mcp import Client
-    from mcp_types import CallToolResult, RequestParamsMeta
-
-#: The name in ``_meta`` under which an MCP server gets the idempotency key of a call.
-IDEMPOTENCY_KEY = "io.antiphon/idempotency-key"
-
-_MAX_PAGES = 100
-_MAX_TOOLS = 1_000
 
 
 class McpProvider:
@@ -82,13 +73,13 @@ class McpProvider:
     ) -> None:
         self._fails_response = fails_response
         self._configured = configured
-        self.pool = pool
+        self._caller = McpCaller(pool)
         self._allow_urls = allow_urls
         self._networks = tuple(networks)
 
     async def close(self) -> None:
         """Close all MCP sessions."""
-        await self.pool.close()
+        await self._caller.close()
 
     def check(self, tool: Mcp, path: str) -> None:
         check_label(tool.server_label, f"{path}.server_label")
@@ -103,13 +94,13 @@ class McpProvider:
     async def declared_functions(
         self, tool: Mcp, response: ResponseContext
     ) -> tuple[ToolFunction, ...] | None:
-        """Return the functions for the MCP server's tools. Return None if the conversation does not
-        contain the server's list of tools yet."""
+        """Return the functions for the MCP server's tools. Return None if neither the conversation
+        nor the cache contains the server's list of tools."""
+        session = SessionKey.for_response(response, self._server(tool, "tools"))
         tools = listed_tools(tool.server_label, response.items)
         if tools is None:
-            return None
-        session = SessionKey.for_response(response, self._server(tool, "tools"))
-        return self._tool_functions(tool, session, tools)
+            tools = self._caller.lists.cached(session)
+        return None if tools is None else self._tool_functions(tool, session, tools)
 
     @asynccontextmanager
     async def open(self, tool: Mcp, response: ResponseContext) -> AsyncIterator[Toolset]:
@@ -122,7 +113,7 @@ class McpProvider:
         session = SessionKey.for_response(response, self._server(tool, "tools"))
         tools = listed_tools(label, response.items)
         if tools is None:
-            tools = await self._list_tools(label, session)
+            tools = await self._list_tools(label, session, response)
         rules = parse_tool_rules(tool)
         tools = tuple(each for each in tools if rules.allows(each))
         approved = approved_requests(label, response.items)
@@ -186,9 +177,11 @@ class McpProvider:
             )
         return self._configured[name]
 
-    async def _list_tools(self, label: str, session: SessionKey) -> tuple[ListedTool, ...]:
+    async def _list_tools(
+        self, label: str, session: SessionKey, response: ResponseContext
+    ) -> tuple[ListedTool, ...]:
         try:
-            return await self.pool.call(session, fetch_tools)
+            return await self._caller.lists.get(session, response.trace)
         except McpFailure as error:
             reason = error.details.message
             message = f"Error retrieving tool list from MCP server: '{label}'. {reason}"
@@ -271,12 +264,8 @@ class McpProvider:
                 yield _failed_result(_INVALID_ARGUMENTS)
                 return
 
-            async def call_tool(client: Client) -> CallToolResult:
-                meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: context.idempotency_key})
-                return await client.call_tool(name, parsed_arguments, meta=meta)
-
             try:
-                result = await self.pool.call(session, call_tool)
+                result = await self._caller.call(session, name, parsed_arguments, context)
             except McpFailure as error:
                 yield _failed_result(error.details.error)
                 return
@@ -325,31 +314,6 @@ def _parse_object(arguments: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-async def fetch_tools(client: Client) -> tuple[ListedTool, ...]:
-    """Return the tools that an MCP server offers, from all pages of its list, up to ``_MAX_TOOLS``
-    tools. ``client``: the client that is connected to the server."""
-    tools: list[ListedTool] = []
-    cursor: str | None = None
-    for _ in range(_MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        for tool in page.tools[: _MAX_TOOLS - len(tools)]:
-            annotations = tool.annotations
-            tools.append(
-                ListedTool(
-                    name=tool.name,
-                    input_schema=tool.input_schema,
-                    description=tool.description,
-                    annotations=None
-                    if annotations is None
-                    else annotations.model_dump(by_alias=True, exclude_none=True, mode="json"),
-                )
-            )
-        cursor = page.next_cursor
-        if cursor is None or len(tools) >= _MAX_TOOLS:
-            break
-    return tuple(tools)
 
 
 def _invalid_value(path: str, message: str) -> InvalidRequest:

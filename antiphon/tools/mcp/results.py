@@ -39,6 +39,11 @@ class FailureDetails(Struct, frozen=True, kw_only=True):
     can_retry: bool = False
 
     @property
+    def may_pass(self) -> bool:
+        """Whether the same question, asked again, may get an answer."""
+        return self.session_ended or self.error.get("code") in (_TIMED_OUT, 429, 502, 503, 504)
+
+    @property
     def message(self) -> str:
         """The error as text."""
         if "code" in self.error and self.error["type"] == "http_error":

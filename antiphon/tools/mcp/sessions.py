@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 
+from antiphon.support.aging_cache import AgingCache
 from antiphon.support.tasks import BackgroundTasks
 from antiphon.tools.base import ResponseContext
 
@@ -49,25 +50,40 @@ class SessionKey(NamedTuple):
         return cls(response.tenant, "" if server.shares_sessions else conversation, server)
 
 
+#: For how many servers, and for how many seconds, the era is remembered.
+_MAX_ERAS, _ERA_S = 1_000, 3_600.0
+#: HTTP statuses of servers that do not speak the version of the protocol that was assumed.
+_REFUSED = frozenset({400, 404, 405})
+
 #: Seconds that a session may take to close, and to end after it was cancelled.
 _CLOSE_S, _CANCEL_S = 10.0, 5.0
 
 
 class _Session:
     """A connection to an MCP server, and the task that opens and closes the connection.
-    ``seconds``: time limit for opening the TCP connection."""
 
-    def __init__(self, connector: McpConnector, server: McpEndpoint, seconds: float) -> None:
+    - ``era``: how the server negotiates the version of the protocol (``McpConnector.connect``), as
+      an earlier session has found out. Empty if this is not known.
+    - ``seconds``: time limit for opening the TCP connection.
+    """
+
+    def __init__(
+        self, connector: McpConnector, server: McpEndpoint, era: str, seconds: float
+    ) -> None:
+        #: Whether the server has not confirmed ``era`` yet.
+        self.is_unconfirmed = bool(era)
         self._close_requested = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._trace = RequestTrace()
         self._tasks = BackgroundTasks("MCP session")
-        self._tasks.start(self._run(connector, server, seconds))
+        self._tasks.start(self._run(connector, server, era, seconds))
 
-    async def _run(self, connector: McpConnector, server: McpEndpoint, seconds: float) -> None:
+    async def _run(
+        self, connector: McpConnector, server: McpEndpoint, era: str, seconds: float
+    ) -> None:
         current_trace.set(self._trace)
         try:
-            async with connector.connect(server, seconds) as client:
+            async with connector.connect(server, seconds, era) as client:
                 self._ready.set_result(client)
                 await self._close_requested.wait()
         except Exception as error:
@@ -142,26 +158,34 @@ class SessionPool:
         self._entries: dict[_EntryKey, _PoolEntry] = {}
         self._closing = BackgroundTasks("end of an MCP session")
         self._connector: McpConnector | None = None
+        #: The eras of servers with a URL, by tenant and ``McpEndpoint.key``.
+        self._eras: AgingCache[str] = AgingCache(max_bytes=_MAX_ERAS, max_age_s=_ERA_S)
 
     async def call(self, key: SessionKey, operation: Callable[[Client], Awaitable[R]]) -> R:
         """Run ``operation`` with the client of the session, and return the result of the operation.
 
         A reused session may have ended before the MCP server processed the request. In this case,
-        the operation runs once more in a new session. Raises ``McpFailure``.
+        the operation runs once more in a new session. So it does if the server refuses the version
+        of the protocol that it used to speak. Raises ``McpFailure``.
         """
         async with self._entry(key) as entry:
             for is_last in (False, True):
-                client, is_new = await self._client(entry, key.server)
+                session, client, is_new = await self._client(entry, key)
                 trace = RequestTrace()
                 token = current_trace.set(trace)
                 try:
                     async with asyncio.timeout(self._call_s):
-                        return await operation(client)
+                        result = await operation(client)
+                    session.is_unconfirmed = False
+                    return result
                 except Exception as error:
                     details = describe_failure(error, trace)
-                    if details.session_ended:
-                        await self._discard_session(entry, client)
-                    if is_last or is_new or not details.can_retry:
+                    is_refused = session.is_unconfirmed and _REFUSED.issuperset(trace.statuses[-1:])
+                    if details.session_ended or is_refused:
+                        self._eras.remove((key.tenant, key.server.key))
+                        await self._discard_session(entry, session)
+                    can_retry = is_refused or (details.can_retry and not is_new)
+                    if is_last or not can_retry:
                         raise McpFailure(details) from error
                 finally:
                     current_trace.reset(token)
@@ -198,34 +222,50 @@ class SessionPool:
                     entry.closing = loop.call_later(self._idle_s, self._forget, key)
                     self._close_excess()
 
-    async def _client(self, entry: _PoolEntry, server: McpEndpoint) -> tuple[Client, bool]:
-        """Return the client of the entry's session, and whether the session is new. Opens a session
-        if there is none."""
+    async def _client(self, entry: _PoolEntry, key: SessionKey) -> tuple[_Session, Client, bool]:
+        """Return the entry's session with its client, and whether the session is new. Opens a
+        session if there is none."""
         async with entry.lock:
             if entry.session is not None and not entry.session.has_ended:
-                return await entry.session.client(self._connect_s), False
+                return entry.session, await entry.session.client(self._connect_s), False
             if self._connector is None:
                 self._connector = await asyncio.to_thread(_make_connector)
-            session = _Session(self._connector, server, self._connect_s)
+            era = self._era(key)
             try:
-                client = await session.client(self._connect_s)
-            except BaseException:
-                self._close(session)
-                raise
+                session, client = await self._open(key.server, era)
+            except McpFailure:
+                if not era:
+                    raise
+                era = ""  # the server may have changed
+                session, client = await self._open(key.server, era)
+            if not era and key.server.url:
+                self._eras.add((key.tenant, key.server.key), self._connector.era_of(client), 1)
             entry.session = session
-            return client, True
+            return session, client, True
 
-    async def _discard_session(self, entry: _PoolEntry, client: Client) -> None:
-        """Close the session of ``client``, so that the next call opens a new session. Do nothing if
-        another call has already replaced this session."""
-        async with entry.lock:
-            session = entry.session
-            if session is None or (
-                not session.has_ended and await session.client(self._connect_s) is not client
-            ):
-                return
-            entry.session = None
+    async def _open(self, server: McpEndpoint, era: str) -> tuple[_Session, Client]:
+        """Open a session. Raises ``McpFailure``."""
+        assert self._connector is not None
+        session = _Session(self._connector, server, era, self._connect_s)
+        try:
+            return session, await session.client(self._connect_s)
+        except BaseException:
             self._close(session)
+            raise
+
+    def _era(self, key: SessionKey) -> str:
+        """Return the era of a server that another session has found out, or an empty string."""
+        known = self._eras.get((key.tenant, key.server.key))
+        now = asyncio.get_running_loop().time()
+        return "" if known is None or known.added_at < now - _ERA_S else known.value
+
+    async def _discard_session(self, entry: _PoolEntry, session: _Session) -> None:
+        """Close a session, so that the next call opens a new one. Do nothing if another call has
+        already replaced it."""
+        async with entry.lock:
+            if entry.session is session:
+                entry.session = None
+                self._close(session)
 
     def _close_excess(self) -> None:
         """Close unused sessions as long as there are more than ``max_sessions``. The tenant with

@@ -16,6 +16,7 @@ import ssl
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
 from typing import Any
 
 import httpcore2
@@ -24,11 +25,13 @@ from httpcore2 import AnyIOBackend
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult
+from mcp_types import CallToolResult, Implementation
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from antiphon.security.ssrf import Network, may_dial
 
 from .endpoint import ADDRESS_REFUSED, McpEndpoint, current_trace
+from .tasks import TaskSupport
 
 #: HTTP statuses of servers that lack streamable HTTP. After such a status, the client tries SSE.
 _LEGACY_STATUSES = frozenset({400, 404, 405})
@@ -53,25 +56,37 @@ class McpConnector:
     def __init__(self) -> None:
         self._tls = httpx2.create_ssl_context(trust_env=False)
 
+    def era_of(self, client: Client) -> str:
+        """Return how the server of a client negotiates the version of the protocol: the name of a
+        version that needs no handshake, or ``legacy``."""
+        spoken = client.protocol_version
+        return spoken if spoken in MODERN_PROTOCOL_VERSIONS else "legacy"
+
     @asynccontextmanager
-    async def connect(self, server: McpEndpoint, connect_s: float) -> AsyncIterator[Client]:
-        """Connect to an MCP server and yield an initialized client. ``connect_s``: time limit for
-        the TCP connection, in seconds."""
-        async with self._open(server, connect_s) as client:
+    async def connect(
+        self, server: McpEndpoint, connect_s: float, era: str = ""
+    ) -> AsyncIterator[Client]:
+        """Connect to an MCP server and yield an initialized client.
+
+        - ``connect_s``: time limit for the TCP connection, in seconds.
+        - ``era``: the result of ``era_of`` for an earlier client. If it is empty, the server is
+          asked for its versions.
+        """
+        async with self._open(server, connect_s, era or "auto") as client:
             # It would match the patterns of the server's output schemas, which may take for ever.
             client.session.validate_tool_result = _accept  # type: ignore[method-assign]
             yield client
 
     @asynccontextmanager
-    async def _open(self, server: McpEndpoint, connect_s: float) -> AsyncIterator[Client]:
+    async def _open(self, server: McpEndpoint, connect_s: float, era: str) -> AsyncIterator[Client]:
         async with AsyncExitStack() as stack:
             if server.command:
-                yield await stack.enter_async_context(Client(_traced(_process(server))))
+                yield await stack.enter_async_context(_client(_process(server), era))
                 return
             if server.transport != "sse":
                 try:
                     client = await stack.enter_async_context(
-                        self._streamable_http(server, connect_s)
+                        self._streamable_http(server, connect_s, era)
                     )
                 except (MCPError, ExceptionGroup):
                     trace = current_trace.get()
@@ -81,14 +96,16 @@ class McpConnector:
                 else:
                     yield client
                     return
-            events = _traced(self._sse(server, connect_s))
-            yield await stack.enter_async_context(Client(events, mode="legacy"))
+            events = self._sse(server, connect_s)
+            yield await stack.enter_async_context(_client(events, "legacy"))
 
     @asynccontextmanager
-    async def _streamable_http(self, server: McpEndpoint, seconds: float) -> AsyncIterator[Client]:
+    async def _streamable_http(
+        self, server: McpEndpoint, seconds: float, era: str
+    ) -> AsyncIterator[Client]:
         async with (
             self._http_client(server, server.headers, seconds) as http,
-            Client(_traced(streamable_http_client(server.url, http_client=http))) as client,
+            _client(streamable_http_client(server.url, http_client=http), era) as client,
         ):
             yield client
 
@@ -118,6 +135,19 @@ class McpConnector:
             timeout=httpx2.Timeout(seconds, read=None),
             trust_env=False,
         )
+
+
+def _client(transport: Any, era: str) -> Client:
+    """Return a client that names Antiphon, and that lets servers answer calls with tasks. It
+    declares no elicitation, because no user is there to ask. It has no cache of its own, because
+    Antiphon's cache of tools outlives a session."""
+    return Client(
+        _traced(transport),
+        mode=era,
+        client_info=Implementation(name="antiphon", title="Antiphon", version=version("antiphon")),
+        extensions=[TaskSupport()],
+        cache=None,
+    )
 
 
 async def _accept(name: str, result: CallToolResult) -> None:

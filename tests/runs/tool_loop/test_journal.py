@@ -31,10 +31,13 @@ RUNNING = it.McpCall(id="mcp_1", server_label="s", name="look", arguments="{}")
 
 
 class Tool:
-    """A tool that hangs until ``may_end`` is set. ``keys``: the idempotency keys of its calls."""
+    """A tool that hangs until ``may_end`` is set. ``keys``: the idempotency keys of its calls.
+    ``notes``: the notes that its calls had. ``note``: the note that its next call keeps."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
+        self.notes: list[bytes] = []
+        self.note = b""
         self.started = asyncio.Event()
         self.may_end = asyncio.Event()
 
@@ -42,6 +45,9 @@ class Tool:
         self, arguments: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         self.keys.append(context.idempotency_key)
+        self.notes.append(context.note)
+        if self.note and not context.note:
+            assert await context.keep_note(self.note)
         self.started.set()
         await self.may_end.wait()
         yield ToolResult(text="done", fields={"output": "done"})
@@ -134,6 +140,16 @@ async def test_call_that_may_run_again_runs_again_with_its_key(effects: str) -> 
     closed = closing(loop)
     assert (closed.key, closed.status, closed.result) == (item.id, "completed", {"output": "done"})
     assert loop.tool_outputs() == ["done"] and loop.opened_types == ["message"]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_call_that_kept_a_note_continues_with_it(ended: bool) -> None:
+    takeover = Takeover()
+    takeover.tool.note = b"task 1"
+    item = await takeover.die(ended=ended)
+    loop = await takeover.take_over(item)
+    assert takeover.tool.notes == ([b""] if ended else [b"", b"task 1"])
+    assert closing(loop).result["output"] == "done"
 
 
 async def test_request_decides_about_a_call_that_may_have_been_done() -> None:
