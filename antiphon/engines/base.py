@@ -128,6 +128,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     - ``separates_caches``: requests with different values of ``Sampling.cache_scope`` share no
       cached prefix. If False, Antiphon reports no cached tokens for a request with a scope, because
       another tenant may have cached them.
+    - ``uses_heads``: the engine cannot cut the state of a prompt at any token, so it wants to know
+      where later prompts will differ (``Prompt.head``).
     - ``adapters``: names of the LoRA adapters.
     - ``extra``: names allowed in ``Sampling.extra``; None if all names are allowed.
     - ``may_refuse``: the engine calls a remote server, which may reject a request that passed all
@@ -148,6 +150,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     priority: bool = False
     cache_salt: bool = False
     separates_caches: bool = False
+    uses_heads: bool = False
     adapters: frozenset[str] = frozenset()
     extra: frozenset[str] | None = frozenset()
     may_refuse: bool = False

@@ -59,6 +59,9 @@ MAX_LOGPROBS = 20
 _WRITE_S = 10.0
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp replaces this value by a random seed
 
+#: Fields of a GGUF header of models with sliding windows or recurrent layers. llama.cpp can cut
+#: their states at few tokens only: where it has made a checkpoint, which is at the end of a prompt.
+_UNCUTTABLE = ("attention.sliding_window", "ssm.state_size", "shortconv.l_cache", "wkv.head_size")
 #: Fields of a request that also apply to a request for the head of its prompt.
 _HEAD_FIELDS = ("stream", "cache_prompt", "id_slot", "return_progress", "lora")
 #: Fields of llama.cpp's last event that are read.
@@ -149,6 +152,7 @@ async def load(
         separates_caches=draft_model is None or not setup.fields["cache_ram_mib"],
         samplers=engine_options.samplers,
         batch=batch,
+        uses_heads=any(map(head.architecture_value, _UNCUTTABLE)),
         # llama.cpp reports no log-probabilities for proposed tokens that it accepted.
         max_logprobs=MAX_LOGPROBS if speculation is None else None,
     )
@@ -258,6 +262,7 @@ class LlamaEngine:
         separates_caches: bool = True,
         samplers: Mapping[str, float] = {},
         batch: int = 256,
+        uses_heads: bool = False,
         max_logprobs: int | None = MAX_LOGPROBS,
     ) -> None:
         self._process = process
@@ -284,6 +289,7 @@ class LlamaEngine:
             masks_delay_others=True,
             cached_tokens=True,
             separates_caches=separates_caches,
+            uses_heads=uses_heads,
             seed=True,
             logit_bias=True,
             penalties=True,
@@ -299,7 +305,7 @@ class LlamaEngine:
         owner = StateOwner(sampling.session_key, sampling.tenant, sampling.is_durable)
         if self._states is not None and owner.session is not None:
             self._states.wait(owner.session, False)
-        slot = await self._slots.acquire(marks, group, owner)
+        slot = await self._slots.acquire(marks, group, owner, prompt.head)
         stream = LlamaStream(self.tokenizer, self._partial_tokens, sampling)
         # Not owned by the block: the next turn may start before the task has ended.
         running = asyncio.create_task(self._run(stream, prompt, sampling, slot))

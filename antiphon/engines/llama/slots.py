@@ -118,12 +118,14 @@ class Slots:
         prompt: Sequence[int],
         group: StateGroup = NO_GROUP,
         owner: StateOwner = NO_OWNER,
+        head: int = 0,
     ) -> Slot:
         """Wait for a slot for ``prompt``, prepare it and return it. The caller must pass it to
         ``release``.
 
-        ``group``: only states of this group are used. ``owner``: whose prompt it is. Waiting
-        tenants take turns. The prompts of one tenant are served in order.
+        ``group``: only states of this group are used. ``owner``: whose prompt it is. ``head``:
+        number of first ids whose state later prompts will want; ``wanted`` asks for them if they
+        are not computed. Waiting tenants take turns. The prompts of one tenant are served in order.
         """
         await self._free.acquire(owner.tenant)
         waited: list[Prefill] = []
@@ -139,17 +141,20 @@ class Slots:
                     else:
                         number = await self._prepare(prompt, group)
                         del self._idle[number]
-                        self._prefills[number] = Prefill(prompt, group)
                         break
                 await waiting.wait()
         except BaseException:
             self._free.release(owner.tenant)
             raise
-        return Slot(number, self._contents[number].group == group, group, owner)
+        contents = self._contents[number]
+        prefill = self._prefills[number] = Prefill(prompt, group)
+        if head >= MIN_SHARED and _shared(contents, prompt, group) < head - MIN_SHARED:
+            prefill.want(head)
+        return Slot(number, contents.group == group, group, owner)
 
     def wanted(self, slot: Slot) -> int | None:
-        """Return how many first ids of the slot's prompt another prompt waits for; None if none
-        waits."""
+        """Return how many first ids of the slot's prompt must be computed first, because another
+        prompt waits for their state or later prompts will want it; None if there are none."""
         prefill = self._prefills.get(slot.number)
         return None if prefill is None else prefill.wanted
 

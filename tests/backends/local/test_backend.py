@@ -496,3 +496,26 @@ async def test_image_processor_options_are_not_vllm_xargs() -> None:
         extra = {"mm_processor_kwargs": {"size": 1}}
         await any_argument.prepare(Conversation((user("Hi"),)), Options(extra=extra))
     assert refused.value.param == "mm_processor_kwargs"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_engine_learns_which_ids_do_not_depend_on_the_first_message(wanted: bool) -> None:
+    played = engine(capabilities=Capabilities(constraints=True, uses_heads=wanted))
+    backend = local(played)
+    talk = (user("What is it like in Oslo?"), assistant("Cold."), user("And in Rome?"))
+    for items in (talk[:1], talk):
+        await ask_with(backend, "You know the weather.", *items)
+    for prompt, _ in played.requests:
+        head = b"".join(map(played.tokenizer.piece, prompt.ids[: prompt.head])).decode()
+        assert head.endswith("weather.<|im_end|>\n<|im_start|>user\n") if wanted else not head
+
+
+async def ask_with(backend: LocalBackend, instructions: str, *items: Item) -> None:
+    reply = await backend.prepare(Conversation(items, instructions), Options(tools=(WEATHER,)))
+    assert [delta async for delta in deltas_of(reply)]
+
+
+async def test_prompt_without_a_message_of_the_user_has_no_head() -> None:
+    played = engine(capabilities=Capabilities(uses_heads=True))
+    await ask(local(played), assistant("Hello."))
+    assert played.requests[0][0].head == 0

@@ -570,3 +570,29 @@ async def test_model_with_sliding_windows_continues_where_its_thinking_is_droppe
             await ask(engine, ids[:50:-1])  # it takes the only slot
     finally:
         await engine.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.asyncio(loop_scope="session")
+async def test_model_with_sliding_windows_keeps_the_head_of_a_conversation() -> None:
+    """The next conversation and an edit of the first message find it, although the first message
+    and its answer are longer than the window."""
+    engine = await load(
+        tiny_gpt_oss(),
+        LoadOptions(threads=1, context_size=2048, parallel=2, prompt_cache_mb=64),
+        batch=64,
+    )
+    sampling = Sampling(max_tokens=40, temperature=0, ignore_eos=True)
+    ids = tuple(random.Random(2).choices(range(300, 1000), k=1800))
+    head, computed = ids[:300], []
+    assert engine.capabilities.uses_heads
+    try:
+        for start in (300, 800, 1300):
+            prompt = Prompt((*head, *ids[start : start + 500]), head=len(head))
+            outcome = await collect(engine, prompt, sampling)
+            cold = await collect(engine, prompt, replace(sampling, cache_scope=str(start)))
+            assert outcome.ids == cold.ids
+            computed.append(len(prompt.ids) - (outcome.cached_tokens or 0))
+        assert computed[0] == 800 and max(computed[1:]) <= 500 + MIN_SHARED
+    finally:
+        await engine.close()
