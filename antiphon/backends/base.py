@@ -256,19 +256,20 @@ def upstream_usage(
     ``cached_tokens`` are a part of ``input_tokens``, and ``reasoning_tokens`` are a part of
     ``output_tokens``.
     """
-    input_tokens, output_tokens, cached_tokens, reasoning_tokens = (
-        max(0, min(n, _MAX_TOKENS))
-        for n in (input_tokens, output_tokens, cached_tokens, reasoning_tokens)
-    )
+    input_tokens, output_tokens = _clamp(input_tokens), _clamp(output_tokens)
     return Usage(
         input_tokens=input_tokens,
-        input_tokens_details=InputTokensDetails(cached_tokens=min(cached_tokens, input_tokens)),
+        input_tokens_details=InputTokensDetails(cached_tokens=_clamp(cached_tokens, input_tokens)),
         output_tokens=output_tokens,
         output_tokens_details=OutputTokensDetails(
-            reasoning_tokens=min(reasoning_tokens, output_tokens)
+            reasoning_tokens=_clamp(reasoning_tokens, output_tokens)
         ),
         total_tokens=input_tokens + output_tokens,
     )
+
+
+def _clamp(count: int, limit: int = _MAX_TOKENS) -> int:
+    return count if 0 <= count <= limit else max(0, min(count, limit))
 
 
 def add_usage(one: Usage, other: Usage) -> Usage:
