@@ -126,10 +126,10 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
         A past call may name a tool that the request no longer declares. For such a tool, the
         returned name consists of the namespace and the name.
         """
-        return self._names.get((name, namespace)) or _flat_name(name, namespace)
+        return self.names.get((name, namespace)) or _flat_name(name, namespace)
 
     @cached_property
-    def _names(self) -> Mapping[tuple[str, str | None], str]:
+    def names(self) -> Mapping[tuple[str, str | None], str]:
         """A mapping: (name, namespace) of a tool in the API → its name in the prompt."""
         return {
             (tool.shape.wire_name, tool.shape.namespace): tool.name for tool in reversed(self.tools)

@@ -4,6 +4,7 @@ encodes each item of the chain only once."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any, TypeVar
 
 from antiphon.wire.items import Item
@@ -19,11 +20,13 @@ class EncodedItems:
     contain the contents of attachments.
     """
 
-    __slots__ = ("_encoded", "_items")
+    __slots__ = ("_encoded", "_items", "_turns")
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         self._items: dict[int, Item] = {}
         self._encoded: dict[tuple[int, Callable[[Any], object]], Any] = {}
+        #: The first item of a turn → its items, the facts and the result of ``get_turn``.
+        self._turns: dict[int, tuple[tuple[Item, ...], tuple[object, ...], Any]] = {}
         self.extend(items)
 
     def extend(self, items: Iterable[Item]) -> None:
@@ -39,4 +42,23 @@ class EncodedItems:
         if key not in self._encoded:
             self._encoded[key] = encode(item)
         encoded: _T = self._encoded[key]
+        return encoded
+
+    def get_turn(
+        self, items: tuple[Item, ...], facts: tuple[object, ...], encode: Callable[[], _T]
+    ) -> _T:
+        """Return ``encode()``, which is called once for these consecutive items of the chain.
+        ``facts``: what its result depends on besides the items."""
+        kept = self._turns.get(id(items[0]))
+        if (
+            kept is not None
+            and len(kept[0]) == len(items)
+            and all(map(is_, kept[0], items))
+            and kept[1] == facts
+        ):
+            found: _T = kept[2]
+            return found
+        encoded = encode()
+        if all(self._items.get(id(item)) is item for item in items):
+            self._turns[id(items[0])] = items, facts, encoded
         return encoded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -21,6 +22,7 @@ from antiphon.wire.request_shapes import RequestShape
 from antiphon.wire.response import JsonObjectFormat, TextConfig
 from antiphon.wire.tools import Function
 
+_ADDRESS = "http://127.0.0.1:1"
 _LONG = 'A "long" text, 日本語. ' * 20
 _TOOL = Function(name="look", parameters={"type": "object"}, strict=False)
 
@@ -77,6 +79,54 @@ async def test_upstream_gets_the_same_request(number: int) -> None:
     for _ in range(2):
         assert backend.encode_request(kept, options, tools) == expected
     await backend.close()
+
+
+def _pieces(number: int) -> Sequence[tuple[it.Item, ...]]:
+    """Return what conversations consist of. ``number``: for ids that occur once."""
+    call, *others = (
+        it.FunctionCall(call_id=f"call_{number}_{index}", name="look", arguments="{}")
+        for index in range(4)
+    )
+    image = it.InputImage(image_url="data:image/png;base64,AA==")
+    state = f'{_ADDRESS}\n[{{"type": "reasoning.encrypted", "data": "{number}"}}]'
+    return (
+        (_message("user", f"question {number}"),),
+        (_message("assistant", f"answer {number}"),),
+        (_message("assistant", ""),),
+        (_message("system", f"rule {number}"),),
+        (_message("developer", f"rule {number}"),),
+        (it.Reasoning(content=(it.ReasoningText(text=f"thought {number}"),)),),
+        (it.Reasoning(encrypted_content=state),),
+        (call, it.FunctionCallOutput(call_id=call.call_id, output=f"result {number}")),
+        (others[0], it.FunctionCallOutput(call_id=others[0].call_id, output=(image,))),
+        (replace(others[1], status="incomplete"),),
+        (replace(others[2], async_=True),),
+        (it.WebSearchCall(id=f"ws_{number}", status="completed"),),
+        (it.McpApprovalRequest(id=f"ask_{number}", name="n", server_label="s", arguments="{}"),),
+        (it.McpApprovalResponse(approval_request_id=f"ask_{number - 1}", approve=False),),
+    )
+
+
+@pytest.mark.parametrize("seed", (18, 136, 165, *range(4)))
+async def test_turns_are_encoded_as_in_the_whole_conversation(seed: int) -> None:
+    """Each turn is encoded once, without the items around it."""
+    chance = random.Random(seed)
+    upstream = Upstream(_ADDRESS)
+    for flavour in ("vllm", "openrouter"):
+        backend = ChatCompletionsBackend(upstream, "m", chat_servers.FLAVOURS[flavour])
+        items: tuple[it.Item, ...] = ()
+        encoded = EncodedItems()
+        for number in range(12):
+            past_count = len(items)
+            kinds = chance.sample(_pieces(number), k=chance.randrange(1, 4))
+            items += sum(([*kinds] if number else [_pieces(0)[0]]), ())
+            plain = Conversation(items=items, past_count=past_count, instructions="Be brief.")
+            tools = backend.visible_tools(plain, Options())
+            expected = backend.encode_request(plain, Options(), tools)
+            kept = replace(plain, encoded=encoded)
+            assert backend.encode_request(kept, Options(), tools) == expected
+            encoded.extend(items[past_count:])
+    await upstream.close()
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -7,9 +7,11 @@ answer are estimates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -28,9 +30,11 @@ from antiphon.upstream.client import Upstream
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Effort, JsonObjectFormat, JsonSchemaFormat
 
-from .messages import build_chat_messages
+from .messages import build_chat_messages, split_turns
 from .servers import STANDARD, ChatFlavour
 from .stream_parser import ChatStreamParser
+
+_encode = msgspec.json.Encoder().encode
 
 #: Options that are not part of OpenAI's API and that only some servers support.
 _NONSTANDARD_OPTIONS = (
@@ -93,17 +97,31 @@ class ChatCompletionsBackend(RemoteBackend):
 
     def encode_items(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
-    ) -> list[JsonObject]:
-        messages = build_chat_messages(
+    ) -> Iterator[JsonObject | msgspec.Raw]:
+        kept = conversation.encoded
+        *turns, last = [conversation] if kept is None else split_turns(conversation)
+        for turn in turns:
+            assert kept is not None
+            facts = (self, prompt_tools.names, turn.instructions)
+            encode = partial(self._encode_turn, turn, prompt_tools)
+            if encoded := kept.get_turn(turn.items, facts, encode):
+                yield msgspec.Raw(encoded)
+        messages = self._messages(last, prompt_tools)
+        if messages and isinstance(text := messages[0]["content"], str):
+            messages[0]["content"] = options.encoded(text)
+        yield from messages
+
+    def _encode_turn(self, turn: Conversation, prompt_tools: PromptTools) -> bytes:
+        return b",".join(map(_encode, self._messages(turn, prompt_tools)))
+
+    def _messages(self, conversation: Conversation, prompt_tools: PromptTools) -> list[JsonObject]:
+        return build_chat_messages(
             conversation,
             prompt_tools,
             reasoning_fields=self.flavour.reasoning_fields,
             has_developer_role=self.flavour.has_developer_role,
             origin=self.upstream.root,
         )
-        if messages and isinstance(text := messages[0]["content"], str):
-            messages[0]["content"] = options.encoded(text)
-        return messages
 
     def own_fields(self, conversation: Conversation, options: Options) -> JsonObject:
         flavour = self.flavour

@@ -24,11 +24,10 @@ from antiphon.dialects.json_stream import dump
 from antiphon.dialects.messages import build_messages
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
-from antiphon.inference.conversation import Conversation
-from antiphon.inference.encoded_items import EncodedItems
-from antiphon.stream.kinds import KINDS, parts_of
+from antiphon.inference.conversation import Conversation, caller_program_id
+from antiphon.stream.kinds import KINDS, ItemKind, parts_of
 from antiphon.wire import items as it
-from antiphon.wire.json_types import EncodedText, JsonObject
+from antiphon.wire.json_types import JsonObject
 
 Message = JsonObject
 
@@ -36,8 +35,6 @@ Message = JsonObject
 _MEDIA = frozenset(
     {it.ComputerScreenshot, it.InputAudio, it.InputFile, it.InputImage, it.InputVideo}
 )
-#: Shorter texts are encoded as fast as they are looked up.
-_MIN_KEPT_CHARS = 256
 _CONTINUED = "[The rest of this result follows in the next message.]"
 
 
@@ -56,7 +53,7 @@ def build_chat_messages(
     the upstream. Encrypted reasoning is sent only to the upstream that it came from. Raises
     ``InvalidRequest``, with the path of the part, for a part that cannot be sent.
     """
-    writer = _Writer(reasoning_fields, has_developer_role, origin, conversation.encoded)
+    writer = _Writer(reasoning_fields, has_developer_role, origin)
     items = [
         writer.replace_parts(item, index - conversation.past_count)
         for index, item in enumerate(conversation.items)
@@ -67,22 +64,76 @@ def build_chat_messages(
     return writer.restore_parts(rendered)
 
 
+def split_turns(conversation: Conversation) -> list[Conversation]:
+    """Split a conversation into parts whose messages do not depend on each other. The last part is
+    the only one with items of the request.
+
+    A part ends before a message of the user. It also ends after the results of calls, unless an
+    item between them and the next message of the user belongs to what precedes the results.
+    """
+    items, ends, after_user = conversation.items, [0], 1
+    open_calls: set[object] = set()
+    is_after_result = False
+    for index, item in enumerate(items):
+        is_user = type(item) is it.Message and item.role == "user"
+        can_end = 0 < index <= conversation.past_count and not open_calls
+        if can_end and (is_user or is_after_result):
+            ends.append(index)
+        kind, is_after_result = KINDS[type(item)], False
+        if is_user:
+            after_user = len(ends)
+        elif kind.answers is not None or kind.call_name:
+            is_after_result = kind.answers is not None
+            open_calls ^= {item.call_id}
+        elif _refers_back(item):
+            del ends[after_user:]
+        if _is_linked(item, kind):
+            del ends[after_user:]
+            break
+    starts = zip(ends, (*ends[1:], len(items)), strict=True)
+    return [_part(conversation, start, end) for start, end in starts]
+
+
+def _refers_back(item: it.Item) -> bool:
+    """Whether an item may be joined with a message before the results of calls: instructions, and
+    the state of an upstream, which belongs to an answer."""
+    if type(item) is it.Message:
+        return item.role != "assistant"
+    return type(item) is it.Reasoning and bool(item.encrypted_content)
+
+
+def _is_linked(item: it.Item, kind: ItemKind) -> bool:
+    """Whether other items anywhere may refer to an item, such as an approval, in another way than
+    the result of a call refers to the call."""
+    if type(item) in (it.Message, it.Reasoning):
+        return False
+    has_own_result = kind.call is not None and kind.result is not None
+    is_paired = kind.answers is not None or bool(kind.call_name)
+    return (
+        not (has_own_result or is_paired)
+        or item.async_ is True
+        or caller_program_id(item) is not None
+    )
+
+
+def _part(conversation: Conversation, start: int, end: int) -> Conversation:
+    return replace(
+        conversation,
+        items=conversation.items[start:end],
+        past_count=conversation.past_count - start,
+        instructions=None if start else conversation.instructions,
+    )
+
+
 class _Writer:
     def __init__(
-        self,
-        reasoning_fields: Sequence[str],
-        has_developer_role: bool,
-        origin: str,
-        kept: EncodedItems | None,
+        self, reasoning_fields: Sequence[str], has_developer_role: bool, origin: str
     ) -> None:
         self._reasoning_fields = reasoning_fields
         self._has_developer_role = has_developer_role
         self._origin = origin
         self._parts_by_number: list[Any] = []
         self._deferred_parts: list[Any] = []
-        self._kept = kept
-        #: Long texts of earlier turns and their encoded forms, by the identity of the text.
-        self._encoded_texts: dict[int, EncodedText] = {}
 
     @cached_property
     def _secret(self) -> str:
@@ -95,9 +146,6 @@ class _Writer:
 
     def replace_parts(self, item: it.Item, index: int) -> it.Item:
         path = f"input[{index}]" if index >= 0 else "previous_response_id"
-        if self._kept is not None and index < 0:
-            for each in self._kept.get(item, _encode_texts):
-                self._encoded_texts[id(each.text)] = each
         if isinstance(item, it.Reasoning):
             return self._reasoning(item)
         if _MEDIA.isdisjoint(map(type, parts_of(item))):  # nearly all items
@@ -174,10 +222,10 @@ class _Writer:
         if role == "assistant":
             self._add_answer(message, written)
         elif role == "tool":
-            text = self._encoded(self._text(content, _CONTINUED))
+            text = self._text(content, _CONTINUED)
             written.append({"role": role, "tool_call_id": message["tool_call_id"], "content": text})
         elif role == "user":
-            written.append({"role": role, "content": self._encoded(self._split(content))})
+            written.append({"role": role, "content": self._split(content)})
         elif role == "system" and written and all(each["role"] == "system" for each in written):
             # many templates accept only one system message
             written[-1]["content"] += f"\n\n{self._text(content)}"
@@ -195,8 +243,8 @@ class _Writer:
             answer["tool_calls"] = [_call(call) for call in calls]
         is_empty = not answer["content"] and not calls
         if details and is_empty and not reasoning:
-            last = next((each for each in reversed(written) if each["role"] == "assistant"), None)
-            if last is not None:
+            last = next((each for each in reversed(written) if each["role"] != "tool"), None)
+            if last is not None and last["role"] == "assistant":
                 last["reasoning_details"] = [*last.get("reasoning_details", ()), *details]
             return
         if is_empty and not self._reasoning_fields:
@@ -206,12 +254,6 @@ class _Writer:
         if details:
             answer["reasoning_details"] = details
         written.append(answer)
-
-    def _encoded(self, content: str | list[Message]) -> Any:
-        """Return the encoded form of a text that is the text of an item of an earlier turn. Return
-        other contents unchanged."""
-        encoded = self._encoded_texts.get(id(content))
-        return content if encoded is None else encoded.json
 
     def _split(self, text: str) -> str | list[Message]:
         """Replace the marks in a text by the parts for which they stand, such as images.
@@ -250,18 +292,6 @@ class _Writer:
         self._deferred_parts += [part for part in parts if part["type"] != "text"]
         texts = [part["text"] for part in parts if part["type"] == "text"]
         return "\n".join([*texts, note] if note else texts)
-
-
-def _encode_texts(item: it.Item) -> tuple[EncodedText, ...]:
-    """Return the encoded forms of the long texts of an item."""
-    value = item.message_parts or getattr(item, "output", None)
-    parts = value if isinstance(value, tuple) else (value,)
-    texts = (each if isinstance(each, str) else getattr(each, "text", None) for each in parts)
-    return tuple(
-        EncodedText.of(text)
-        for text in texts
-        if isinstance(text, str) and len(text) >= _MIN_KEPT_CHARS
-    )
 
 
 def _call(call: Message) -> Message:
