@@ -24,12 +24,17 @@ from antiphon.runs.history.context import ConversationContext, find_chain, load_
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.history.visible_history import build_visible_history, is_compaction
+from antiphon.runs.replies.cache_writes import CacheCountingReply
 from antiphon.runs.replies.compaction import ReplyRequest, prepare_compaction, prepare_reply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.replies.reasoning_excerpt import ExcerptedReply
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
 from antiphon.runs.request.attachments import Attachments
-from antiphon.runs.request.cache_diagnostics import CacheComparison, compare_prompts
+from antiphon.runs.request.cache_diagnostics import (
+    CacheComparison,
+    compare_prompts,
+    written_share,
+)
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.mcp_approvals import (
     ApprovedCall,
@@ -360,7 +365,8 @@ class Preparer:
                 turn_usages=turn_usages,
                 items=reply_request.context.visible.items,
             )
-        return reply
+        share = written_share(request, tool_context.items)
+        return CacheCountingReply(reply, share) if share and reply.reports_tokens else reply
 
     def _tool_loop_factory(
         self,

@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import text_completion_unsupported_error
+from antiphon.backends.base import Reply, text_completion_unsupported_error
 from antiphon.backends.catalog import CatalogModel
 from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, model_not_found
 from antiphon.limits.background_runs import ActiveRunLimits
@@ -50,6 +50,7 @@ from antiphon.runs.history.chain_cache import stored_tokens
 from antiphon.runs.history.context import ConversationContext
 from antiphon.runs.history.input_lists import InputLists
 from antiphon.runs.history.session_chains import SessionChains
+from antiphon.runs.replies.cache_writes import CacheCountingReply
 from antiphon.runs.replies.compaction import compacted_response
 from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
@@ -364,7 +365,10 @@ class Service:
         )
         prepared = accepted.prepared
         if not generate:
-            prepared = replace(prepared, reply=WarmupReply(prepared.reply))
+            reply: Reply = WarmupReply(prepared.reply)
+            if isinstance(prepared.reply, CacheCountingReply):
+                reply = CacheCountingReply(reply, prepared.reply.share)
+            prepared = replace(prepared, reply=reply)
         return self._runs.foreground_run(
             tenant, prepared, accepted.held, api_key=client.key, counts_prompt=counts_prompt
         )

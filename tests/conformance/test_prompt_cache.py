@@ -188,6 +188,35 @@ async def test_prewarm_generates_nothing(server: Server) -> None:
     assert response.usage.input_tokens > 0
 
 
+def _written(answer: Answer) -> tuple[int, int]:
+    """Return the tokens that a request has written into the cache, and those of its prompt that
+    were not there before."""
+    usage = answer.terminal_response["usage"]
+    details = usage["input_tokens_details"]
+    return details["cache_write_tokens"], usage["input_tokens"] - details["cached_tokens"]
+
+
+async def test_written_tokens_are_counted_up_to_the_newest_breakpoint(
+    ask: Ask, server: Server
+) -> None:
+    explicit = {"mode": "explicit"}
+    marked = {"type": "input_text", "text": LONG, "prompt_cache_breakpoint": explicit}
+    content = [marked, {"type": "input_text", "text": LONG}]
+    body = {"input": [{"role": "user", "content": content}]}
+    written, size = _written(await ask(server, prompt_cache_options=explicit, **body))
+    assert 0 < written < size
+    written, size = _written(await ask(server, **body))  # the implicit mode marks the end, too
+    assert written == size
+    nothing = await ask(server, prompt_cache_options=explicit, input=LONG)
+    assert _written(nothing)[0] == 0
+
+
+async def test_prewarming_counts_what_it_writes(ask_foreground: Ask, server: Server) -> None:
+    warm = await ask_foreground(server, input="Hello", prompt_cache_options={"prewarm": True})
+    written, size = _written(warm)
+    assert written == size > 0
+
+
 async def test_prewarmed_response_can_be_continued(ask_foreground: Ask, server: Server) -> None:
     warm = await ask_foreground(server, input="Hello", prompt_cache_options={"prewarm": True})
     assert warm.output == []

@@ -14,6 +14,7 @@ from antiphon.inference.tokens import common_prefix_length
 from antiphon.runs.history.chain_cache import Chain, chain_items
 from antiphon.runs.history.context import ConversationContext
 from antiphon.wire.items import Item, ItemBase
+from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_options import (
     CacheHit,
     CacheMiss,
@@ -87,12 +88,35 @@ def count_breakpoints(items: Iterable[Item]) -> int:
 
 
 def _breakpoints(items: Iterable[Item]) -> Iterator[object]:
+    return (part for item in items for part in _parts(item) if _is_breakpoint(part))
+
+
+def _parts(item: Item) -> Iterator[object]:
+    for name in ("content", "output"):
+        parts = getattr(item, name, ())
+        yield from parts if isinstance(parts, tuple) else ()
+
+
+def _is_breakpoint(part: object) -> bool:
+    return getattr(part, "prompt_cache_breakpoint", UNSET) is not UNSET
+
+
+def written_share(request: CreateResponse, items: Sequence[Item]) -> float:
+    """Return which share of a prompt a cache keeps for later requests: all of it in the implicit
+    mode, and in the explicit mode what precedes the newest breakpoint, estimated from the sizes of
+    the items. The share is 0 if the request says nothing about caching."""
+    options = request.prompt_cache_options
+    if options is None and not count_breakpoints(items):
+        return 0.0
+    if options is None or options.mode == "implicit":
+        return 1.0
+    size = len(_encode((request.instructions, request.tools)))
+    kept = 0
     for item in items:
-        for name in ("content", "output"):
-            parts = getattr(item, name, ())
-            for part in parts if isinstance(parts, tuple) else ():
-                if getattr(part, "prompt_cache_breakpoint", UNSET) is not UNSET:
-                    yield part
+        for part in tuple(_parts(item)) or (item,):
+            size += len(_encode(part))
+            kept = size if _is_breakpoint(part) else kept
+    return kept / size
 
 
 def _compare_items(
