@@ -190,6 +190,5 @@ def _usage(input_tokens: int, output_tokens: int) -> Usage:
 def _count_words(conversation: Conversation) -> int:
     texts = [conversation.instructions or ""]
     for item in conversation.items:
-        if isinstance(item, Message):
-            texts += [getattr(part, "text", "") for part in item.content]
+        texts += [getattr(part, "text", "") for part in item.message_parts]
     return sum(len(text.split()) for text in texts)

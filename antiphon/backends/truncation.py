@@ -61,7 +61,7 @@ def droppable_groups(items: Sequence[it.Item]) -> list[list[int]]:
         if _is_required(item) or index == last_user:
             continue
         call_id = item.call_id
-        if isinstance(item, it.Reasoning):
+        if item.is_reasoning:
             pending_reasoning.append(index)
         elif call_id and call_id in group_of_call:
             group_of_call[call_id].append(index)

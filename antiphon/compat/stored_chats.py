@@ -77,7 +77,7 @@ _REASONING, _TEXT, _CALL = range(3)
 
 def _place(item: it.Item) -> int | None:
     """Return the place of an item in a message of the model. Returns None for other items."""
-    if isinstance(item, it.Reasoning):
+    if item.is_reasoning:
         return _REASONING
     if item.role == "assistant":
         return _TEXT

@@ -190,7 +190,7 @@ def is_unfinished(items: Sequence[it.Item]) -> bool:
     last = items[-1] if items else None
     if last is None or last.status == "completed":
         return False
-    return isinstance(last, it.Message) or bool(last.reasoning_parts)
+    return last.is_message or bool(last.reasoning_parts)
 
 
 class Builder:

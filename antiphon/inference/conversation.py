@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.inference.encoded_items import EncodedItems
 from antiphon.inference.sampling import SamplingOptions
 from antiphon.wire.extensions import Guide
-from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput
+from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput, of_type
 from antiphon.wire.request_shapes import RequestShape
 from antiphon.wire.response import ReasoningConfig, TextConfig
 from antiphon.wire.tools import Tool, ToolChoiceObject
@@ -271,9 +271,7 @@ def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
     items = tuple(items)
     if _PROGRAMS.isdisjoint(map(type, items)):
         return ()
-    over = {item.call_id for item in items if isinstance(item, ProgramOutput)}
+    over = {item.call_id for item in of_type(items, ProgramOutput)}
     return tuple(
-        item
-        for item in items
-        if isinstance(item, Program) and item.fingerprint and item.call_id not in over
+        item for item in of_type(items, Program) if item.fingerprint and item.call_id not in over
     )

@@ -53,13 +53,12 @@ async def resolve_items(
             if lacks_call_id(item):
                 known = (*past, *admitted[:index])
                 admitted[index] = _answering(item, known, f"{param}[{index}]")
-    if not any(isinstance(item, it.LocalShellCallOutput) for item in admitted):
+    if it.LocalShellCallOutput not in map(type, admitted):
         return tuple(admitted)
     calls: dict[str, it.LocalShellCall] = {}
-    for call in (*past, *admitted):
-        if isinstance(call, it.LocalShellCall):
-            calls.setdefault(call.id, call)
-            calls.setdefault(call.call_id, call)
+    for call in it.of_type((*past, *admitted), it.LocalShellCall):
+        calls.setdefault(call.id, call)
+        calls.setdefault(call.call_id, call)
     return tuple(_with_call_id(item, calls, ids) for item in admitted)
 
 
@@ -112,9 +111,8 @@ def _answering(output: it.FunctionCallOutput, items: Sequence[it.Item], path: st
     answered = {item.call_id for item in items if KINDS[type(item)].answers is not None}
     calls = [
         item.call_id
-        for item in items
-        if isinstance(item, it.FunctionCall)
-        and item.call_id not in answered
+        for item in it.of_type(items, it.FunctionCall)
+        if item.call_id not in answered
         and item.status != "incomplete"
         and output.name in (UNSET, item.name)
         and output.namespace in (UNSET, item.namespace)
@@ -211,7 +209,7 @@ def check_programs(past: Iterable[it.Item], own: Sequence[it.Item]) -> None:
     }
     if not called:
         return
-    known = {item.call_id for item in (*past, *own) if isinstance(item, it.Program)}
+    known = {item.call_id for item in it.of_type((*past, *own), it.Program)}
     for index, program in called.items():
         if program not in known:
             raise InvalidRequest(

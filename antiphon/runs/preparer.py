@@ -556,7 +556,7 @@ def _default_instructions(
 
 
 def _is_system(item: Item) -> bool:
-    return isinstance(item, Message) and item.role in ("system", "developer")
+    return item.is_message and item.role in ("system", "developer")
 
 
 def _client_tokens(request: CreateResponse) -> PromptTokens | None:

@@ -8,7 +8,8 @@ forms; ``wire.parsing.items`` normalizes these forms. Source of the fields: the 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeGuard
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
@@ -108,8 +109,10 @@ __all__ = [
     "UrlCitation",
     "WebSearchCall",
     "is_model_call",
+    "of_type",
 ]
 
+_T = TypeVar("_T", bound="ItemBase")
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
 
@@ -146,6 +149,10 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
     that declare them as fields send and accept them. For items of the other classes, they have the
     values that are defined here.
     """
+
+    #: Whether the item is a ``Message``, and whether it is a ``Reasoning``.
+    is_message: ClassVar[bool] = False
+    is_reasoning: ClassVar[bool] = False
 
     id: _Id = ""
 
@@ -213,6 +220,11 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
         return ""
 
     @property
+    def phase(self) -> Phase | UnsetType:
+        """The phase of the response to which a message belongs."""
+        return UNSET
+
+    @property
     def message_parts(self) -> tuple[Part, ...]:
         """The content of a message. An item that is no message has none."""
         return ()
@@ -231,6 +243,8 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
+    is_message: ClassVar[bool] = True
+
     role: Literal[
         "user", "assistant", "system", "developer", "unknown", "critic", "discriminator", "tool"
     ]
@@ -247,6 +261,8 @@ class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
 class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
     """Reasoning of the model. ``content``: the text of the reasoning. ``summary``: a summary of the
     reasoning for users. ``encrypted_content``: the reasoning in encrypted form."""
+
+    is_reasoning: ClassVar[bool] = True
 
     summary: tuple[SummaryText, ...] = ()
     content: tuple[ReasoningText, ...] | UnsetType = UNSET
@@ -637,3 +653,8 @@ OUTPUT_ITEMS: tuple[type[ItemBase], ...] = tuple(
 def is_model_call(item: ItemBase | None) -> TypeGuard[ModelCall]:
     """Return whether the item is a ``ModelCall``."""
     return isinstance(item, ModelCall)
+
+
+def of_type(items: Iterable[ItemBase], cls: type[_T]) -> Iterator[_T]:
+    """Yield the items of one type."""
+    return (item for item in items if isinstance(item, cls))

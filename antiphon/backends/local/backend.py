@@ -603,4 +603,4 @@ def _last_written(point: ResumePoint) -> Item | None:
     """Return the last item before the interruption, if it is a message or a call of a client's
     tool. Return None for an item of another type, such as a call of a server-side tool."""
     last = next(reversed((*point.items, *point.open_items)), None)
-    return last if isinstance(last, Message) or is_model_call(last) else None
+    return last if last and (last.is_message or is_model_call(last)) else None

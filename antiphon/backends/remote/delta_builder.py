@@ -175,7 +175,7 @@ class DeltaBuilder:
         """Append deltas that a parser has already built. These deltas may open and close items."""
         for delta in deltas:
             if isinstance(delta, Open):
-                self._open(delta, "reasoning" if isinstance(delta.item, Reasoning) else "message")
+                self._open(delta, "reasoning" if delta.item.is_reasoning else "message")
                 continue
             self.add(delta)
             if isinstance(delta, Close):

@@ -14,9 +14,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Te
 from antiphon.stream.kinds import KINDS
 from antiphon.wire.items import (
     Item,
-    Message,
     OutputText,
-    Reasoning,
     is_model_call,
 )
 
@@ -187,13 +185,9 @@ def _unfinished_text(item: Item) -> str | None:
 def is_answer(delta: Delta) -> TypeGuard[Open]:
     """Return whether the delta opens an answer, that is, a message that must have the format which
     the request sets. Messages of the phase ``commentary`` may have any format."""
-    return (
-        isinstance(delta, Open)
-        and isinstance(delta.item, Message)
-        and delta.item.phase != "commentary"
-    )
+    return isinstance(delta, Open) and delta.item.is_message and delta.item.phase != "commentary"
 
 
 def is_call(delta: Delta) -> TypeGuard[Open]:
     """Return whether the delta opens a tool call."""
-    return isinstance(delta, Open) and not isinstance(delta.item, Message | Reasoning)
+    return isinstance(delta, Open) and not (delta.item.is_message or delta.item.is_reasoning)

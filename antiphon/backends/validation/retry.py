@@ -238,7 +238,7 @@ class _Attempt:
                 held if self._rules is None else await self._check_calls(held, items, self._rules)
             )
         if self._rules is not None and self._rules.required:
-            words = "".join(text for _, item, text in items if isinstance(item, Message))
+            words = "".join(text for _, item, text in items if item.is_message)
             self.fault, self.feedback = "no tool was called.", _exchange(words, _CALL)
         elif self._format is not None:
             if stopped and all(
@@ -265,7 +265,7 @@ class _Attempt:
     async def _check_answer(
         self, held: list[Delta], items: Sequence[tuple[slice, Item, str]], form: AnswerFormat
     ) -> list[Delta]:
-        answers = [(texts, text) for texts, item, text in items if isinstance(item, Message)]
+        answers = [(texts, text) for texts, item, text in items if item.is_message]
         if not answers:
             self.fault, self.feedback = (
                 "there is no answer.",

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from antiphon.dialects.base import Parser
 from antiphon.inference.tokens import Chunk
 from antiphon.stream.deltas import Delta, FinishReason, Open, SampledTokens, Text
-from antiphon.wire.items import Message
 from antiphon.wire.parts import Logprob
 
 #: Limit of the sources in a tag: ``: 0:[1,2]``. A longer text after the tag's name is no tag.
@@ -65,7 +64,7 @@ class CitationTagParser:
             if not isinstance(delta, SampledTokens):
                 yield from self._flush()
             if isinstance(delta, Open):
-                self._in_message = isinstance(delta.item, Message)
+                self._in_message = delta.item.is_message
             yield delta
 
     def _read(self, delta: Text) -> Iterator[Delta]:

@@ -158,7 +158,7 @@ class ParserDeltaBuilder:
     def open_item(self, item: Message | Reasoning) -> None:
         """Open an item whose text is added with ``write``. White space in this text is not
         dropped."""
-        self._emit_open("message" if isinstance(item, Message) else "reasoning", item)
+        self._emit_open("message" if item.is_message else "reasoning", item)
 
     def write(self, text: str, logprobs: _Logprobs = ()) -> None:
         """Add text to the item that ``open_item`` opened. The text is not changed."""

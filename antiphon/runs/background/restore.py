@@ -20,7 +20,7 @@ from antiphon.stream.kinds import ItemKind
 from antiphon.stream.run_timer import LoggedTimes, OptionalClock
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.support.push import send
-from antiphon.wire.items import ItemBase, Message
+from antiphon.wire.items import ItemBase
 from antiphon.wire.timeline import RunTimes
 
 from .event_codec import decode_events
@@ -78,7 +78,8 @@ class RestoredRun(Struct, frozen=True):
         last = next(reversed(self.log.done_items.values()), None)
         return (
             not self.log.open_items
-            and isinstance(last, Message)
+            and last is not None
+            and last.is_message
             and last.status == "completed"
             and last.phase != "commentary"
         )

@@ -202,11 +202,11 @@ class Recorder:
             if isinstance(item, ItemWriter):
                 item.seal()
         elif isinstance(item, ItemWriter):
-            if isinstance(item.shell, Reasoning):
+            if item.shell.is_reasoning:
                 value = replace(item.value, **result)
                 assert isinstance(value, Reasoning)
                 result = {**result, **self._reasoning_fields(value)}
-            elif isinstance(item.shell, Message) and status == "completed" and item.is_empty:
+            elif item.shell.is_message and status == "completed" and item.is_empty:
                 if not result.get("content"):
                     item.begin()  # clients read the first part
             self._last_closed = item.close(status, **result)

@@ -50,9 +50,7 @@ class Configuration(Struct, frozen=True, kw_only=True):
 def configuration_of(items: Iterable[it.Item]) -> Configuration:
     """Return the settings that hold after these items."""
     found = Configuration()
-    for item in items:
-        if not isinstance(item, it.ConfigurationUpdate):
-            continue
+    for item in it.of_type(items, it.ConfigurationUpdate):
         if item.reasoning is not UNSET:
             found = replace(found, effort=item.reasoning.effort)
         if item.text is not UNSET:

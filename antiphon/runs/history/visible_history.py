@@ -164,7 +164,7 @@ def build_visible_history(
     """
     items = (*past, *own)
     if it.CompactionTrigger in map(type, items):
-        items = tuple(item for item in items if not isinstance(item, it.CompactionTrigger))
+        items = tuple(item for item in items if type(item) is not it.CompactionTrigger)
     configuration = Configuration()
     if not _MESSAGE_FORMS.keys().isdisjoint(map(type, items)):
         configuration = configuration_of(items)
@@ -184,7 +184,7 @@ def build_visible_history(
     def on_undecryptable(item: it.Reasoning | _Compaction) -> None:
         if refuse:
             raise _undecryptable(item, own)
-        removed = UNSET if isinstance(item, it.Reasoning) else tag_of(type(item))
+        removed = UNSET if item.is_reasoning else tag_of(type(item))
         transformations.append(InputTransformation(id=item.id, item_type=removed))
 
     start, compaction = _newest_compaction(items, sealer, on_undecryptable)
@@ -400,8 +400,8 @@ def _message_key(item: it.Item) -> bytes | None:
     """Return a key that identifies a message by its content. Ids cannot be the key, because clients
     that do not store responses send messages without ids. Returns None for items that a compaction
     does not retain."""
-    if isinstance(item, it.Message) and (is_user_message(item) or is_persistent(item)):
-        return _encode((item.role, item.content))
+    if item.is_message and (is_user_message(item) or is_persistent(item)):
+        return _encode((item.role, item.message_parts))
     return None
 
 

@@ -404,7 +404,7 @@ async def _read_summary(reply: Reply) -> tuple[str, Usage]:
         for delta in batch:
             match delta:
                 case Open():
-                    in_message = isinstance(delta.item, it.Message)
+                    in_message = delta.item.is_message
                 case Text() if in_message:
                     texts.append(delta.text)
                 case Finish():

@@ -192,7 +192,7 @@ class ExcerptedReply(ReplyWrapper):
                 self._waiting = []
                 yield from map(Summary, parts)
             if isinstance(delta, Open):
-                self._is_reasoning = isinstance(delta.item, Reasoning)
+                self._is_reasoning = delta.item.is_reasoning
             yield delta
             if self._is_reasoning and isinstance(delta, Text):
                 parts = self._excerpt.feed(delta.text)

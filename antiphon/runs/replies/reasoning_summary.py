@@ -19,7 +19,7 @@ from antiphon.stream.deltas import Delta, Open, SampledTokens, Summary, Text
 from antiphon.stream.fold import Fold
 from antiphon.support.push import Guard, Sink, send
 from antiphon.support.text import truncate_middle
-from antiphon.wire.items import InputText, Item, Message, Reasoning
+from antiphon.wire.items import InputText, Item, Message
 from antiphon.wire.response import ReasoningConfig
 
 _log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ def interrupted_in_summary(log: Fold) -> bool:
     contain ids whose text was to be sent after the summary. The event log lacks this text.
     """
     return any(
-        isinstance(draft.shell, Reasoning)
+        draft.shell.is_reasoning
         and "summary" in draft.part_drafts
         and ((index, "content") not in log.open_parts or (index, "summary") in log.open_parts)
         for index, draft in log.open_items.items()
@@ -90,7 +90,7 @@ class Summarizer(Struct, frozen=True, kw_only=True):
             for delta in batch:
                 if isinstance(delta, Open):
                     item = delta.item
-                elif isinstance(delta, Text) and isinstance(item, Message):
+                elif isinstance(delta, Text) and item is not None and item.is_message:
                     pieces.append(delta.text)
             return sink("".join(pieces)) if pieces else None
 
@@ -157,7 +157,7 @@ class SummarizedReply(ReplyWrapper):
 
     def _read(self, delta: Delta) -> None:
         if isinstance(delta, Open):
-            self._reasoning = [] if isinstance(delta.item, Reasoning) else None
+            self._reasoning = [] if delta.item.is_reasoning else None
         elif is_summary(delta):
             self._reasoning = None  # the upstream sends a summary
         elif isinstance(delta, Text) and self._reasoning is not None:

@@ -436,7 +436,7 @@ class ToolLoop(ReplyWrapper):
             await self._resume_turn(point, rendered)
             return
         begun = () if point is None else (*point.items, *point.open_items)
-        used = {item.approval_request_id for item in begun if isinstance(item, it.McpCall)}
+        used = {item.approval_request_id for item in it.of_type(begun, it.McpCall)}
         pending = [
             call
             for toolset in toolsets

@@ -29,7 +29,7 @@ from antiphon.store.records import (
 from antiphon.store.search_terms import index_terms
 from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexUsage
-from antiphon.wire.items import Item, Message
+from antiphon.wire.items import Item
 from antiphon.wire.resources.containers import ContainerResource
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.resources.files import File
@@ -152,7 +152,7 @@ def items_of(row: Row) -> tuple[Item, ...]:
 
 def item_kind(item: Item) -> str:
     """Return the role of a message, or the type of any other item."""
-    return item.role if isinstance(item, Message) else item.type
+    return item.role if item.is_message else item.type
 
 
 def item_of(row: Row) -> Item:

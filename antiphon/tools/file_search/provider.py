@@ -22,7 +22,7 @@ from antiphon.tools.base import (
     Toolset,
 )
 from antiphon.wire import tools as tl
-from antiphon.wire.items import FileSearchCall, Item
+from antiphon.wire.items import FileSearchCall, Item, of_type
 from antiphon.wire.parsing.errors import empty_value
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest, read_ranking
 from antiphon.wire.resources.filters import read_filter
@@ -150,9 +150,8 @@ class _NumberedPassages:
     """
 
     def __init__(self, items: Sequence[Item]) -> None:
-        before = (item for item in items if isinstance(item, FileSearchCall))
         #: For each call, the file id and filename of each of its passages.
-        self._calls = [list(_files_of(call)) for call in before]
+        self._calls = [list(_files_of(call)) for call in of_type(items, FileSearchCall)]
 
     def begin_call(self) -> int:
         """Add a new file search call, which has no passages yet. Return the index of the call."""

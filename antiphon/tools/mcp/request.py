@@ -176,8 +176,8 @@ def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...]
     conversation."""
     lists = [
         item
-        for item in items
-        if isinstance(item, it.McpListTools) and item.server_label == label and not item.error
+        for item in it.of_type(items, it.McpListTools)
+        if item.server_label == label and not item.error
     ]
     return tuple(_read_tools(lists[-1].tools)) if lists else None
 

@@ -321,7 +321,7 @@ def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.It
     If ``items`` does not contain the second item, the tuple has only the first item.
     """
     outputs: dict[str, it.Item] = {}
-    approval_request_ids = {item.id for item in items if isinstance(item, it.McpApprovalRequest)}
+    approval_request_ids = {item.id for item in it.of_type(items, it.McpApprovalRequest)}
     for item in items:
         if is_output(item):
             outputs[item.call_id or ""] = item

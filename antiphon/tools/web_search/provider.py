@@ -23,7 +23,7 @@ from antiphon.tools.base import (
     Toolset,
 )
 from antiphon.wire import tools as tl
-from antiphon.wire.items import FunctionCall, Item, WebSearchCall
+from antiphon.wire.items import FunctionCall, Item, WebSearchCall, of_type
 
 from .browser import Browser, PageSource, StepResult
 from .citations import page_citation_notation
@@ -257,7 +257,7 @@ def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:
     follow the last position, so the cursors of earlier steps stay valid, and the model can still
     cite their pages.
     """
-    return tuple(_page_of_call(item) for item in items if isinstance(item, WebSearchCall))
+    return tuple(map(_page_of_call, of_type(items, WebSearchCall)))
 
 
 def _page_of_call(call: WebSearchCall) -> WebPage | None:
