@@ -71,6 +71,7 @@ class StoryModels(Struct):
     created: int = 0
     defaults: dict[str, Any] = {}
     thinking_budgets: dict[str, int] = {}
+    instructions: str | None = None
 
     def find(self, name: str | None) -> StoryModels:
         return self
