@@ -62,6 +62,7 @@ from antiphon.runs.request.session_identity import (
 )
 from antiphon.store.health import StoreHealth
 from antiphon.store.records import ResponseQuery, RunLimit, StoredResponse
+from antiphon.store.response_lists import list_matching
 from antiphon.store.runs import RunLimitReached
 from antiphon.stream.writer import Ids
 from antiphon.tools.file_search.provider import FileSearchProvider
@@ -655,43 +656,28 @@ class Service:
         """Return a page of stored responses, without their contents. ``is_wanted``: whether a
         response that matches the query belongs to the list; None if all do. Raises
         ``InvalidRequest`` if the cursor is not the id of a response."""
-        found = await self._listed(tenant, query, is_wanted)
-        return page_of(found[: query.limit], has_more=len(found) > query.limit)
-
-    async def _listed(
-        self,
-        tenant: str,
-        query: ResponseQuery,
-        is_wanted: Callable[[ResponseSummary], bool] | None,
-    ) -> tuple[ResponseSummary, ...]:
-        """Return more responses than ``query`` asks for, if there are more.
-
-        In the store, a background response is ``queued`` until it ends. Its events say whether it
-        runs by now.
-        """
-        status, found = query.status, []
+        status = query.status
         stored = replace(query, limit=query.limit + 1)
-        if status in _ACTIVE:
+        if status in _ACTIVE:  # in the store, a background response is queued until it ends
             stored = replace(stored, status="queued")
-        if is_wanted is not None:
-            stored = replace(stored, limit=max(stored.limit, _FILTERED_AT_A_TIME))
-        while True:
-            page = await self._store.list_responses(tenant, stored)
-            if page is None:
-                raise InvalidRequest(f"Response with id '{stored.after}' not found.", param="after")
-            now = await asyncio.gather(*(self._with_status(tenant, each) for each in page))
-            found += [
+
+        async def matching(page: Sequence[ResponseSummary]) -> Sequence[ResponseSummary]:
+            return [
                 each
-                for each in now
+                for each in await asyncio.gather(*(self._with_status(tenant, old) for old in page))
                 if (status not in _ACTIVE or each.status == status)
                 and (is_wanted is None or is_wanted(each))
             ]
-            if len(page) < stored.limit or len(found) > query.limit:
-                return tuple(found)
-            stored = replace(stored, after=page[-1].id)
+
+        at_a_time = 0 if is_wanted is None else _FILTERED_AT_A_TIME
+        found = await list_matching(self._store.list_responses, tenant, stored, matching, at_a_time)
+        if found is None:
+            raise InvalidRequest(f"Response with id '{query.after}' not found.", param="after")
+        return page_of(found[: query.limit], has_more=len(found) > query.limit)
 
     async def _with_status(self, tenant: str, summary: ResponseSummary) -> ResponseSummary:
-        """Return the entry of a response with its present status."""
+        """Return the entry of a response with its present status: the events of a background
+        response say whether it runs by now."""
         if summary.status != "queued":
             return summary
         page = await self._store.runs.events(tenant, summary.id, -1, limit=_FIRST_EVENTS)

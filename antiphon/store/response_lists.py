@@ -1,13 +1,14 @@
-"""The search for responses by their text, in a database that cannot read this text."""
+"""Lists of responses by a condition that the database cannot check."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
 
-from antiphon.store.records import ResponseQuery
 from antiphon.wire.response_list import ResponseSummary
+
+from .records import ResponseQuery
 
 _Page = tuple[ResponseSummary, ...] | None
 
@@ -15,20 +16,36 @@ _Page = tuple[ResponseSummary, ...] | None
 _READ = 500
 
 
-async def search_summaries(
-    list_page: Callable[[str, ResponseQuery], Awaitable[_Page]], tenant: str, query: ResponseQuery
+async def list_matching(
+    list_page: Callable[[str, ResponseQuery], Awaitable[_Page]],
+    tenant: str,
+    query: ResponseQuery,
+    matching: Callable[[Sequence[ResponseSummary]], Awaitable[Sequence[ResponseSummary]]],
+    at_a_time: int,
 ) -> _Page:
-    """Return the page of summaries that ``query`` asks for. ``list_page``: as
-    ``Store.list_responses``, for queries without a text. The text is compared here, so a search
-    reads all summaries that match the rest of the query until the page is full."""
-    text = (query.text or "").casefold()
+    """Return the page of summaries that ``query`` asks for, of those that ``matching`` returns.
+    ``list_page``: as ``Store.list_responses``; it is called until the page is full. ``at_a_time``:
+    the least number of summaries that it is asked for."""
     found: list[ResponseSummary] = []
-    rest = replace(query, text=None, limit=max(query.limit, _READ))
+    rest = replace(query, limit=max(query.limit, at_a_time))
     while True:
         page = await list_page(tenant, rest)
         if page is None:
             return None
-        found += [each for each in page if text in each.search_text]
+        found += await matching(page)
         if len(page) < rest.limit or len(found) >= query.limit:
             return tuple(found[: query.limit])
         rest = replace(rest, after=page[-1].id)
+
+
+async def search_summaries(
+    list_page: Callable[[str, ResponseQuery], Awaitable[_Page]], tenant: str, query: ResponseQuery
+) -> _Page:
+    """Search for a text in a store whose database cannot read it: all summaries that match the rest
+    of the query are read until the page is full."""
+    text = (query.text or "").casefold()
+
+    async def containing(page: Sequence[ResponseSummary]) -> Sequence[ResponseSummary]:
+        return [each for each in page if text in each.search_text]
+
+    return await list_matching(list_page, tenant, replace(query, text=None), containing, _READ)

@@ -32,7 +32,6 @@ from antiphon.store.common.row_mapping import (
     summary_row,
 )
 from antiphon.store.common.saving import Saving
-from antiphon.store.common.summary_search import search_summaries
 from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.files import BlobStorage
 from antiphon.store.keys import KeyStore
@@ -46,6 +45,7 @@ from antiphon.store.records import (
     StoredResponse,
     TenantUsage,
 )
+from antiphon.store.response_lists import search_summaries
 from antiphon.store.skills import SkillStore
 from antiphon.store.usage import UsageRecord
 from antiphon.store.values import SERVER
