@@ -346,18 +346,22 @@ class Database:
                 self._commit(connection, group)
                 self._in_loop(partial(_settle_writes, group))
 
-    def _commit(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
+    def _commit(
+        self, connection: sqlite3.Connection, group: list[_Write], *, is_retry: bool = False
+    ) -> None:
         try:
             self._run_transaction(connection, group)
         except Exception as error:  # also TypeError, for a value that SQLite cannot store
             if len(group) == 1:
                 obstacle = self._reserve.obstacle(error)
-                is_full = obstacle == DISK_FULL
-                if is_full and group[0].frees_space and self._reserve.release():
-                    self._commit(connection, group)
-                    with contextlib.suppress(sqlite3.Error):  # the disk may still be full
-                        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                    self._reserve.fill()
+                if obstacle == DISK_FULL and not is_retry:
+                    has_released = group[0].frees_space and self._reserve.release()
+                    if not has_released:
+                        _shorten_log(connection)
+                    self._commit(connection, group, is_retry=True)
+                    if has_released:
+                        _shorten_log(connection)
+                        self._reserve.fill()
                     return
                 cause = f": {obstacle}" if obstacle else ""
                 if isinstance(error, StoreError):
@@ -383,6 +387,13 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+
+def _shorten_log(connection: sqlite3.Connection) -> None:
+    """Copy the log into the database, so that the space of the log is free. This fails if the
+    database has no free pages and the disk is full."""
+    with contextlib.suppress(sqlite3.Error):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _as_is(argument: _T) -> _T:

@@ -30,30 +30,31 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def stored(number: int) -> StoredResponse:
-    text = {"type": "output_text", "text": f"{number} " * 20_000}
+def stored(number: int, words: int = 20_000) -> StoredResponse:
+    text = {"type": "output_text", "text": f"{number} " * words}
     message = Message(id=f"msg_{number}", role="assistant", content=(text,))
     response = Response(id=f"resp_{number}", created_at=number, model="m", output=(message,))
     return StoredResponse(response=response, input=())
 
 
-async def test_full_disk_is_named_and_deleting_makes_space(small_disk: Path) -> None:
+@pytest.mark.parametrize("words", [5_000, 20_000, 60_000])
+async def test_full_disk_is_named_and_deleting_makes_space(small_disk: Path, words: int) -> None:
     store = await SqliteStore.open(small_disk / "responses.db")
     async with asyncio.timeout(60):
-        await fill_and_free(store)
+        await fill_and_free(store, words)
     await store.close()
 
 
-async def fill_and_free(store: SqliteStore) -> None:
+async def fill_and_free(store: SqliteStore, words: int) -> None:
     saved = 0
     with pytest.raises(StoreError, match="the disk is full"):
         for number in range(1_000):
-            await store.save("a", stored(number))
+            await store.save("a", stored(number, words))
             saved += 1
-    assert saved > 5
+    assert saved > 1
     for number in range(saved):
         assert await store.delete("a", f"resp_{number}")
-    await store.save("a", stored(2_000))
+    await store.save("a", stored(2_000, words))
     assert await store.load("a", "resp_2000") is not None
 
 
