@@ -179,6 +179,18 @@ class ContainerDirectory:
 
         return await self._directory.update(change)
 
+    async def delete_tenant(self, tenant: str) -> int:
+        """Delete the containers of a tenant from the directory. Return how many they were."""
+
+        def change(directory: _Directory) -> int:
+            count = len(directory.containers)
+            directory.containers = [
+                entry for entry in directory.containers if entry.record.tenant != tenant
+            ]
+            return count - len(directory.containers)
+
+        return await self._directory.update(change)
+
     async def release(self, owner: str) -> None:
         """End the lease of an owner. The containers of the owner expire."""
 

@@ -66,14 +66,16 @@ class Document(Generic[_T]):
         """Change the content, and return the result of ``change``. Raises ``StoreError``.
 
         ``change`` gets the content and modifies it in place. It is called again if another caller
-        has replaced the content meanwhile. Returns after the new content is durable.
+        has replaced the content meanwhile. Returns after the new content is durable. If
+        the content did not change, nothing is written.
         """
         while True:
             old = await self._values.read(*self._key)
             content = self._content_of(old)
+            before = self._encode(content) if old is None else old
             result = change(content)
             new = self._encode(content)
-            if new == old or await self._values.replace(*self._key, old, new):
+            if new == before or await self._values.replace(*self._key, old, new):
                 return result
 
     def _content_of(self, value: bytes | None) -> _T:

@@ -727,9 +727,6 @@ DELETE FROM vector_files WHERE seq IN (
 -- drop_tenant_vector_stores
 DELETE FROM vector_stores WHERE seq IN (SELECT seq FROM vector_stores WHERE tenant = ?1 LIMIT ?2)
 
--- drop_tenant_containers
-DELETE FROM containers WHERE seq IN (SELECT seq FROM containers WHERE tenant = ?1 LIMIT ?2)
-
 -- drop_tenant_journal
 DELETE FROM journal WHERE rowid IN (SELECT rowid FROM journal WHERE tenant = ?1 LIMIT ?2)
 
@@ -842,61 +839,8 @@ SELECT count(*) FROM reservations AS r WHERE tenant = ? AND NOT EXISTS (
     SELECT 1 FROM responses WHERE tenant = r.tenant AND id = r.id AND live = 1
 )
 
--- expire_lost_containers
-UPDATE containers SET expired_at = ?1 WHERE expired_at IS NULL AND owner IN (
-    SELECT name FROM container_owners WHERE lease_until <= ?1
-)
-
--- drop_lost_container_owners
-DELETE FROM container_owners WHERE lease_until <= ?
-
--- drop_expired_containers
-DELETE FROM containers WHERE expired_at IS NOT NULL AND expired_at < ?
-
--- renew_container_owner
-INSERT INTO container_owners (name, url, lease_until) VALUES (?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET url = excluded.url, lease_until = excluded.lease_until
-
--- add_container_owner
-INSERT INTO container_owners (name, url, lease_until) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
-
--- report_container
-UPDATE containers SET body = ? WHERE owner = ? AND id = ? AND expired_at IS NULL
-
--- active_containers_of_owner
-SELECT id FROM containers WHERE owner = ? AND expired_at IS NULL
-
--- count_active_containers
-SELECT count(*) FROM containers WHERE tenant = ? AND expired_at IS NULL
-
--- add_container
-INSERT INTO containers (tenant, id, owner, is_auto, body) VALUES (?, ?, ?, ?, ?)
-
--- expire_container
-UPDATE containers SET expired_at = ? WHERE owner = ? AND id = ? AND expired_at IS NULL
-
--- container
-SELECT tenant, owner, is_auto, coalesce(o.url, ''), expired_at IS NULL AND o.lease_until > ?, body
-FROM containers LEFT JOIN container_owners AS o ON o.name = owner WHERE tenant = ? AND id = ?
-
--- containers
-SELECT tenant, owner, is_auto, coalesce(o.url, ''), expired_at IS NULL AND o.lease_until > ?, body
-FROM containers LEFT JOIN container_owners AS o ON o.name = owner WHERE tenant = ? ORDER BY seq
-
--- drop_container
-DELETE FROM containers WHERE tenant = ? AND id = ?
-
--- expire_containers_of_owner
-UPDATE containers SET expired_at = ? WHERE owner = ? AND expired_at IS NULL
-
--- drop_container_owner
-DELETE FROM container_owners WHERE name = ?
-
--- forget_container_owners
-DELETE FROM container_owners
-
 -- forget_containers
-DELETE FROM containers
+DELETE FROM named_values WHERE tenant = '' AND name = 'containers'
 
 -- value
 SELECT content FROM named_values WHERE tenant = ? AND name = ?

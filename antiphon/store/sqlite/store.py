@@ -36,6 +36,7 @@ from antiphon.store.common.row_mapping import (
 )
 from antiphon.store.common.saving import Saving
 from antiphon.store.common.tenant_steps import TENANT_STEPS
+from antiphon.store.containers import ContainerDirectory
 from antiphon.store.keys import KeyStore
 from antiphon.store.records import (
     ConversationLock,
@@ -53,7 +54,6 @@ from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import SqliteAudit
-from .containers import SqliteContainers
 from .database import Database
 from .files import SqliteFiles
 from .journal import SqliteJournal
@@ -72,7 +72,6 @@ _FORGET_PROCESSES = (
     "forget_reservations",
     "forget_rate_levels",
     "forget_rate_running",
-    "forget_container_owners",
     "forget_containers",
     "restore_locks",
 )
@@ -88,10 +87,10 @@ class SqliteStore(Store):
         self.is_encrypted = database.is_encrypted
         self.runs = SqliteRuns(database, self._save_work, peers)
         self.rates = SqliteRates(database)
-        self.containers = SqliteContainers(database)
         self.files = SqliteFiles(database)
         self.vectors = SqliteVectorIndex(database)
         self.values = SqliteValues(database)
+        self.containers = ContainerDirectory(self.values)
         self.journal = SqliteJournal(database)
         self.keys = KeyStore(self.values)
         self.skills = SkillStore(self.values)
@@ -226,7 +225,7 @@ class SqliteStore(Store):
         return (await self._database.write(work, then=notify, frees_space=True))[0]
 
     async def delete_tenant(self, tenant: str) -> int:
-        total = 0
+        total = await self.containers.delete_tenant(tenant)
         for name, rows in TENANT_STEPS.items():
             if (statement := self._queries.get(name)) is not None:
                 total += await self._repeat(statement, (tenant, rows))

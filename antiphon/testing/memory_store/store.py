@@ -232,9 +232,7 @@ class MemoryStore(Store):
             part.delete_tenant(tenant)
             for part in (self.vectors, self.files, self.values, self.usage_log, self.journal)
         )
-        for container in await self.containers.list(tenant):
-            total += await self.containers.delete(tenant, container.resource.id)
-        return total
+        return total + await self.containers.delete_tenant(tenant)
 
     async def usage(self, tenant: str) -> TenantUsage:
         self._check()

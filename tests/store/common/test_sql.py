@@ -30,7 +30,7 @@ def test_migrations_are_in_order() -> None:
 
 #: Tables that may be scanned: `audit` in the order of its key, up to a limit; the others have a row
 #: for each process or running response.
-SCANNED = ("audit", "container_owners", "locks", "owners")
+SCANNED = ("audit", "locks", "owners")
 
 
 def plan(connection: sqlite3.Connection, query: str) -> list[str]:

@@ -203,25 +203,6 @@ CREATE TABLE rate_running (
     PRIMARY KEY (scope, owner)
 ) WITHOUT ROWID;
 
--- The container directory: the processes that own containers, and the containers.
-
-CREATE TABLE container_owners (name TEXT PRIMARY KEY, url TEXT NOT NULL, lease_until REAL NOT NULL)
-    WITHOUT ROWID;
-
--- expired_at: NULL while the container is active.
-CREATE TABLE containers (
-    seq INTEGER PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    id TEXT NOT NULL,
-    owner TEXT NOT NULL,
-    is_auto INTEGER NOT NULL,
-    expired_at REAL,
-    body BLOB NOT NULL
-);
-CREATE UNIQUE INDEX containers_by_id ON containers (tenant, id);
-CREATE INDEX containers_by_owner ON containers (owner) WHERE expired_at IS NULL;
-CREATE INDEX containers_by_expiry ON containers (expired_at) WHERE expired_at IS NOT NULL;
-
 -- Files.
 
 CREATE TABLE files (
