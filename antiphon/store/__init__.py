@@ -7,21 +7,18 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Literal
 
-from antiphon.errors import SetupError, StoreError
-from antiphon.support.installation import antiphon_command
+from antiphon.errors import SetupError
 from antiphon.support.plugins import load_plugin
 
 from .base import Store
-from .common.row_cipher import RowCipher, is_sealed
-from .values import SERVER, Document
+from .common.row_cipher import RowCipher
+from .row_keys import check_keys
 
 #: Opens a store from its URL. Raises ``SetupError``. Other packages can register a factory for a
 #: URL scheme, as an entry point of the group ``antiphon.stores``.
 StoreFactory = Callable[[str], Awaitable[Store]]
 
 _ENTRY_POINT_GROUP = "antiphon.stores"
-#: Name of a value that shows whether the rows are encrypted, and with which keys.
-_ENCRYPTION = "encryption"
 _BUILT_IN = ("memory:", "sqlite:PATH", "a path", "postgresql://…")
 
 
@@ -89,62 +86,11 @@ async def open_store(
     return await _checked(opened, cipher)
 
 
-async def rewrite_store(store: Store, cipher: RowCipher | None) -> int:
-    """Write all rows of a store again with its cipher. Return how many rows were written. No other
-    process may use the store. Raises ``StoreError``."""
-    count = await store.rewrite_rows()
-    used = () if cipher is None or not cipher.encrypts else cipher.key_ids[:1]
-
-    def forget_others(ids: list[str]) -> None:
-        ids[:] = used
-
-    await _used_keys(store).update(forget_others)
-    return count
-
-
-def _used_keys(store: Store) -> Document[list[str]]:
-    """The ids of the keys with which rows may be encrypted. The newest key encrypts them."""
-    return Document(store.values, SERVER, _ENCRYPTION, list[str])
-
-
 async def _checked(store: Store, cipher: RowCipher | None) -> Store:
-    """Return a store that was just opened. Closes it if ``_check_encryption`` raises an error."""
+    """Return a store that was just opened. Closes it if ``check_keys`` raises an error."""
     try:
-        await _check_encryption(store, cipher)
+        await check_keys(store, cipher)
     except BaseException:
         await store.close()
         raise
     return store
-
-
-async def _check_encryption(store: Store, cipher: RowCipher | None) -> None:
-    """Note in a store with which keys its rows are encrypted. Raises ``SetupError`` if one of these
-    keys is missing."""
-    try:
-        if cipher is not None:
-            await _note_keys(_used_keys(store), cipher)
-            return
-        note = await store.values.read(SERVER, _ENCRYPTION)
-    except StoreError as error:
-        raise SetupError(f"store: {error.message}") from None
-    if note is not None and is_sealed(note):
-        command = antiphon_command("migrate --rewrite")
-        raise SetupError(
-            "store: its rows are encrypted. Set store_encrypted and encryption_keys, or decrypt"
-            f" all rows: {command}"
-        )
-
-
-async def _note_keys(used: Document[list[str]], cipher: RowCipher) -> None:
-    if lost := [each for each in await used.load() if each not in cipher.key_ids]:
-        raise SetupError(
-            f"store: rows need keys that are not in encryption_keys: {', '.join(lost)}"
-        )
-    newest = cipher.key_ids[0]
-
-    def add(ids: list[str]) -> None:
-        if newest not in ids:
-            ids.append(newest)
-
-    if cipher.encrypts:
-        await used.update(add)
