@@ -338,7 +338,7 @@ class Preparer:
         messages, as the request needs them. Raises ``RequestError``."""
         sealer = TenantSealer(self._seal, tool_context.tenant)
         if reply_request.context.visible.compaction_requested:
-            return await prepare_compaction(reply_request, sealer)
+            return await prepare_compaction(reply_request, sealer, request.context_management or ())
         turn_usages: list[Usage] = []
         if tools.needs_loop(reply_request.context.items):
             wrap = self._tool_loop_factory(

@@ -535,8 +535,12 @@ class AdditionalTools(ItemBase, frozen=True, kw_only=True, tag="additional_tools
 
 
 class Compaction(ItemBase, frozen=True, kw_only=True, tag="compaction"):
+    """A compaction. ``summary``: the summary as readable text, which is only for the client. It is
+    set if the request asks for it with ``show_summary``."""
+
     encrypted_content: _EncryptedContent
     created_by: str | UnsetType = UNSET
+    summary: str | UnsetType = UNSET
 
 
 class ContextCompaction(ItemBase, frozen=True, kw_only=True, tag="context_compaction"):

@@ -151,10 +151,15 @@ class PromptRef(Struct, frozen=True, kw_only=True):
 class ContextManagement(Struct, frozen=True, kw_only=True):
     """The condition for compacting the context. If the rendered prompt has more than
     ``compact_threshold`` tokens, the server compacts the context. If no threshold is set, the
-    server chooses one."""
+    server chooses one. The other fields are extensions. ``instructions``: what the summary has to
+    contain besides. ``show_summary``: whether the item contains the summary as readable text, too.
+    ``pause``: whether the response ends after a compaction, without an answer."""
 
     type: Literal["compaction"]
     compact_threshold: Annotated[int, Meta(ge=1000, le=2**31 - 1)] | UnsetType = UNSET
+    instructions: Annotated[str, Meta(max_length=100_000)] | UnsetType = UNSET
+    show_summary: bool | UnsetType = UNSET
+    pause: bool | UnsetType = UNSET
 
 
 class InputTransformation(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from anthropic.types.beta import (
     BetaComputerToolUseBlock,
     BetaContentBlockParam,
     BetaFileMetadata,
+    BetaMessage,
     BetaRawMessageStreamEvent,
     BetaToolUnionParam,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "AsyncAnthropic",
     "BetaContentBlockParam",
     "BetaFileMetadata",
+    "BetaMessage",
     "BetaToolUnionParam",
     "Message",
     "MessageCreateParamsBase",

@@ -27,6 +27,7 @@ from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usag
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import Server, engine, local
+from tests.conformance.test_compaction import COMPACTION_NOTICE, SEAL
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.tools.mcp.process import Toys
 
@@ -92,13 +93,14 @@ async def clients() -> AsyncIterator[Any]:
         await client.close()
 
 
-async def create(server: Server, **body: Any) -> Json:
+async def create(server: Server, *, beta: bool = False, **body: Any) -> Json:
     """Return an answer, after strict validation with the official client's type."""
+    from tests.conformance.anthropic_sdk import BetaMessage
     from tests.conformance.anthropic_sdk import Message as SdkMessage
 
     reply = await server.client.post("/v1/messages", json={"model": "tiny", **HI, **body})
     assert reply.status_code == 200, reply.text
-    SdkMessage.model_validate_json(reply.content, strict=True)
+    (BetaMessage if beta else SdkMessage).model_validate_json(reply.content, strict=True)
     answer: Json = reply.json()
     return answer
 
@@ -907,6 +909,65 @@ async def test_web_fetch_runs_here(serve: Serve, clients: Any, searches: bool) -
     await index.close()
 
 
+def summarizing(prompt: str) -> str:
+    return "The sum of it." if COMPACTION_NOTICE in prompt else "Well."
+
+
+LONG: list[Json] = [
+    {"role": "user", "content": "I am Ann."},
+    {"role": "assistant", "content": "OLD" * 400},
+    {"role": "user", "content": "And?"},
+]
+COMPACT: Json = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 1000}}
+
+
+@pytest.mark.requirement("AM-COMPACT")
+async def test_long_conversation_is_compacted(serve: Serve, clients: Any) -> None:
+    server = serve(local(engine(summarizing)), seal=SEAL)
+    client = clients(server)
+    edits: Json = {"edits": [{**COMPACT, "instructions": "Name the user."}]}
+    body: Json = {"model": "tiny", "max_tokens": 400, "context_management": edits}
+    async with client.beta.messages.stream(**body, messages=LONG) as stream:
+        answer = await stream.get_final_message()
+    block, text = answer.content
+    assert (block.type, block.content) == ("compaction", "The sum of it.")
+    assert (text.text, answer.stop_reason) == ("Well.", "end_turn")
+    whole = await create(server, beta=True, messages=LONG, context_management=edits)
+    assert [each["type"] for each in whole["content"]] == ["compaction", "text"]
+    turns = [*LONG, {"role": "assistant", "content": blocks(answer)}, *HI["messages"]]
+    await client.beta.messages.create(**body, messages=turns)
+    asked, shrunk, *_, last = rendered_prompts(server)
+    assert "Name the user." in asked and "OLD" not in shrunk
+    assert "OLD" not in last and "I am Ann." in last and "The sum of it." in last
+    pausing = {"edits": [{**COMPACT, "pause_after_compaction": True}]}
+    paused = await create(server, beta=True, messages=LONG, context_management=pausing)
+    assert [each["type"] for each in paused["content"]] == ["compaction"]
+    assert paused["stop_reason"] == "compaction"
+
+
+@pytest.mark.requirement("AM-COMPACT")
+async def test_compaction_can_be_all_that_a_request_asks_for(serve: Serve, clients: Any) -> None:
+    server = serve(local(engine(summarizing)), seal=SEAL)
+    client = clients(server)
+    body: Json = {"model": "tiny", "max_tokens": 400}
+    asked: Json = {"type": "summarize", "instructions": "Name the user."}
+    for thread in ({}, {"thread": {"type": "create"}}):
+        more = {**thread, "compaction": asked}
+        async with client.beta.messages.stream(**body, messages=LONG, **more) as stream:
+            answer = await stream.get_final_message()
+        (block,) = answer.content
+        assert (block.content, answer.stop_reason) == ("The sum of it.", "compaction")
+    turns = [{"role": "user", "content": blocks(answer)}, *HI["messages"]]
+    await create(server, messages=turns)
+    foreign = {"type": "compaction", "content": "Ann is here.", "signature": "x"}
+    failed = {"type": "compaction", "content": None}
+    turns = [*LONG, {"role": "assistant", "content": [failed, foreign]}, *HI["messages"]]
+    await create(server, messages=turns)
+    *_, ours, theirs = rendered_prompts(server)
+    assert "I am Ann." in ours and "The sum of it." in ours
+    assert "Ann is here." in theirs and "OLD" not in theirs
+
+
 @pytest.mark.requirement("AM-FORMAT")
 async def test_properties_of_the_format_may_be_optional(serve: Serve) -> None:
     city = {"type": "object", "properties": {"name": {"type": "string"}, "land": {}}}
@@ -975,7 +1036,16 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
             {"output_config": {"format": {"type": "json_schema", "schema": {"type": "x"}}}},
             "output_config.format.schema",
         ),
-        ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management"),
+        ({"context_management": {"edits": [{"type": "compact_2030"}]}}, "context_management"),
+        (
+            {"context_management": {"edits": [{**COMPACT, "trigger": {"type": "tool_uses"}}]}},
+            "context_management.edits[0].trigger.type",
+        ),
+        (
+            {"context_management": {"edits": [{**COMPACT, "instructions": 1}]}},
+            "context_management.edits[0].instructions",
+        ),
+        ({"compaction": {"type": "x"}}, "compaction.type"),
         (
             {"context_management": {"edits": [{**CLEAR, "keep": {"type": "x", "value": 1}}]}},
             "context_management.edits[0].keep.type",

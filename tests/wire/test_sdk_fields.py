@@ -62,6 +62,7 @@ OURS = {
         ("response", name): "an extension, given where a request asks for it"
         for name in ("input_messages", "output_messages", "metrics")
     },
+    ("compaction", "summary"): "an extension, given where a request asks for it",
     **{
         (f"web_search{version}", "search_content_types"): "one base for all web searches"
         for version in ("", "_2025_08_26")

@@ -82,6 +82,8 @@ def _stop_reason(response: Response, form: AnswerForm) -> StopReason:
         return "max_tokens"
     if response.incomplete_details is not None:
         return _incomplete_reason(response, response.incomplete_details.reason)
+    if response.output and all(isinstance(each, it.Compaction) for each in response.output):
+        return "compaction"
     if any(map(it.is_model_call, response.output)):
         return "tool_use"
     parts = (part for item in response.output for part in item.message_parts)

@@ -41,6 +41,7 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
         "server_tool_use",
         "mcp_tool_use",
         "mcp_tool_listing",
+        "compaction",
         ServerResult,
         "tool_addition",
         "tool_removal",
@@ -60,6 +61,7 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
     signature: str | UnsetType = UNSET
     data: str | UnsetType = UNSET
     tool: JsonObject | UnsetType = UNSET
+    encrypted_content: str | None = None
     cache_control: JsonObject | None = None
 
 
@@ -191,9 +193,16 @@ class MessageThread(Struct, frozen=True, kw_only=True):
 
 class MessageContextManagement(Struct, frozen=True, kw_only=True):
     """Changes to the context before the model sees it. ``edits`` may contain edits of the types
-    ``clear_thinking_20251015`` and ``clear_tool_uses_20250919``."""
+    ``clear_thinking_20251015``, ``clear_tool_uses_20250919`` and ``compact_20260112``."""
 
     edits: tuple[JsonObject, ...] = ()
+
+
+class MessageCompaction(Struct, frozen=True, kw_only=True):
+    """Asks for a compaction of the conversation instead of an answer."""
+
+    type: Literal["summarize"]
+    instructions: str | None = None
 
 
 class CountTokensFields(Struct, frozen=True, kw_only=True):
@@ -210,6 +219,7 @@ class CountTokensFields(Struct, frozen=True, kw_only=True):
     output_config: MessageOutputConfig | None = None
     output_format: MessageOutputFormat | None = None
     context_management: MessageContextManagement | None = None
+    compaction: MessageCompaction | None = None
     cache_control: JsonObject | None = None
     speed: Literal["standard", "fast"] | None = None
 

@@ -324,6 +324,22 @@ class _MessageReader:
             {"type": "tool_search_output", "tools": self._tools.references(names), **id},
         ]
 
+    def _compaction(self, fields: JsonObject, path: str) -> None:
+        """Translate a compaction, which replaces what is before it. One without encrypted content
+        comes from another server, so the model sees only its summary. One without a summary has
+        failed there, and is left out."""
+        content, encrypted = (
+            "" if fields.get(name) is None else _string(fields, name, path)
+            for name in ("content", "encrypted_content")
+        )
+        if encrypted:
+            item = {"type": "compaction", "encrypted_content": encrypted}
+            self._add(item, path, encrypted_content="encrypted_content")
+        elif content:
+            self.items.clear()
+            text = f"Summary of the conversation so far: {content}"
+            self._add({"type": "message", "role": "user", "content": [_input_text(text)]}, path)
+
     def _mcp_listing(self, fields: JsonObject, path: str) -> None:
         """Leave out the listing of an MCP server: the server lists its tools again."""
 
@@ -400,6 +416,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], No
         "image": _MessageReader._media,
         "document": _MessageReader._media,
         "search_result": _MessageReader._media,
+        "compaction": _MessageReader._compaction,
         "tool_result": _MessageReader._tool_result,
         **dict.fromkeys(get_args(ServerResult), _MessageReader._server_tool_result),
     },
@@ -411,6 +428,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], No
         "server_tool_use": _MessageReader._server_tool_use,
         "mcp_tool_use": _MessageReader._server_tool_use,
         "mcp_tool_listing": _MessageReader._mcp_listing,
+        "compaction": _MessageReader._compaction,
         **dict.fromkeys(get_args(ServerResult), _MessageReader._server_tool_result),
     },
     "system": {

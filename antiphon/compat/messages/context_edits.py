@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from antiphon.compat.error_paths import ErrorPaths
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.fields import read_array, read_object, read_tag
 
 _THINKING, _TOOL_USES = "clear_thinking_20251015", "clear_tool_uses_20250919"
+_COMPACT = "compact_20260112"
 _CLEARED = "[The result was removed to save space.]"
 _CALLS, _RESULT = "function_call", "function_call_output"
 #: Anthropic's defaults: results are cleared from this number of input tokens on, except the newest.
@@ -40,10 +42,11 @@ class _ToolUses(Struct, frozen=True, kw_only=True):
 
 class ContextEdits(Struct, frozen=True, kw_only=True):
     """``thinking_turns``: number of newest answers whose thinking the model sees. None means all
-    answers."""
+    answers. ``compaction``: the entry of ``context_management`` in the Responses API."""
 
     thinking_turns: int | None = None
     tool_uses: _ToolUses | None = None
+    compaction: JsonObject | None = None
 
     @property
     def hides_something(self) -> bool:
@@ -83,23 +86,48 @@ def _tokens(value: object) -> int:
     return len(msgspec.json.encode(value)) // _TOKEN_BYTES
 
 
-def read_edits(raw: object, path: str) -> ContextEdits:
+def read_edits(raw: object, path: str, paths: ErrorPaths) -> ContextEdits:
     """Read the edits that a request asks for. Raises ``InvalidRequest``."""
     if raw is None:
         return ContextEdits()
     path = f"{path}.edits"
     turns: int | None = None
     tool_uses: _ToolUses | None = None
+    compaction: JsonObject | None = None
     edits = read_array(read_object(raw, "context_management").get("edits", []), path, _MAX_EDITS)
     for index, edit in enumerate(edits):
         at = f"{path}[{index}]"
         fields = read_object(edit, at)
-        if read_tag(fields, at, (_THINKING, _TOOL_USES)) == _THINKING:
-            keep = fields.get("keep", {"type": "thinking_turns", "value": 1})
-            turns = _kept_turns(keep, f"{at}.keep")
-        else:
-            tool_uses = _read_tool_uses(fields, at)
-    return ContextEdits(thinking_turns=turns, tool_uses=tool_uses)
+        match read_tag(fields, at, (_THINKING, _TOOL_USES, _COMPACT)):
+            case "clear_thinking_20251015":
+                keep = fields.get("keep", {"type": "thinking_turns", "value": 1})
+                turns = _kept_turns(keep, f"{at}.keep")
+            case "clear_tool_uses_20250919":
+                tool_uses = _read_tool_uses(fields, at)
+            case _:
+                compaction = _read_compaction(fields, at, paths)
+    return ContextEdits(thinking_turns=turns, tool_uses=tool_uses, compaction=compaction)
+
+
+def read_compaction(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
+    """Read the field ``compaction``, which asks for a compaction instead of an answer. Return the
+    entry of ``context_management`` in the Responses API. Raises ``InvalidRequest``."""
+    fields = read_object(raw, path)
+    read_tag(fields, path, ("summarize",))
+    return _read_compaction(fields, path, paths)
+
+
+def _read_compaction(fields: JsonObject, path: str, paths: ErrorPaths) -> JsonObject:
+    at = "context_management[0]"
+    paths.add(at, path)
+    paths.add(f"{at}.compact_threshold", f"{path}.trigger.value")
+    paths.add(f"{at}.pause", f"{path}.pause_after_compaction")
+    entry: JsonObject = {"type": "compaction", "show_summary": True}
+    if (trigger := fields.get("trigger")) is not None:
+        entry["compact_threshold"] = _amount(trigger, f"{path}.trigger", "input_tokens")[1]
+    names = {"instructions": "instructions", "pause_after_compaction": "pause"}
+    entry |= {ours: fields[name] for name, ours in names.items() if fields.get(name) is not None}
+    return entry
 
 
 def _kept_turns(keep: object, path: str) -> int | None:

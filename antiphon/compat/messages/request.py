@@ -36,7 +36,7 @@ from antiphon.wire.tools import WebFetch
 
 from .answer import AnswerForm, message_answer
 from .content import read_messages, read_system
-from .context_edits import read_edits
+from .context_edits import read_compaction, read_edits
 from .stream import MessageStream
 from .threads import continued_request, read_thread, thread_unsupported
 from .tools import ToolCollector, read_tool_choice
@@ -62,6 +62,7 @@ MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "container": "honoured",
     "mcp_servers": "honoured",
     "thread": "honoured",
+    "compaction": "honoured",
     "metadata": "hint",
     "service_tier": "hint",
     "cache_control": "hint",
@@ -69,7 +70,6 @@ MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "speed": "hint",
     "inference_geo": "hint",
     "billing_policy": "refused",
-    "compaction": "refused",
     "fallback_credit_token": "refused",
     "fallbacks": "refused",
 }
@@ -194,7 +194,7 @@ def _conversation(
     tools.container = _container(raw.get("container"))
     tools.declare_servers(raw.get("mcp_servers", []), "mcp_servers")
     tools.declare(raw.get("tools", []), "tools")
-    edits = read_edits(raw.get("context_management"), "context_management")
+    edits = read_edits(raw.get("context_management"), "context_management", paths)
     continues = read_thread(raw).get("previous_response_id") is not None
     items = read_messages(
         raw["messages"],
@@ -214,6 +214,12 @@ def _conversation(
         if raw.get("mcp_servers"):  # their tokens are not stored
             raise thread_unsupported("mcp_servers")
     fields = {"input": edits.without_old_results(items), **tools.fields()}
+    compaction = edits.compaction
+    if raw.get("compaction") is not None:
+        compaction = read_compaction(raw["compaction"], "compaction", paths)
+        fields["input"].append({"type": "compaction_trigger"})
+    if compaction is not None:
+        fields["context_management"] = [compaction]
     if system := read_system(raw.get("system", ""), "system", limits):
         fields["instructions"] = system
     if "tool_choice" in raw:

@@ -22,6 +22,7 @@ from .types import (
     AnswerBlock,
     CodeExecutionBlock,
     CodeExecutionResult,
+    CompactionBlock,
     DocumentText,
     FetchedDocument,
     McpResultBlock,
@@ -178,10 +179,16 @@ def _found_tools(item: it.ToolSearchOutput) -> tuple[AnswerBlock, ...]:
     return (ToolSearchBlock(tool_use_id=id, content=ToolReferences(tool_references=references)),)
 
 
+def _compaction(item: it.Compaction) -> tuple[AnswerBlock, ...]:
+    summary = None if item.summary is UNSET else item.summary or None
+    return (CompactionBlock(content=summary, encrypted_content=item.encrypted_content),)
+
+
 _BLOCKS: Mapping[type[it.Item], Callable[[Any], tuple[AnswerBlock, ...]]] = {
     it.WebSearchCall: _web_search,
     it.CodeInterpreterCall: _code_execution,
     it.McpCall: _mcp,
     it.ToolSearchCall: _tool_search,
     it.ToolSearchOutput: _found_tools,
+    it.Compaction: _compaction,
 }

@@ -27,6 +27,8 @@ from .types import (
     BlockStart,
     BlockStop,
     CitationsDelta,
+    CompactionBlock,
+    CompactionDelta,
     InputJsonDelta,
     McpUseBlock,
     MessageAnswer,
@@ -164,11 +166,15 @@ class MessageStream:
         yield from self._stop(at)
 
     def _server_block(self, output_index: int, block: AnswerBlock) -> Iterator[MessageEvent]:
-        """Yield the events of a block of a server tool, which is complete. The input of a call is
-        sent as a delta."""
+        """Yield the events of a block of a server tool, which is complete. The input of a call
+        and a summary are sent as a delta."""
         if isinstance(block, ServerToolUseBlock | McpUseBlock):
             yield self._start(output_index, replace(block, input={}))
             yield self._delta(output_index, InputJsonDelta(_encode(block.input).decode()))
+        elif isinstance(block, CompactionBlock):
+            yield self._start(output_index, CompactionBlock(content=None, encrypted_content=None))
+            delta = CompactionDelta(block.content, block.encrypted_content)
+            yield self._delta(output_index, delta)
         else:
             yield self._start(output_index, block)
         yield from self._stop(output_index)

@@ -18,6 +18,7 @@ StopReason = Literal[
     "pause_turn",
     "refusal",
     "model_context_window_exceeded",
+    "compaction",
 ]
 
 
@@ -172,6 +173,14 @@ class ToolSearchBlock(
     content: ToolReferences
 
 
+class CompactionBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
+    """A compaction. ``content``: the summary; None if the model could not write one.
+    ``encrypted_content``: what the server needs of the conversation. The client sends it back."""
+
+    content: str | None
+    encrypted_content: str | None
+
+
 AnswerBlock = (
     TextBlock
     | ThinkingBlock
@@ -183,6 +192,7 @@ AnswerBlock = (
     | McpUseBlock
     | McpResultBlock
     | ToolSearchBlock
+    | CompactionBlock
 )
 
 
@@ -278,7 +288,14 @@ class CitationsDelta(Struct, frozen=True, tag_field="type", tag="citations_delta
     citation: WebSearchResultLocation
 
 
-BlockDelta = TextDelta | InputJsonDelta | ThinkingDelta | SignatureDelta | CitationsDelta
+class CompactionDelta(Struct, frozen=True, tag_field="type", tag="compaction_delta"):
+    content: str | None
+    encrypted_content: str | None
+
+
+BlockDelta = (
+    TextDelta | InputJsonDelta | ThinkingDelta | SignatureDelta | CitationsDelta | CompactionDelta
+)
 
 
 class MessageStart(Struct, frozen=True, tag_field="type", tag="message_start"):

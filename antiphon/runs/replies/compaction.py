@@ -118,22 +118,43 @@ async def prepare_reply(
         reduced = _with_user_budget(request, keep_tokens)
         keep_tokens = max(keep_tokens, _question_tokens(request))
         if await _compaction_fits(reduced, keep_tokens, _summary_tokens(size), max_tokens):
-            return await _prepare_compacting(
-                reduced, sealer, size, keep_tokens=keep_tokens, with_answer=True
-            )
+            form = _form(management)
+            return await _prepare_compacting(reduced, sealer, size, form, keep_tokens=keep_tokens)
     if explicit is not None:
         raise _threshold_too_low(*explicit)
     return await request.prepare() if reply is None else request.wrap(reply, conversation)
 
 
-async def prepare_compaction(request: ReplyRequest, sealer: TenantSealer) -> CompactingReply:
+async def prepare_compaction(
+    request: ReplyRequest, sealer: TenantSealer, management: Sequence[ContextManagement] = ()
+) -> CompactingReply:
     """Prepare a reply that consists of a compaction item only. ``sealer``: encrypts this item.
+    ``management``: the request's ``context_management``.
 
     Raises ``InvalidRequest`` in two cases: there is nothing to compact, or the context has no space
     for a summary even without the older items.
     """
     size = request.backend.context_size or ASSUMED_CONTEXT_SIZE
-    return await _prepare_compacting(request, sealer, size, keep_tokens=0, with_answer=False)
+    form = replace(_form(management), pause=True)
+    return await _prepare_compacting(request, sealer, size, form, keep_tokens=0)
+
+
+class _Form(Struct, frozen=True, kw_only=True):
+    """What a request demands of a compaction. ``instructions``: what the summary has to contain
+    besides. ``shows_summary``: whether the item contains the summary as readable text. ``pause``:
+    whether no answer follows."""
+
+    instructions: str = ""
+    shows_summary: bool = False
+    pause: bool = False
+
+
+def _form(management: Sequence[ContextManagement]) -> _Form:
+    return _Form(
+        instructions="\n".join(each.instructions for each in management if each.instructions),
+        shows_summary=any(each.show_summary is True for each in management),
+        pause=any(each.pause is True for each in management),
+    )
 
 
 def compacted_response(context: ConversationContext, response: Response) -> CompactedResponse:
@@ -252,25 +273,25 @@ async def _prepare_or_none(
 
 
 async def _prepare_compacting(
-    request: ReplyRequest, sealer: TenantSealer, size: int, *, keep_tokens: int, with_answer: bool
+    request: ReplyRequest, sealer: TenantSealer, size: int, form: _Form, *, keep_tokens: int
 ) -> CompactingReply:
     items = request.context.visible.items_to_summarize(keep_tokens=keep_tokens)
     if not items:
         raise InvalidRequest("There is nothing to compact.", param="input")
     replaced = max(_MIN_SUMMARY_TOKENS, sum(map(estimate_tokens, items)))
-    summary = await _prepare_summary(request, items, min(replaced, _summary_tokens(size)))
-    return CompactingReply(
-        request, sealer, summary, keep_tokens=keep_tokens, with_answer=with_answer
-    )
+    tokens = min(replaced, _summary_tokens(size))
+    summary = await _prepare_summary(request, items, tokens, form.instructions)
+    return CompactingReply(request, sealer, summary, form, keep_tokens=keep_tokens)
 
 
-async def _prepare_summary(request: ReplyRequest, items: tuple[it.Item, ...], tokens: int) -> Reply:
+async def _prepare_summary(
+    request: ReplyRequest, items: tuple[it.Item, ...], tokens: int, demand: str
+) -> Reply:
     """Prepare the model call that summarizes ``items`` in at most ``tokens`` tokens. If the items
     do not fit the context, the oldest items are left out. A call is left out together with its
-    output."""
-    instructions = it.Message(
-        role="user", content=(it.InputText(text=_INSTRUCTIONS.format(words=max(20, tokens // 2))),)
-    )
+    output. ``demand``: what the client wants of the summary besides."""
+    text = _INSTRUCTIONS.format(words=max(20, tokens // 2)) + (f"\n\n{demand}" if demand else "")
+    instructions = it.Message(role="user", content=(it.InputText(text=text),))
     options = _summary_options(request.options, tokens)
     groups = droppable_groups((*items, instructions))
 
@@ -322,7 +343,7 @@ def _summary_options(options: Options, tokens: int) -> Options:
 
 
 class CompactingReply(Reply):
-    """``Reply`` that writes a compaction item. If ``with_answer`` is true, it then answers the
+    """``Reply`` that writes a compaction item. Unless ``form.pause`` is set, it then answers the
     compacted conversation.
 
     ``sealer``: encrypts the compaction item. ``summary``: the prepared model call that writes the
@@ -335,15 +356,15 @@ class CompactingReply(Reply):
         request: ReplyRequest,
         sealer: TenantSealer,
         summary: Reply,
+        form: _Form,
         *,
         keep_tokens: int,
-        with_answer: bool,
     ) -> None:
         self._request = request
         self._sealer = sealer
         self._summary = summary
         self._keep_tokens = keep_tokens
-        self._with_answer = with_answer
+        self._form = form
         self._answer: Reply | None = None
 
     @property
@@ -366,8 +387,9 @@ class CompactingReply(Reply):
         visible = self._request.context.visible.compact(summary, keep_tokens=self._keep_tokens)
         assert visible.compaction is not None
         self._request.on_compacted()
-        closed = Close({"encrypted_content": self._sealer.encrypt_compaction(visible.compaction)})
-        if not self._with_answer:
+        content = {"encrypted_content": self._sealer.encrypt_compaction(visible.compaction)}
+        closed = Close(content | ({"summary": summary} if self._form.shows_summary else {}))
+        if self._form.pause:
             await send(sink, (closed, Finish("stop", usage, is_answer=False)))
             return
         await send(sink, (closed,))
