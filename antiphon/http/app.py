@@ -84,7 +84,7 @@ from antiphon.tracing.base import Tracer
 from antiphon.wire.admin.settings import SettingList
 from antiphon.wire.object_ids import STORED_CHAT_ID
 
-from .endpoint_context import EndpointDependencies
+from .endpoint_context import EndpointDependencies, create_run
 from .metrics import Metrics
 
 if TYPE_CHECKING:
@@ -177,7 +177,10 @@ def _serve_batches(deps: EndpointDependencies, routes: ASGIApp, ids: Ids) -> Non
     """Let the service execute the requests of batches through the routes of the app."""
     execute = LineExecutor(routes, ids=ids, log=deps.log, clock=deps.clock)
     admission = deps.admission
-    deps.service.batch_worker.serve(execute, lambda: admission.running + admission.waiting)
+    service = deps.service
+    service.batch_worker.serve(
+        execute, lambda: admission.running + admission.waiting + service.background_runs
+    )
 
 
 def _observe_models(metrics: Metrics, service: Service) -> None:
@@ -488,11 +491,11 @@ def _older_routes(deps: EndpointDependencies, stored: StoredChatRoutes) -> list[
     """Return the routes of OpenAI's older APIs: Chat Completions and Completions."""
     chat_completions = CompletionsEndpoint(
         parse_chat_request,
-        lambda context, request, index: deps.service.create(
-            context.tenant,
+        lambda context, request, index: create_run(
+            deps.service,
+            context,
             request.requests[index],
-            client=context.client,
-            counts_prompt=index == 0,
+            choice=index,
             id_prefix=STORED_CHAT_ID if request.request.store else "resp",
         ),
         deps,

@@ -21,6 +21,10 @@ from antiphon.support.log import Log
 from antiphon.tracing.base import Span
 
 
+#: The header of an answer to a request whose tools must not run again.
+_FORBIDS_RETRY = (b"x-should-retry", b"false")
+
+
 class LineExecutor:
     """Sends requests to the routes of a server, behind its authentication. ``clock`` returns
     monotonic seconds."""
@@ -34,8 +38,9 @@ class LineExecutor:
     async def __call__(self, request: LineRequest) -> LineReply:
         """Execute a request and return its answer."""
         context = RequestContext(self._ids("req"), self._clock(), Span({}))
-        context.tenant, context.client = request.tenant, request.client
+        context.tenant, context.client, context.line = request.tenant, request.client, request.key
         body: list[bytes] = []
+        may_retry = True
         pending = [request.body]
 
         async def receive() -> Message:
@@ -45,13 +50,15 @@ class LineExecutor:
             raise AssertionError
 
         async def send(message: Message) -> None:
+            nonlocal may_retry
             if message["type"] == "http.response.start":
                 context.status = message["status"]
+                may_retry = _FORBIDS_RETRY not in message["headers"]
             else:
                 body.append(message.get("body", b""))
 
         await self._app(_scope(request, context), receive, send)
-        return LineReply(context.status or 500, context.id, b"".join(body) or b"null")
+        return LineReply(context.status or 500, context.id, b"".join(body) or b"null", may_retry)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         _refuse_modes(scope["antiphon.batch_body"])
@@ -81,9 +88,6 @@ def _refuse_modes(body: bytes) -> None:
 
 
 def _scope(request: LineRequest, context: RequestContext) -> Scope:
-    headers = [(b"content-type", b"application/json")]
-    if request.url == "/v1/responses":
-        headers.append((b"idempotency-key", request.key.encode()))
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -94,7 +98,7 @@ def _scope(request: LineRequest, context: RequestContext) -> Scope:
         "raw_path": request.url.encode(),
         "query_string": b"",
         "root_path": "",
-        "headers": headers,
+        "headers": [(b"content-type", b"application/json")],
         "client": None,
         "server": None,
         "antiphon.context": context,

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -22,6 +27,8 @@ from antiphon.wire.response import Usage
 from .metrics import Metrics
 
 if TYPE_CHECKING:
+    from antiphon.runs.batches.line_runs import LineRun
+    from antiphon.runs.execution.run import Run
     from antiphon.runs.service import Service
 
 
@@ -48,8 +55,11 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
         span of ``context``.
 
         The context manager raises ``Overloaded`` if the queue is full, or if the client has reached
-        its maximum number of concurrent requests.
+        its maximum number of concurrent requests. A request of a batch takes no slot, because it
+        only runs while no other request does.
         """
+        if context.line:
+            return nullcontext()
         slot: AbstractAsyncContextManager[None] = self.admission.slot(context.tenant)
         if self.tracer.enabled:
             slot = self._traced_slot(slot, span or context.span)
@@ -80,6 +90,34 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
             with self.tracer.start("queue", span.headers):
                 await stack.enter_async_context(slot)
             yield
+
+
+async def create_run(
+    service: Service,
+    context: RequestContext,
+    request: CreateResponse,
+    *,
+    choice: int = 0,
+    id_prefix: str = "resp",
+) -> Run | LineRun:
+    """Prepare the run of one choice of a request. The run of a request of a batch survives the
+    process."""
+    if context.line and not service.stores_nothing:
+        return await service.create_line(
+            context.tenant,
+            request,
+            context.line,
+            client=context.client,
+            choice=choice,
+            id_prefix=id_prefix,
+        )
+    return await service.create(
+        context.tenant,
+        request,
+        client=context.client,
+        counts_prompt=choice == 0,
+        id_prefix=id_prefix,
+    )
 
 
 def with_trace(request: CreateResponse, headers: TraceHeaders) -> CreateResponse:

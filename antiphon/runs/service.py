@@ -38,6 +38,7 @@ from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.background.jobs import BackgroundJobs
 from antiphon.runs.background.snapshots import Snapshots
 from antiphon.runs.background.worker import BackgroundWorker
+from antiphon.runs.batches.line_runs import LineRun, LineRuns, line_response_id
 from antiphon.runs.batches.worker import BatchWorker
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.steering import (
@@ -201,6 +202,19 @@ class Service:
             lease=policy.lease,
             on_end=dependencies.on_background_end,
         )
+        self.line_runs = LineRuns(
+            store,
+            self.event_logs,
+            end=self._end_run,
+            worker=lambda name, owner: BackgroundWorker(
+                store.runs,
+                lambda: [model.name for model in models.all()],
+                self._jobs.resume,
+                owner=owner,
+                lease=replace(policy.lease, max_runs=1, max_runs_per_tenant=None),
+                name=name,
+            ),
+        )
         self._create_batches(owner)
 
     def _create_batches(self, owner: str) -> None:
@@ -219,6 +233,7 @@ class Service:
             self.batches,
             self.files,
             dependencies.keys,
+            self.line_runs,
             owner=owner,
             lease_s=policy.lease.lease_s,
             lines_at_a_time=policy.batch_lines,
@@ -292,6 +307,16 @@ class Service:
         return self._dependencies.ids
 
     @property
+    def background_runs(self) -> int:
+        """The number of background runs that this process executes, without those of batches."""
+        return self._background.running
+
+    @property
+    def stores_nothing(self) -> bool:
+        """Whether responses are never stored."""
+        return self._dependencies.policy.stores_nothing
+
+    @property
     def active_runs(self) -> int:
         """The number of foreground runs that have not ended."""
         return self._supervisor.running
@@ -320,7 +345,7 @@ class Service:
         """Accept no new run, and wait until all runs have ended. Foreground runs that have not
         ended after ``grace_s`` seconds end as failed. Background runs that have not ended by then
         are released, so that other servers can continue them."""
-        await self.batch_worker.drain()
+        await self.batch_worker.drain(grace_s)
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         self.event_logs.stop()
         await self.vector_stores.stop()
@@ -427,13 +452,16 @@ class Service:
         response_id: str | None = None,
         *,
         client: Client = ANYONE,
+        is_line: bool = False,
     ) -> EnqueuedRun:
         """Store a background run. If ``response_id`` is the id of an existing response, no second
-        run is created. Raises ``RequestError``."""
+        run is created. ``is_line``: as for ``BackgroundJobs.enqueue``. Raises ``RequestError``."""
         if self._dependencies.policy.stores_nothing:
             raise storage_disabled("background" if request.background else None)
         if (existing := await self._existing_run(tenant, response_id)) is not None:
             return existing
+        if is_line:
+            return await self._enqueue(tenant, request, response_id, client, (), is_line=True)
         async with self._run_limits.check(tenant, client) as limits:
             return await self._enqueue(tenant, request, response_id, client, limits)
 
@@ -444,6 +472,8 @@ class Service:
         response_id: str | None,
         client: Client,
         limits: Sequence[RunLimit],
+        *,
+        is_line: bool = False,
     ) -> EnqueuedRun:
         accepted = await self._accept(
             tenant, request, client, response_id=response_id, is_durable=True
@@ -455,6 +485,7 @@ class Service:
                 accepted.held.lock,
                 api_key=client.key,
                 limits=limits,
+                is_line=is_line,
             )
         except RunError:  # a concurrent call may have created the run
             await accepted.held.release()
@@ -495,11 +526,32 @@ class Service:
         if not stored.response.background:
             raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
         if stored.response.status in _ACTIVE:
-            claim = await self._store.runs.take_over(tenant, response_id)
-            if claim is not None:
-                self._background.on_run_lost(response_id, claim.epoch)
-                await self._jobs.end_cancelled(claim, stored)
+            await self._end_run(tenant, stored)
         return (await self._load(tenant, response_id)).response
+
+    async def _end_run(self, tenant: str, stored: StoredResponse) -> None:
+        """End a run, whichever process executes it."""
+        claim = await self._store.runs.take_over(tenant, stored.response.id)
+        if claim is not None:
+            self._background.on_run_lost(stored.response.id, claim.epoch)
+            await self._jobs.end_cancelled(claim, stored)
+
+    async def create_line(
+        self,
+        tenant: str,
+        request: CreateResponse,
+        line: str,
+        *,
+        client: Client = ANYONE,
+        choice: int = 0,
+        id_prefix: str = "resp",
+    ) -> LineRun:
+        """Prepare the run of a line of a batch. If it exists already, it goes on. ``line``: the
+        name of the line. ``choice``: the index of the answer, if the request has several.
+        ``id_prefix``: as for ``create``. Raises ``RequestError``."""
+        response_id = line_response_id(line, choice, id_prefix)
+        queued = await self.enqueue(tenant, request, response_id, client=client, is_line=True)
+        return self.line_runs.start(tenant, line, queued.response, queued.ignored_tools)
 
     async def steer(
         self, tenant: str, response_id: str, input: tuple[Item, ...]

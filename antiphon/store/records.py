@@ -202,6 +202,8 @@ class NewRun(Struct, frozen=True, kw_only=True):
       its end.
     - ``api_key``: the name of the API key that creates the run. Limits of this key count the run.
     - ``limits``: the limits that the new run must not exceed.
+    - ``by_name``: whether only claims that name the run find it. Such a run is in no queue, and
+      limits do not count it.
     """
 
     job: Job
@@ -210,6 +212,7 @@ class NewRun(Struct, frozen=True, kw_only=True):
     lock: ConversationLock | None = None
     api_key: str = ""
     limits: Sequence[RunLimit] = ()
+    by_name: bool = False
 
 
 class ClaimQuery(Struct, frozen=True, kw_only=True):
@@ -225,6 +228,8 @@ class ClaimQuery(Struct, frozen=True, kw_only=True):
       of ``owner`` are claimed again, because nobody works on them. Such runs exist if ``owner`` did
       not get the result of an earlier claim, or if its work on a run failed. None means that
       ``owner`` works on all runs that the store records as its runs.
+    - ``name``: the id of the run that is claimed, which was created with ``by_name``. None means
+      all runs that were not.
     """
 
     owner: str
@@ -233,6 +238,14 @@ class ClaimQuery(Struct, frozen=True, kw_only=True):
     limit: int = 1
     tenant_limit: int | None = None
     held: Collection[str] | None = None
+    name: str | None = None
+
+    def finds(self, response_id: str, model: str, *, by_name: bool) -> bool:
+        """Return whether this is a run that the owner wants to claim. ``by_name``: as in
+        ``NewRun``."""
+        if model not in self.models:
+            return False
+        return response_id == self.name if by_name else self.name is None
 
 
 class Steering(Struct, frozen=True):

@@ -122,7 +122,8 @@ class RunStore(Protocol):
         An owner is dead if it has sent no heartbeat for ``query.lease_s`` seconds. In a store that
         only one process uses, an owner is also dead if it belongs to an earlier process. The runs
         of one tenant are claimed oldest first. The runs of several tenants are claimed in turn: the
-        next run is always one of the tenant with the fewest running runs.
+        next run is always one of the tenant with the fewest running runs. A run that was created
+        ``by_name`` is only found by a query with its name.
         """
 
     @abstractmethod
@@ -133,6 +134,7 @@ class RunStore(Protocol):
     @abstractmethod
     async def release(self, owner: str) -> None:
         """Release the runs of an owner that stops. Other owners can claim these runs immediately.
+        The owner's claims do not count as attempts, because no run has stopped the owner.
 
         The owner's conversation locks are released too, with one exception: the lock of a run that
         has not ended stays, and passes to the next owner of the run.

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx2
 import openai
 import pytest
 from openai.types import Batch
 
+from antiphon.backends.base import DeltaSink
 from antiphon.backends.reading import EmbeddingBackend
-from antiphon.backends.scripted_backend import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend, ScriptedReply
+from antiphon.inference.conversation import Conversation, Options
+from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store.base import Store
+from antiphon.stream.deltas import Delta
 from antiphon.testing.embedder import WordEmbedder
+from antiphon.tools.base import (
+    CallContext,
+    ResponseContext,
+    ToolFunction,
+    ToolProgress,
+    ToolResult,
+    Toolset,
+)
+from antiphon.wire import items as it
+from antiphon.wire.tools import Function
 from tests.conformance.conftest import Clients, Serve
+from tests.conformance.scripts import call, message_deltas
 from tests.conformance.server import NOW, Server
 
 Json = dict[str, Any]
@@ -230,6 +247,185 @@ async def test_another_server_continues_without_repeating_a_result(
     batch = await end_of(client, batch)
     assert batch.request_counts is not None and batch.request_counts.completed == 40
     assert len(await results(client, batch.output_file_id)) == 40
+
+
+class Payments:
+    """A provider of one tool that must not run twice. ``calls``: how often it was called. A call
+    ends when ``may_end`` is set."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.may_end = asyncio.Event()
+        pay = it.McpCall(server_label="bank", name="pay", arguments="")
+        self._toolset = Toolset(
+            functions=(
+                ToolFunction(tool=Function(name="pay"), initial_item=pay, handler=self._pay),
+            )
+        )
+
+    def check(self, tool: Any, path: str) -> None: ...
+
+    def leading_item(self, tool: Any, response: ResponseContext) -> None:
+        return None
+
+    @asynccontextmanager
+    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+        yield self._toolset
+
+    async def _pay(
+        self, arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+        self.calls += 1
+        await self.may_end.wait()
+        yield ToolResult(text="paid", fields={"output": "paid"})
+
+    async def until_called(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not self.calls:
+                await asyncio.sleep(0.005)
+
+
+def pays(conversation: Conversation, options: Options) -> list[Delta]:
+    """The script of a model that calls the tool once, then answers."""
+    is_paid = any(not isinstance(each, it.Message) for each in conversation.items)
+    return message_deltas("done") if is_paid or not options.tools else call("{}", name="pay")
+
+
+#: Lines with a server-side tool, for each API that has one.
+PAYING = [
+    ("/v1/responses", {"input": "hi", "tools": [{"type": "web_search"}], "messages": None}),
+    (
+        "/v1/responses",
+        {"input": "hi", "tools": [{"type": "web_search"}], "messages": None, "store": False},
+    ),
+    (
+        "/v1/messages",
+        {"max_tokens": 50, "tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+    ),
+]
+
+
+@pytest.mark.requirement("BA-KILL")
+@pytest.mark.parametrize(("url", "body"), PAYING)
+async def test_a_line_that_dies_calls_no_tool_twice(
+    serve: Serve, client_of: Clients, store: Store, url: str, body: Json
+) -> None:
+    """The first server dies while its tool runs: its claims stay, until its lease ends."""
+    payments = Payments()
+    providers = {"web_search": payments}
+    lease = LeaseConfig(lease_s=0.05)
+    first = serve(ScriptedBackend(pays), on=store, providers=providers, lease=lease)
+    batch = await start(client_of(first.app), line(1, url, **body), url=url)
+    await payments.until_called()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.runs, "release", AsyncMock())
+        patch.setattr(first.service.batch_worker, "_release", AsyncMock())
+        await first.service.drain(0)
+    payments.may_end.set()
+    second = serve(ScriptedBackend(pays), on=store, providers=providers, lease=lease)
+    second.now += 1
+    client = client_of(second.app)
+    batch = await end_of(client, batch)
+    done = await results(client, batch.output_file_id)
+    assert "done" in json.dumps(done["id-1"]["response"]["body"])
+    assert payments.calls == 1
+
+
+@pytest.mark.requirement("BA-IDLE")
+@pytest.mark.parametrize(("url", "body"), PAYING)
+async def test_a_line_that_is_interrupted_keeps_the_result_of_its_tool(
+    serve: Serve, client_of: Clients, url: str, body: Json
+) -> None:
+    payments = Payments()
+    server = serve(ScriptedBackend(pays), providers={"web_search": payments})
+    client = client_of(server.app)
+    batch = await start(client, line(1, url, **body), url=url)
+    await payments.until_called()
+    answer = await client.responses.create(model="tiny", input="now")  # while the tool runs
+    assert answer.output_text == "done"
+    payments.may_end.set()
+    batch = await end_of(client, batch)
+    done = json.dumps(await results(client, batch.output_file_id))
+    assert "done" in done and "unknown" not in done
+    assert payments.calls == 1
+
+
+class RecordingBackend(ScriptedBackend):
+    """Records when the model begins and ends the answer to a text."""
+
+    def __init__(self) -> None:
+        super().__init__([" ".join(["word"] * 20)], wait_s=0.005)
+        self.log: list[tuple[str, str]] = []
+
+    async def prepare(self, conversation: Conversation, options: Options) -> ScriptedReply:
+        reply = await super().prepare(conversation, options)
+        pump = reply.pump
+        last = conversation.items[-1]
+        assert isinstance(last, it.Message)
+        text = "".join(part.text for part in last.content if isinstance(part, it.InputText))
+
+        async def recorded(sink: DeltaSink) -> None:
+            self.log.append(("begin", text))
+            await pump(sink)
+            self.log.append(("end", text))
+
+        reply.pump = recorded  # type: ignore[method-assign]
+        return reply
+
+
+@pytest.mark.requirement("BA-IDLE")
+@pytest.mark.parametrize("background", [False, True])
+async def test_requests_of_a_batch_wait_for_all_others(
+    serve: Serve, client_of: Clients, background: bool
+) -> None:
+    """Measured by order: no line begins while the model answers another request, and the lines that
+    ran when it arrived do not end before it."""
+    backend = RecordingBackend()
+    server = serve(backend, batch_lines=2)
+    client = client_of(server.app)
+    batch = await start(
+        client,
+        *(line(n, messages=[{"role": "user", "content": f"line {n}"}]) for n in range(9)),
+    )
+    async with asyncio.timeout(WAIT_S):
+        while len(backend.log) < 2:
+            await asyncio.sleep(0.005)
+    answer = await client.responses.create(model="tiny", input="other", background=background)
+    batch = await end_of(client, batch)
+    assert (await client.responses.retrieve(answer.id)).status == "completed"
+    log = backend.log
+    assert log[log.index(("begin", "other")) + 1] == ("end", "other")
+    assert server.service.batch_worker.interruptions >= 1
+    assert len(await results(client, batch.output_file_id)) == 9
+
+
+@pytest.mark.requirement("BA-CANCEL")
+async def test_a_cancelled_batch_leaves_no_run(serve: Serve, client_of: Clients) -> None:
+    backend = ScriptedBackend(lambda conversation, options: "word " * 400, wait_s=0.01)
+    server = serve(backend, batch_lines=2)
+    client = client_of(server.app)
+    url = "/v1/responses"
+    lines = (line(n, url, input="hi", messages=None, store=n == 1) for n in range(3))
+    batch = await start(client, *lines, url=url)
+    async with asyncio.timeout(WAIT_S):
+        while len(backend.requests) < 2:
+            await asyncio.sleep(0.005)
+    await client.batches.cancel(batch.id)
+    await end_of(client, batch)
+    stored = (await server.get("responses")).json()["data"]
+    assert [each["status"] for each in stored] == ["cancelled"]
+
+
+@pytest.mark.requirement("BA-RUN")
+async def test_lines_are_stored_as_their_requests_say(serve: Serve, client_of: Clients) -> None:
+    server = serve(ScriptedBackend(["Hello!"]))
+    client = client_of(server.app)
+    batch = await start(client, line(1, n=2), line(2, store=True))
+    batch = await end_of(client, batch)
+    done = await results(client, batch.output_file_id)
+    assert len(done["id-1"]["response"]["body"]["choices"]) == 2
+    (stored,) = (await server.get("responses")).json()["data"]
+    assert stored["id"].startswith("resp_chat_")
 
 
 @pytest.mark.requirement("BA-LIST")

@@ -9,7 +9,7 @@ import itertools
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -160,6 +160,7 @@ class FakeService:
             self.batches,
             self.files,
             KeyRing(),
+            cast(Any, Unused("line_runs")),
             owner="fake",
             lease_s=5,
             lines_at_a_time=1,

@@ -49,6 +49,7 @@ class RequestContext:
         "client",
         "id",
         "limit_headers",
+        "line",
         "model",
         "response_id",
         "span",
@@ -68,6 +69,8 @@ class RequestContext:
         #: When the tenant was last deleted before the request; 0 if it never was.
         self.tenant_deletion = 0.0
         self.client = ANYONE
+        #: The name of the line of a batch that is executed; empty for a request of a client.
+        self.line = ""
         self.model: str | None = None
         self.response_id: str | None = None
         self.usage: Usage | None = None

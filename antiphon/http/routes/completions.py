@@ -34,6 +34,7 @@ from antiphon.wire.response import InputTokensDetails, Response, Usage
 from .responses import ignored_tools_headers, record_outcome
 
 if TYPE_CHECKING:
+    from antiphon.runs.batches.line_runs import LineRun
     from antiphon.runs.execution.run import Run
 
 #: The framing of OpenAI's APIs.
@@ -56,7 +57,7 @@ class CompletionsEndpoint(Generic[_RequestT]):
     def __init__(
         self,
         read: Callable[[bytes, BodyLimits], _RequestT],
-        start_run: Callable[[RequestContext, _RequestT, int], Awaitable[Run]],
+        start_run: Callable[[RequestContext, _RequestT, int], Awaitable[Run | LineRun]],
         deps: EndpointDependencies,
         operation: Operation,
         *,
@@ -104,7 +105,7 @@ class CompletionsEndpoint(Generic[_RequestT]):
         reply.raw_headers.extend(ignored_tools_headers(runs[0].ignored_tools))
         await reply(scope, receive, send)
 
-    async def _runs(self, context: RequestContext, request: _RequestT) -> list[Run]:
+    async def _runs(self, context: RequestContext, request: _RequestT) -> list[Run | LineRun]:
         """Create the runs of all choices. If one run is refused, the whole request is refused. This
         is possible because no byte of the response has been sent yet."""
         try:
@@ -116,7 +117,11 @@ class CompletionsEndpoint(Generic[_RequestT]):
             raise
 
     async def _stream_runs(
-        self, context: RequestContext, request: _RequestT, runs: Sequence[Run], stream: EventStream
+        self,
+        context: RequestContext,
+        request: _RequestT,
+        runs: Sequence[Run | LineRun],
+        stream: EventStream,
     ) -> None:
         prompt = runs[0].input_tokens
         first = replace(runs[0].response, usage=Usage(input_tokens=prompt, total_tokens=prompt))
@@ -135,7 +140,10 @@ class CompletionsEndpoint(Generic[_RequestT]):
                 await rest
 
     async def _drive(
-        self, context: RequestContext, run: Run, make_sink: Callable[[RunTiming], EventSink | None]
+        self,
+        context: RequestContext,
+        run: Run | LineRun,
+        make_sink: Callable[[RunTiming], EventSink | None],
     ) -> None:
         timing = RunTiming(context.started, self._deps.clock)
         try:

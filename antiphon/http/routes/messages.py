@@ -15,20 +15,21 @@ from antiphon.compat.messages.request import MessagesRequest, parse_count_reques
 from antiphon.compat.messages.threads import message_id, thread_not_found
 from antiphon.compat.messages.types import InputTokens, MessageError
 from antiphon.errors import NotFound, RequestError
-from antiphon.http.endpoint_context import EndpointDependencies
+from antiphon.http.endpoint_context import EndpointDependencies, create_run
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 
 if TYPE_CHECKING:
+    from antiphon.runs.batches.line_runs import LineRun
     from antiphon.runs.execution.run import Run
     from antiphon.runs.service import Service
 
 
 async def start_message(
     service: Service, context: RequestContext, request: MessagesRequest, index: int
-) -> Run:
+) -> Run | LineRun:
     """Start the run of a request. A request that continues a thread gets the system prompt and the
     tools of the thread. Raises ``RequestError``."""
     if (previous_id := request.previous_response_id) is not None:
@@ -37,9 +38,11 @@ async def start_message(
         except NotFound:
             raise thread_not_found(message_id(previous_id)) from None
         request = request.continuing(previous)
-    return await service.create(
-        context.tenant, request.request, client=context.client, generate=request.generate
-    )
+    if not request.generate:
+        return await service.create(
+            context.tenant, request.request, client=context.client, generate=False
+        )
+    return await create_run(service, context, request.request)
 
 
 class MessageRoutes:

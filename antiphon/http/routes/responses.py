@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, ServerStopped
 from antiphon.http.auditor import Auditor
-from antiphon.http.endpoint_context import EndpointDependencies, with_trace
+from antiphon.http.endpoint_context import EndpointDependencies, create_run, with_trace
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics, RunTiming
 from antiphon.http.middleware.errors import error_reply, failed_response_reply
@@ -46,6 +46,7 @@ from antiphon.wire.steering import SteeringSubmission, SteerRequest
 from antiphon.wire.timeline import Timeline
 
 if TYPE_CHECKING:
+    from antiphon.runs.batches.line_runs import LineRun
     from antiphon.runs.execution.run import Run
     from antiphon.runs.service import Service
 
@@ -109,7 +110,7 @@ class CreateEndpoint:
             return await self._enqueue(request, response_id, scope, receive, send)
         timing = RunTiming(context.started, self._deps.clock)
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
-            run = await self._deps.service.create(context.tenant, request, client=context.client)
+            run = await create_run(self._deps.service, context, request)
             context.model, context.response_id = run.response.model, run.id
             stream = EventStream(scope, send)
             pads = request.pads_deltas
@@ -171,7 +172,7 @@ class CreateEndpoint:
 
 
 def record_outcome(
-    context: RequestContext, timing: RunTiming, run: Run, metrics: Metrics, now: float
+    context: RequestContext, timing: RunTiming, run: Run | LineRun, metrics: Metrics, now: float
 ) -> None:
     """Record the usage, the trace and the metrics of a run that ended or was abandoned by its
     client."""
@@ -185,7 +186,7 @@ class _ClientSink(EventSink):
     write."""
 
     def __init__(
-        self, run: Run, stream: EventStream, timing: RunTiming, *, pads: bool = False
+        self, run: Run | LineRun, stream: EventStream, timing: RunTiming, *, pads: bool = False
     ) -> None:
         self._run = run
         self._pads = pads
@@ -296,7 +297,7 @@ class StoredEventStream:
         return send_keepalive
 
 
-def _answer(run: Run) -> Reply:
+def _answer(run: Run | LineRun) -> Reply:
     """Build the response to a request that is not streamed."""
     reply = (
         failed_response_reply(run.response)

@@ -126,7 +126,9 @@ class LogSink(EventSink):
     ``conversation``: the id of the conversation to which the response is added. ``expires_at``
     returns when the response will be deleted. ``webhook`` and ``usage`` return the webhook and the
     usage record that are stored when the run ends. ``conclude`` returns the end of a run that
-    clients have steered. ``clock`` returns Unix seconds.
+    clients have steered. ``clock`` returns Unix seconds. ``has_readers``: whether clients follow
+    the events. If not, events are stored only where the run must be able to continue: before tools
+    run, and at its end. So a run without tools that is interrupted begins again.
     """
 
     def __init__(
@@ -142,7 +144,9 @@ class LogSink(EventSink):
         usage: Callable[[Response], UsageRecord | None],
         conclude: Conclude,
         clock: Callable[[], float],
+        has_readers: bool = True,
     ) -> None:
+        self._has_readers = has_readers
         self._log_writer = log_writer
         self._store = store
         self.claim = claim
@@ -164,6 +168,8 @@ class LogSink(EventSink):
         if self._lost:
             raise ReaderGone
         self._events.extend(events)
+        if not self._has_readers:
+            return None
         self._log_writer.schedule(self)
         has_room = len(self._events) + self._in_flight <= _MAX_UNWRITTEN
         return None if has_room else self._wait_for_room()
@@ -181,6 +187,8 @@ class LogSink(EventSink):
             raise ReaderGone
 
     async def flush(self) -> None:
+        if self._events:
+            self._log_writer.schedule(self)
         while (self._events or self._in_flight) and not self._lost:
             await self._changed()
         if self._lost:

@@ -64,6 +64,9 @@ _MAX_ATTEMPTS = 10
 #: Number of prepared requests that are kept in memory. Most jobs are claimed by the process that
 #: has prepared them.
 _MAX_PREPARED = 256
+#: How long the response to a line of a batch is kept at most, if it has ``store: false``: a batch
+#: ends within 24 hours, and until then, its results may have to be written again.
+_LINE_KEPT_S = 25 * 3600
 
 
 class BackgroundJobs:
@@ -95,11 +98,13 @@ class BackgroundJobs:
         *,
         api_key: str | None = None,
         limits: Sequence[RunLimit] = (),
+        is_line: bool = False,
     ) -> Response:
         """Store a background run (a job) with its first events. Returns the queued response.
 
         ``lock``: the lock of the response's conversation. ``api_key``: the name of the API key to
         which the usage is charged. ``limits``: limits on the number of background runs.
+        ``is_line``: whether the run is a line of a batch, which only ``LineRuns`` claims.
 
         Raises ``RunError`` if a response with this id is already stored. Raises ``InvalidRequest``
         if the lock was lost. Raises ``RunLimitReached`` if a limit is reached.
@@ -116,7 +121,12 @@ class BackgroundJobs:
             model=prepared.model.name,
             request=_encode(
                 StoredRequest.seal(
-                    prepared.request, response.tools, dependencies.seal, tenant, api_key=api_key
+                    prepared.request,
+                    response.tools,
+                    dependencies.seal,
+                    tenant,
+                    api_key=api_key,
+                    is_line=is_line,
                 )
             ),
             prompt=array("I", prompt_tokens.ids).tobytes() if prompt_tokens is not None else b"",
@@ -134,6 +144,7 @@ class BackgroundJobs:
                     lock=lock,
                     api_key=api_key or "",
                     limits=limits,
+                    by_name=is_line,
                 )
             )
         finally:
@@ -200,11 +211,12 @@ class BackgroundJobs:
             claim,
             run.recorder.token_log,
             conversation=request.conversation.id if request.conversation else None,
-            expires_at=self._expires_at(stored.response),
-            webhook=self._webhook,
+            expires_at=self._expires_at(stored.response, request),
+            webhook=partial(self._webhook, request),
             usage=self._meter(job, request, stored.response).record,
             conclude=partial(self.steerer.conclude, job, request),
             clock=self._dependencies.clock,
+            has_readers=not request.is_line,
         )
         return ClaimedRun(run, sink, span)
 
@@ -237,8 +249,8 @@ class BackgroundJobs:
             batch=EventBatch(
                 first=restored.next_event, count=len(events), lines=encode_events(events)
             ),
-            expires_at=self._expires_at(response)(),
-            webhook=self._webhook(response),
+            expires_at=self._expires_at(response, request)(),
+            webhook=self._webhook(request, response),
             usage=meter.record(response, Usage(input_tokens=read, output_tokens=sampled)),
         )
         conclude = partial(self.steerer.conclude, claim.job, request)
@@ -301,20 +313,21 @@ class BackgroundJobs:
             reply = PromptedReply(reply, reply.prompt_tokens.ids)
         return reply, prepared.context.prompt_tokens
 
-    def _expires_at(self, response: Response) -> Callable[[], int | None]:
+    def _expires_at(self, response: Response, request: StoredRequest) -> Callable[[], int | None]:
         """Return a function that is called at the end of the run. The function returns the time at
         which the store will delete the response, in Unix seconds. It returns None for a response
         with ``store: true``, because this class sets no time for its deletion."""
         if response.store:
             return lambda: None
         dependencies = self._dependencies
-        return lambda: int(dependencies.clock() + dependencies.policy.unstored_retention_s)
+        kept_s = _LINE_KEPT_S if request.is_line else dependencies.policy.unstored_retention_s
+        return lambda: int(dependencies.clock() + kept_s)
 
-    def _webhook(self, response: Response) -> WebhookEvent | None:
+    def _webhook(self, request: StoredRequest, response: Response) -> WebhookEvent | None:
         """Return the webhook that reports the end of a response, in OpenAI's format. Returns None
-        if webhooks are disabled."""
+        if webhooks are disabled, and for a line of a batch."""
         dependencies = self._dependencies
-        if not dependencies.policy.webhooks:
+        if not dependencies.policy.webhooks or request.is_line:
             return None
         id, now = dependencies.ids("evt"), dependencies.clock()
         body = {

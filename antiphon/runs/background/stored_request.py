@@ -26,11 +26,13 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
     response.
 
     ``sealed_tools``: the encrypted tools with their secrets; None if the tools have no secrets.
-    ``api_key``: the name of the API key to which the usage is charged.
+    ``api_key``: the name of the API key to which the usage is charged. ``is_line``: whether the
+    request is a line of a batch.
     """
 
     sealed_tools: str | None = None
     api_key: str | None = None
+    is_line: bool = False
 
     @classmethod
     def seal(
@@ -41,6 +43,7 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
         tenant: str,
         *,
         api_key: str | None = None,
+        is_line: bool = False,
     ) -> StoredRequest:
         """Return the form of ``request`` that is stored. It has no input, and the secrets of its
         tools are encrypted with ``seal``. ``public_tools``: the request's tools in a form without
@@ -50,7 +53,7 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
             sealed = seal.encrypt(_encode(request.tools), purpose=_PURPOSE, tenant=tenant)
         fields = asdict(request) | {"input": None, "tools": public_tools}
         fields.pop("shape", None)
-        return cls(**fields, sealed_tools=sealed, api_key=api_key)
+        return cls(**fields, sealed_tools=sealed, api_key=api_key, is_line=is_line)
 
     def with_secrets(self, seal: Encryptor, tenant: str) -> StoredRequest:
         """Return the request with the decrypted secrets of its tools. Raises ``CannotContinue`` if

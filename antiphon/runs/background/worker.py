@@ -79,7 +79,8 @@ class BackgroundWorker:
     ``models``: returns the names of the models that this process serves. Only runs of these models
     are claimed. ``resume``: creates the ``Run`` object for a background run that this process has
     claimed. ``owner``: the name of this server in the store. ``on_end``: called with each response
-    that ended in this process.
+    that ended in this process. ``name``: the id of the only run that is claimed; None means the
+    runs in the queue. A worker for one run is not the store's listener.
     """
 
     def __init__(
@@ -91,7 +92,9 @@ class BackgroundWorker:
         owner: str,
         lease: LeaseConfig,
         on_end: OnEnd = ignore_end,
+        name: str | None = None,
     ) -> None:
+        self._name = name
         self._store = store
         self._models = models
         self._resume = resume
@@ -115,9 +118,15 @@ class BackgroundWorker:
         """The number of background runs that this process executes now."""
         return len(self._runs)
 
+    @property
+    def runs_tools(self) -> bool:
+        """Whether a run of this process waits for a call of a server-side tool."""
+        return any(claimed.run.runs_tools for claimed in self._claimed.values())
+
     def start(self) -> None:
         """Start to claim and execute runs."""
-        self._store.set_listener(self)
+        if self._name is None:
+            self._store.set_listener(self)
         self._wake_up.set()
         self._claiming.start(self._claim_forever())
         pause_s = self._lease.lease_s / 4
@@ -190,6 +199,7 @@ class BackgroundWorker:
             limit=limit,
             tenant_limit=self._lease.max_runs_per_tenant,
             held=tuple(self._runs),
+            name=self._name,
         )
 
     # --- a run -----------------------------------------------------------------------------------

@@ -18,14 +18,13 @@ class IdleGate:
     cancelled, and begins again later: so another request waits for it at most ``_INTERVAL_S`` and
     one token.
 
-    ``others``: returns how many other requests run or wait. Its argument is the number of works
-    that run here. ``limit``: how many works run at a time.
+    ``others``: returns how many other requests run or wait. ``limit``: how many works run at a
+    time.
     """
 
-    def __init__(self, others: Callable[[int], int], limit: int) -> None:
+    def __init__(self, others: Callable[[], int], limit: int) -> None:
         self._others = others
         self._slots = asyncio.Semaphore(limit)
-        self._running = 0
         #: How often work was interrupted.
         self.interruptions = 0
 
@@ -34,17 +33,13 @@ class IdleGate:
         async with self._slots:
             while True:
                 await self._wait_until_idle()
-                self._running += 1
-                try:
-                    async with running(work()) as attempt:
-                        while not attempt.done() and self._others(self._running) <= 0:
-                            await asyncio.wait((attempt,), timeout=_INTERVAL_S)
-                        if attempt.done():
-                            return attempt.result()
-                finally:
-                    self._running -= 1
+                async with running(work()) as attempt:
+                    while not attempt.done() and not self._others():
+                        await asyncio.wait((attempt,), timeout=_INTERVAL_S)
+                    if attempt.done():
+                        return attempt.result()
                 self.interruptions += 1
 
     async def _wait_until_idle(self) -> None:
-        while self._others(self._running) > 0:
+        while self._others():
             await asyncio.sleep(_INTERVAL_S)

@@ -42,11 +42,13 @@ class BatchLine(Struct, frozen=True, kw_only=True):
 
 
 class LineReply(Struct, frozen=True):
-    """The answer to the request of a line: HTTP status, request id, and JSON body."""
+    """The answer to the request of a line: HTTP status, request id, and JSON body. ``may_retry``:
+    whether a failed request may be executed again."""
 
     status: int
     request_id: str
     body: bytes
+    may_retry: bool = True
 
     @property
     def succeeded(self) -> bool:

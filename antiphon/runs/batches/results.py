@@ -28,7 +28,8 @@ class LeaseLost(Exception):
 
 
 class BatchResults:
-    """The results of one batch. ``renew`` changes the batch as long as this server owns it."""
+    """The results of one batch. ``renew`` changes the batch as long as this server owns it.
+    ``on_stored`` is called with the number of each line whose result is stored."""
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class BatchResults:
         batch_id: str,
         expires_after: FileExpiresAfter | None,
         renew: _Renew,
+        on_stored: Callable[[int], Awaitable[None]],
     ) -> None:
         self._store = store
         self._files = files
@@ -45,6 +47,7 @@ class BatchResults:
         self._id = batch_id
         self._expires_after = expires_after
         self._renew = renew
+        self._on_stored = on_stored
         self._lock = asyncio.Lock()
         self._chunk_count = 0
         self._completed = self._failed = 0
@@ -68,9 +71,10 @@ class BatchResults:
         expires_after: FileExpiresAfter | None,
         *,
         renew: _Renew,
+        on_stored: Callable[[int], Awaitable[None]],
     ) -> BatchResults:
         """Return the results of a batch that are already stored, so that more can be added."""
-        results = cls(store, files, tenant, batch_id, expires_after, renew)
+        results = cls(store, files, tenant, batch_id, expires_after, renew, on_stored)
         async for chunk in store.chunks(tenant, batch_id):
             results._chunk_count += 1
             results._completed += chunk.completed
@@ -132,6 +136,8 @@ class BatchResults:
             if not is_stored:
                 raise LeaseLost
             await self._renew(self._count)
+            for number in chunk.lines:
+                await self._on_stored(number)
 
     def _count(self, batch: Batch) -> Batch:
         counts = replace(batch.request_counts, completed=self._completed, failed=self._failed)

@@ -2,14 +2,15 @@
 result files.
 
 A batch belongs to one server at a time, which renews its lease. If the server dies, another one
-continues with the lines that have no stored result. So each line has exactly one result; only lines
-that were running when the server died are executed again.
+continues with the lines that have no stored result. So each line has exactly one result. A line that
+generates text is a run in the store (``line_runs.py``), so it is also executed only once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -26,6 +27,7 @@ from antiphon.support.tasks import BackgroundTasks, repeat, running
 from antiphon.wire.resources.batches import Batch, BatchFault, BatchFaults
 
 from .idle_gate import IdleGate
+from .line_runs import LineRuns
 from .lines import BatchLine, LineReply, failed_result, read_line, result_of, split_lines
 from .results import BatchResults, LeaseLost
 
@@ -39,6 +41,8 @@ _MAX_FAULTS = 100
 _LINES_PER_TURN = 64
 #: Statuses of a server that is too busy, and how often the request is repeated then.
 _BUSY, _MAX_TRIES = (429, 503), 5
+#: How many of the lines without a result can have begun, at most.
+_MAX_BEGUN = 256
 #: Seconds between two attempts to claim batches.
 _PAUSE_S = 0.05
 #: Seconds between two looks at the state of a batch, which clients change.
@@ -51,8 +55,8 @@ _NOT_RUN = {
 
 
 class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that the HTTP layer executes for a batch. ``key``: identifies the line, so that an
-    answer that is stored under this key is not generated again."""
+    """A request that the HTTP layer executes for a batch. ``key``: the name of the line. An answer
+    that is stored under this name is not generated again."""
 
     tenant: str
     client: Client
@@ -79,6 +83,7 @@ class BatchWorker:
         batches: Batches,
         files: Files,
         keys: KeyRing,
+        runs: LineRuns,
         *,
         owner: str,
         lease_s: float,
@@ -89,10 +94,11 @@ class BatchWorker:
         self._store = batches.store
         self._files = files
         self._keys = keys
+        self._runs = runs
         self._owner = owner
         self._lease_s = lease_s
         self._lines_at_a_time = lines_at_a_time
-        self._gate = IdleGate(self._count_others, lines_at_a_time)
+        self._gate = IdleGate(lambda: self._others(), lines_at_a_time)
         self._clock = clock
         self._tasks = BackgroundTasks("batches")
         self._wake_up = asyncio.Event()
@@ -101,16 +107,13 @@ class BatchWorker:
 
     def serve(self, execute: ExecuteLine, others: Callable[[], int]) -> None:
         """Set the function that executes requests. Before this call, no batch is executed.
-        ``others``: returns how many requests run or wait, including those of batches."""
+        ``others``: returns how many other requests run or wait."""
         self._execute, self._others = execute, others
         self.wake_up()
 
     def start(self) -> None:
         """Begin to execute batches."""
         self._tasks.start(repeat(self._claim, _PAUSE_S, failure="cannot claim batches"))
-
-    def _count_others(self, own: int) -> int:
-        return self._others() - own
 
     @property
     def interruptions(self) -> int:
@@ -121,8 +124,10 @@ class BatchWorker:
         """Look for new batches at once."""
         self._wake_up.set()
 
-    async def drain(self) -> None:
-        """Stop. Other servers can continue the batches of this one at once."""
+    async def drain(self, grace_s: float = 0.0) -> None:
+        """Stop. Other servers can continue the batches of this one at once. Tool calls get
+        ``grace_s`` seconds to end."""
+        self._runs.stop_after(grace_s)
         await self._tasks.close()
 
     async def _claim(self) -> None:
@@ -288,6 +293,7 @@ class BatchWorker:
             batch.id,
             record.output_expires_after,
             renew=lambda change: self._change(tenant, batch.id, change),
+            on_stored=lambda number: self._runs.forget(tenant, _line_id(batch.id, number)),
         )
         tasks = _LineTasks()
         state = _StateCheck(lambda: self._state(tenant, batch, client))
@@ -306,8 +312,12 @@ class BatchWorker:
             await tasks.close()
         if (ended := state.value) != "in_progress":
             code, message = _NOT_RUN[ended]
+            may_run = _MAX_BEGUN  # lines begin in order, so only the first ones can have begun
             async for number, line in self._open_lines(tenant, batch, results):
                 id = _line_id(batch.id, number)
+                if may_run:
+                    may_run -= 1
+                    await self._runs.abandon(tenant, id)
                 result = failed_result(id, line.custom_id, code, message)
                 await results.add(number, result, succeeded=False)
         await results.finish(_END_STATES[ended], int(self._clock()))
@@ -347,15 +357,20 @@ class BatchWorker:
         results: BatchResults,
     ) -> None:
         line_id = _line_id(batch_id, number)
-        request = LineRequest(
-            tenant=tenant, client=client, url=line.url, body=bytes(line.body), key=line_id
-        )
         execute = self._execute
         assert execute is not None
         for attempt in range(1, _MAX_TRIES + 1):
-            reply = await self._gate.run(lambda: _as_coroutine(execute(request)))
-            if reply.status not in _BUSY or attempt == _MAX_TRIES:
+            request = LineRequest(
+                tenant=tenant,
+                client=client,
+                url=line.url,
+                body=bytes(line.body),
+                key=line_id if attempt == 1 else f"{line_id} {attempt}",
+            )
+            reply = await self._gate.run(partial(_as_coroutine, execute, request))
+            if reply.status not in _BUSY or attempt == _MAX_TRIES or not reply.may_retry:
                 break
+            await self._runs.forget(tenant, request.key)
             await asyncio.sleep(2.0**attempt)
         result = result_of(line_id, line.custom_id, reply)
         await results.add(number, result, succeeded=reply.succeeded, answer=reply.body)
@@ -415,8 +430,8 @@ class _StateCheck:
 _END_STATES = {"in_progress": "completed", "cancelling": "cancelled", "expired": "expired"}
 
 
-async def _as_coroutine(reply: Awaitable[LineReply]) -> LineReply:
-    return await reply
+async def _as_coroutine(execute: ExecuteLine, request: LineRequest) -> LineReply:
+    return await execute(request)
 
 
 def _line_id(batch_id: str, number: int) -> str:

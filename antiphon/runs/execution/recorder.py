@@ -137,6 +137,11 @@ class Recorder:
                 self._record_other(delta)
 
     @property
+    def waits_for_tools(self) -> bool:
+        """Whether server-side tools run. Their calls were persisted before they began."""
+        return bool(self._calls) and self._current is None
+
+    @property
     def is_at_boundary(self) -> bool:
         """Whether the response could end here and be continued: no item is open, and the model
         waits for no call."""

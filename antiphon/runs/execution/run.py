@@ -200,6 +200,11 @@ class Run:
         return self._writer.number
 
     @property
+    def runs_tools(self) -> bool:
+        """Whether a server-side tool runs, so that the model has nothing to do."""
+        return self.recorder.waits_for_tools
+
+    @property
     def input_tokens(self) -> int:
         """The number of tokens of the prompt of the first model call. It is an estimate if only an
         upstream counts tokens."""

@@ -478,8 +478,8 @@ DELETE FROM journal WHERE ctid = ANY (ARRAY(
 RETURNING 1
 
 -- begin_run
-INSERT INTO runs (tenant, id, model, request, prompt, api_key)
-VALUES ($1, $2, $3, $4, $5, $6) RETURNING seq
+INSERT INTO runs (tenant, id, model, request, prompt, api_key, by_name)
+VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING seq
 
 -- add_batch
 INSERT INTO batches (run, first, count, lines, tokens, at) VALUES ($1, $2, $3, $4, $5, $6)
@@ -506,7 +506,8 @@ WITH RECURSIVE queued (tenant) AS (
     FROM queued AS q LEFT JOIN owned AS o ON o.tenant = q.tenant
     CROSS JOIN LATERAL (
         SELECT r.seq FROM runs AS r
-        WHERE r.tenant = q.tenant AND r.ended_at IS NULL AND r.model = ANY ($2::text[]) AND (
+        WHERE r.tenant = q.tenant AND r.ended_at IS NULL AND r.model = ANY ($2::text[])
+        AND r.by_name = ($7::text IS NOT NULL) AND r.id = coalesce($7, r.id) AND (
             r.owner IS NULL OR (r.owner = $1 AND r.id <> ALL ($5::text[])) OR (
                 r.owner <> $1 AND r.claimed_at <= now() - $4::float8 * interval '1 second'
                 AND NOT EXISTS (
@@ -560,13 +561,15 @@ WITH RECURSIVE heard AS (
 )
 SELECT EXISTS (
     SELECT FROM runs WHERE ended_at IS NULL AND owner IS NULL AND model = ANY ($2::text[])
+    AND by_name = ($5::text IS NOT NULL) AND id = coalesce($5, id)
 ) OR EXISTS (
     SELECT FROM dead JOIN runs AS r ON r.owner = dead.owner
     WHERE r.ended_at IS NULL AND r.model = ANY ($2::text[])
+    AND r.by_name = ($5::text IS NOT NULL) AND r.id = coalesce($5, r.id)
     AND extract(epoch FROM now() - r.claimed_at) >= $3::float8
 ) OR EXISTS (
     SELECT FROM runs WHERE ended_at IS NULL AND owner = $1 AND id <> ALL ($4::text[])
-    AND model = ANY ($2::text[])
+    AND model = ANY ($2::text[]) AND by_name = ($5::text IS NOT NULL) AND id = coalesce($5, id)
 )
 
 -- release
@@ -579,7 +582,8 @@ WITH mine AS (
         AND num_nulls(runs.ended_at) = 1
     )
 )
-UPDATE runs SET owner = NULL FROM mine WHERE runs.seq = mine.seq
+UPDATE runs SET owner = NULL, attempts = greatest(0, attempts - 1)
+FROM mine WHERE runs.seq = mine.seq
 
 -- take_over_run
 UPDATE runs SET owner = '', claimed_at = now(), epoch = epoch + 1, attempts = attempts + 1
@@ -1236,7 +1240,7 @@ DELETE FROM running_requests WHERE heard_at < now() - interval '10 minutes' RETU
 
 -- count_unended_runs
 SELECT count(*) FROM runs
-WHERE tenant = $1 AND ended_at IS NULL AND ($2::text IS NULL OR api_key = $2)
+WHERE tenant = $1 AND ended_at IS NULL AND NOT by_name AND ($2::text IS NULL OR api_key = $2)
 
 -- add_audit
 INSERT INTO audit (id, at, type, target, actor, actor_tenant, address)

@@ -92,7 +92,7 @@ class PostgresRuns(RunStore):
     async def _begin(self, transaction: Transaction, run: NewRun) -> None:
         """Add a run with its first events."""
         job = run.job
-        columns = (job.tenant, job.id, job.model, job.request, job.prompt, run.api_key)
+        columns = (job.tenant, job.id, job.model, job.request, job.prompt, run.api_key, run.by_name)
         row = await transaction.value("begin_run", *columns)
         await self._add_batch(transaction, row, run.batch)
         await self._notify(transaction, Notice(queued_runs=(job.id,)))
@@ -127,6 +127,7 @@ class PostgresRuns(RunStore):
                 query.lease_s,
                 None if query.held is None else list(query.held),
                 query.tenant_limit,
+                query.name,
             )
             candidates = rows[0][-1]
             claimed = [
@@ -162,7 +163,7 @@ class PostgresRuns(RunStore):
 
     async def heartbeat(self, query: ClaimQuery) -> bool:
         held = None if query.held is None else list(query.held)
-        row = (query.owner, list(query.models), query.lease_s, held)
+        row = (query.owner, list(query.models), query.lease_s, held, query.name)
         ((has_free_run,),) = await self._pool.rows("heartbeat", *row)
         return bool(has_free_run)
 

@@ -246,7 +246,7 @@ DELETE FROM journal WHERE rowid IN (
 )
 
 -- begin_run
-INSERT INTO runs (tenant, id, model, conversation, api_key) VALUES (?, ?, ?, ?, ?)
+INSERT INTO runs (tenant, id, model, conversation, api_key, by_name) VALUES (?, ?, ?, ?, ?, ?)
 
 -- add_job
 INSERT INTO jobs (run, request, prompt) VALUES (?, ?, ?)
@@ -265,10 +265,10 @@ UPDATE runs SET steering = ?, steering_count = steering_count + 1
 WHERE tenant = ? AND id = ? AND ended_at IS NULL AND steering_count = ?
 
 -- unended_runs
-SELECT seq, id, model, owner FROM runs WHERE ended_at IS NULL AND tenant = ? ORDER BY seq
+SELECT seq, id, model, by_name, owner FROM runs WHERE ended_at IS NULL AND tenant = ? ORDER BY seq
 
 -- all_unended_runs
-SELECT id, model, owner FROM runs WHERE ended_at IS NULL
+SELECT id, model, by_name, owner FROM runs WHERE ended_at IS NULL
 
 -- owned_runs
 SELECT tenant, id, owner FROM runs WHERE ended_at IS NULL AND owner IS NOT NULL
@@ -290,7 +290,7 @@ SELECT r.tenant, r.id, r.model, j.request, j.prompt, r.epoch, r.attempts, r.seq
 FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.seq = ?
 
 -- release_runs
-UPDATE runs SET owner = NULL WHERE owner = ? AND ended_at IS NULL
+UPDATE runs SET owner = NULL, attempts = max(0, attempts - 1) WHERE owner = ? AND ended_at IS NULL
 
 -- add_batch
 INSERT INTO batches (run, first, count, at, lines, tokens) VALUES (?, ?, ?, ?, ?, ?)
@@ -659,7 +659,7 @@ DELETE FROM usage_sums WHERE rowid IN (
 
 -- count_unended_runs
 SELECT count(*) FROM runs
-WHERE tenant = ?1 AND ended_at IS NULL AND (?2 IS NULL OR api_key = ?2)
+WHERE tenant = ?1 AND ended_at IS NULL AND NOT by_name AND (?2 IS NULL OR api_key = ?2)
 
 -- add_audit
 INSERT INTO audit (id, at, type, target, actor, actor_tenant, address) VALUES (?, ?, ?, ?, ?, ?, ?)

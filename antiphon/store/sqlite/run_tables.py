@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 
 from antiphon.store.common.claims import choose_fairly
@@ -56,7 +56,7 @@ class RunTables:
         """Add a run with its first events."""
         job, lock = new.job, new.lock
         conversation = lock.conversation if lock is not None else None
-        row = (job.tenant, job.id, job.model, conversation, new.api_key)
+        row = (job.tenant, job.id, job.model, conversation, new.api_key, new.by_name)
         run = connection.execute(self._queries["begin_run"], row).lastrowid
         connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
         self.add_batch(connection, run, new.batch)
@@ -81,7 +81,7 @@ class RunTables:
         with ExitStack() as stack:
             sources = {
                 tenant: stack.enter_context(
-                    closing(self._queued(connection, tenant, query.models, is_free))
+                    closing(self._queued(connection, tenant, query, is_free))
                 )
                 for tenant in tenants
             }
@@ -91,13 +91,16 @@ class RunTables:
     def has_free_run(
         self,
         connection: sqlite3.Connection,
-        models: Collection[str],
+        query: ClaimQuery,
         is_free: Callable[[str, str | None], bool],
     ) -> bool:
-        """Return whether any unended run of these models can be claimed. ``is_free``: as in
+        """Return whether the owner of ``query`` can claim any run. ``is_free``: as in
         ``claim``."""
         with closing(connection.execute(self._queries["all_unended_runs"])) as runs:
-            return any(model in models and is_free(name, owner) for name, model, owner in runs)
+            return any(
+                query.finds(name, model, by_name=by_name) and is_free(name, owner)
+                for name, model, by_name, owner in runs
+            )
 
     def take_over(
         self, connection: sqlite3.Connection, tenant: str, response_id: str, owner: str
@@ -124,7 +127,7 @@ class RunTables:
         self,
         connection: sqlite3.Connection,
         tenant: str,
-        models: Collection[str],
+        query: ClaimQuery,
         is_free: Callable[[str, str | None], bool],
     ) -> Generator[tuple[int, tuple[int, str | None]], None, None]:
         """Yield the runs of a tenant that can be claimed, oldest first, in the form that
@@ -134,8 +137,9 @@ class RunTables:
         also its rank in the queue. ``owner``: the former owner of the run, or None.
         """
         with closing(connection.execute(self._queries["unended_runs"], (tenant,))) as runs:
-            for run, response_id, model, old_owner in runs:
-                if model in models and is_free(response_id, old_owner):
+            for run, response_id, model, by_name, old_owner in runs:
+                is_wanted = query.finds(response_id, model, by_name=by_name)
+                if is_wanted and is_free(response_id, old_owner):
                     yield run, (run, old_owner)
 
     def _take(self, connection: sqlite3.Connection, run: int, owner: str) -> Claim:

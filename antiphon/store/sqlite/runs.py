@@ -116,7 +116,7 @@ class SqliteRuns(RunStore):
         def work(connection: sqlite3.Connection) -> bool:
             self._record_heartbeat(connection, query.owner)
             is_free = self._free_runs(connection, query)
-            return self._tables.has_free_run(connection, query.models, is_free)
+            return self._tables.has_free_run(connection, query, is_free)
 
         return await self._database.write(work)
 

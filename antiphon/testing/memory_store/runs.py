@@ -50,6 +50,7 @@ class _Run(Struct):
 
     job: Job
     api_key: str = ""
+    by_name: bool = False
     batches: list[EventBatch] = []
     epoch: int = 0
     attempts: int = 0
@@ -91,7 +92,7 @@ class MemoryRuns(RunStore):
                 raise RunLimitReached(limit)
         if (job.tenant, job.id) in self.rows:
             raise StoreError("The store has a run of this id.")
-        row = self.rows[job.tenant, job.id] = _Run(job, run.api_key)
+        row = self.rows[job.tenant, job.id] = _Run(job, run.api_key, run.by_name)
         self.locks.add_run(job.tenant, job.id)
         self._save(Saving.of_new_run(run))
         self._add_batch(row, run.batch)
@@ -112,7 +113,7 @@ class MemoryRuns(RunStore):
             running[run.job.tenant] += run.owner is not None
             if not is_free(run.job.id, run.owner):
                 own[run.job.tenant] += run.owner == query.owner
-            elif run.job.model in query.models:
+            elif query.finds(run.job.id, run.job.model, by_name=run.by_name):
                 queued.setdefault(run.job.tenant, []).append((rank, run))
         room = None
         if query.tenant_limit is not None:
@@ -129,7 +130,7 @@ class MemoryRuns(RunStore):
         is_free = self.owners.free_runs(query)
         return any(
             run.ended_at is None
-            and run.job.model in query.models
+            and query.finds(run.job.id, run.job.model, by_name=run.by_name)
             and is_free(run.job.id, run.owner)
             for run in self.rows.values()
         )
@@ -167,6 +168,7 @@ class MemoryRuns(RunStore):
         for run in self.rows.values():
             if run.owner == owner and run.ended_at is None:
                 run.owner = None
+                run.attempts = max(0, run.attempts - 1)
         self.locks.release_owner(owner)
         self.notifications.notify_queued()
 
@@ -230,7 +232,10 @@ class MemoryRuns(RunStore):
 
     def _count_unended(self, tenant: str, api_key: str | None) -> int:
         return sum(
-            run.ended_at is None and run.job.tenant == tenant and api_key in (None, run.api_key)
+            run.ended_at is None
+            and not run.by_name
+            and run.job.tenant == tenant
+            and api_key in (None, run.api_key)
             for run in self.rows.values()
         )
 

@@ -192,12 +192,34 @@ async def heartbeats_tell_of_runs_to_claim(store: Store) -> None:
 
 async def counts_attempts_without_events(store: Store) -> None:
     await begin_run(store)
-    for attempts in (2, 3):
-        await store.runs.release("one")
-        (claim,) = await store.runs.claim(
-            ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60)
-        )
+    for owner, attempts in (("two", 2), ("three", 3)):
+        (claim,) = await store.runs.claim(ClaimQuery(owner=owner, models=["m"], limit=9, lease_s=0))
         assert claim.attempts == attempts
+    await store.runs.release("three")  # no attempt: the owner did not die
+    (claim,) = await store.runs.claim(ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60))
+    assert claim.attempts == 3
+
+
+async def claims_a_run_by_its_name(store: Store) -> None:
+    """Check that a run outside of all queues is found only by its name, and is not counted."""
+    job_a = job("a")
+    run = NewRun(job=job_a, stored=queued_response("a"), batch=batch(0), by_name=True)
+    await store.runs.create(run)
+    await store.runs.create(NewRun(job=job("b"), stored=queued_response("b"), batch=batch(0)))
+    anyone = ClaimQuery(owner="one", models=["m"], limit=9, lease_s=60, held=())
+    named = replace(anyone, owner="two", name=job_a.id)
+    assert await store.runs.count_unended("t") == 1
+    assert await store.runs.heartbeat(replace(anyone, name="resp_other")) is False
+    assert [each.job.id for each in await store.runs.claim(anyone)] == [job("b").id]
+    assert await store.runs.heartbeat(replace(anyone, held=[job("b").id])) is False
+    assert await store.runs.claim(replace(named, models=["other"])) == ()
+    assert await store.runs.heartbeat(named) is True
+    assert [each.job for each in await store.runs.claim(named)] == [job_a]
+    assert await store.runs.claim(replace(named, owner="three")) == ()
+    assert await store.runs.claim(replace(anyone, owner="four", lease_s=0)) != ()
+    assert [
+        each.job for each in await store.runs.claim(replace(named, owner="three", lease_s=0))
+    ] == [job_a]
 
 
 async def locks_a_conversation_for_one_run(store: Store) -> None:
@@ -485,6 +507,7 @@ CHECKS: Mapping[str, Check] = {
         seizes_runs_of_dead_servers,
         requeues_released_runs,
         counts_attempts_without_events,
+        claims_a_run_by_its_name,
         seizes_runs_without_an_owner,
         continues_seized_runs,
         ends_a_steered_run_with_its_successor,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, cast
 
 from antiphon.errors import StoreError
 from antiphon.limits.clients import ANYONE
 from antiphon.limits.key_ring import KeyRing
 from antiphon.resources.batches import Batches
 from antiphon.resources.file_storage.files import Files
+from antiphon.runs.background.event_log_reader import EventLogReader
+from antiphon.runs.batches.line_runs import LineRuns
 from antiphon.runs.batches.lines import LineReply, split_lines
 from antiphon.runs.batches.worker import BatchWorker, LineRequest
 from antiphon.store.batches import BatchStore
@@ -38,7 +40,14 @@ async def test_batch_continues_after_the_store_failed(monkeypatch: Any) -> None:
         store.values, files, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}"
     )
     worker = BatchWorker(
-        batches, files, KeyRing(), owner="a", lease_s=0.05, lines_at_a_time=3, clock=lambda: 1000.0
+        batches,
+        files,
+        KeyRing(),
+        LineRuns(store, EventLogReader(store), worker=cast(Any, None), end=cast(Any, None)),
+        owner="a",
+        lease_s=0.05,
+        lines_at_a_time=3,
+        clock=lambda: 1000.0,
     )
     add_chunk, failures = BatchStore.add_chunk, [StoreError("The store is gone.")]
 

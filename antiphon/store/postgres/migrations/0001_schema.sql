@@ -144,6 +144,8 @@ CREATE TABLE runs (
     -- The name of the API key that created the run. A key may have only a limited number of unended
     -- runs.
     api_key TEXT NOT NULL DEFAULT '',
+    -- Whether only claims that name the run find it.
+    by_name BOOLEAN NOT NULL DEFAULT FALSE,
     request BYTEA NOT NULL,
     prompt BYTEA NOT NULL,
     -- The process that works on the run. NULL: the run has no owner. Empty: a process has taken the

@@ -102,6 +102,8 @@ CREATE TABLE runs (
     -- The name of the API key that created the run. A key may have only a limited number of unended
     -- runs.
     api_key TEXT NOT NULL DEFAULT '',
+    -- Whether only claims that name the run find it.
+    by_name INTEGER NOT NULL DEFAULT 0,
     -- The conversation that the run keeps locked until its end, even if the server restarts.
     conversation TEXT,
     owner TEXT,
