@@ -20,7 +20,6 @@ from antiphon.stream.writer import Ids
 from antiphon.support.log import Log
 from antiphon.tracing.base import Span
 
-
 #: The header of an answer to a request whose tools must not run again.
 _FORBIDS_RETRY = (b"x-should-retry", b"false")
 

@@ -24,7 +24,6 @@ from antiphon.store.records import StoredResponse
 from antiphon.wire.object_ids import STORED_CHAT_ID
 from antiphon.wire.response import Response
 
-
 #: Seconds between two looks at the tools of a run that is to be released.
 _INTERVAL_S = 0.02
 _PREFIXES = ("resp", STORED_CHAT_ID)

@@ -2,8 +2,8 @@
 result files.
 
 A batch belongs to one server at a time, which renews its lease. If the server dies, another one
-continues with the lines that have no stored result. So each line has exactly one result. A line that
-generates text is a run in the store (``line_runs.py``), so it is also executed only once.
+continues with the lines that have no stored result. So each line has exactly one result. A line
+that generates text is a run in the store (``line_runs.py``), so it is also executed only once.
 """
 
 from __future__ import annotations
