@@ -198,7 +198,8 @@ def _path(name: str) -> str | None:
         parts = parts[1:]
     path = "/".join(parts)
     if (
-        _CONTROL.search(path)
+        not parts
+        or _CONTROL.search(path)
         or not {"", ".", ".."}.isdisjoint(parts)
         or len(parts) > _MAX_DEPTH
         or len(path) > _MAX_PATH

@@ -202,25 +202,25 @@ class Service:
             lease=policy.lease,
             on_end=dependencies.on_background_end,
         )
-        self.line_runs = LineRuns(
-            store,
-            self.event_logs,
-            end=self._end_run,
-            worker=lambda name, owner: BackgroundWorker(
-                store.runs,
-                lambda: [model.name for model in models.all()],
-                self._jobs.resume,
-                owner=owner,
-                lease=replace(policy.lease, max_runs=1, max_runs_per_tenant=None),
-                name=name,
-            ),
-        )
         self._create_batches(owner)
 
     def _create_batches(self, owner: str) -> None:
         """Create the batches and their worker. ``owner``: the name of this process."""
         dependencies = self._dependencies
         clock, policy = dependencies.clock, dependencies.policy
+        self.line_runs = LineRuns(
+            self._store,
+            self.event_logs,
+            end=self._end_run,
+            worker=lambda name, owner: BackgroundWorker(
+                self._store.runs,
+                lambda: [model.name for model in self._models.all()],
+                self._jobs.resume,
+                owner=owner,
+                lease=replace(policy.lease, max_runs=1, max_runs_per_tenant=None),
+                name=name,
+            ),
+        )
         self.batches = Batches(
             self._store.values,
             self.files,

@@ -73,9 +73,13 @@ _LAID_OUT = frozenset({"exception", "logger", "logger_name", "stack"})
 #: Characters for which the console renderer quotes a text.
 _QUOTED = re.compile(r"[ \t=\r\n\"']")
 
-#: Loggers of OpenTelemetry whose warnings are about trace headers, for example about a
-#: ``traceparent`` that is too long. Clients send these headers, so clients could fill the log.
-HEADER_LOGGERS = ("opentelemetry.trace.propagation.tracecontext", "opentelemetry.trace.span")
+#: Loggers whose warnings are about what clients send, so that clients could fill the log: trace
+#: headers that are too long, and forms that are malformed.
+CLIENT_LOGGERS = (
+    "opentelemetry.trace.propagation.tracecontext",
+    "opentelemetry.trace.span",
+    "python_multipart",
+)
 
 #: The event of a line about a request, and the values that such a line has.
 _REQUEST = "request"
@@ -309,7 +313,7 @@ def capture_libraries(log: Log, *, level: str = "warning") -> None:
     root = logging.getLogger()
     root.handlers[:] = [_LogBridge(log)]
     root.setLevel(level.upper())
-    for name in HEADER_LOGGERS:
+    for name in CLIENT_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
 
     def relay(logger: object, method: str, event: MutableMapping[str, Any]) -> str:

@@ -145,6 +145,7 @@ async def test_unknown_version_returns_404(serve: Serve, version: str) -> None:
         ([("files", ("a.zip", zipped({"a": bytes(26 << 20)})))], "more than 26214400 bytes"),
         ([("files", ("a.zip", b"PK\x03\x04"))], "not a zip"),
         ([("files[]", ("../../SKILL.md", manifest()))], "not a valid relative path"),
+        ([("files", (".", manifest()))], "not a valid relative path"),
         ([("files[]", ("a/b.txt", b""))], "SKILL.md"),
         ([("files[]", ("SKILL.md", manifest())), ("files[]", ("SKILL.md", b""))], "occurs twice"),
         ([("files[]", ("SKILL.md", b"no front matter"))], "front matter"),

@@ -7,7 +7,7 @@ replaced by another one that no client sends by intention.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -52,6 +52,37 @@ TEXTS = (
     "x" * 20_000, "\x1b[2J\r\nx: y", "\u202e", "true", "null", "[]", "{}", "٣", "1_000", " 1", "+1",
 )  # fmt: skip
 
+#: What takes the place of a field of a form.
+FORM_TEXTS = (
+    *TEXTS, "x" * 5_000, "[" * 500, '{"a":' * 500, "data:image/png;base64,é", "1e400", "\r\n--",
+    *(value for value in VALUES.values() if len(value) < 4_000),
+)  # fmt: skip
+_BOUNDARY = "limit-7"
+#: Parameters of the content type of a form.
+_FORM_PARAMETERS = (
+    "", ";", "; boundary", "; boundary=", '; boundary="', "; boundary=other", "; boundary=é",
+    f"; boundary={_BOUNDARY}; boundary=b", f'; boundary="{_BOUNDARY}"; charset=none',
+    "; boundary=" + "b" * 5_000, "; boundary=limit-7; charset=utf-16", "/x; boundary=limit-7",
+)  # fmt: skip
+#: What is done to the bytes of a form.
+_FORM_EDITS: dict[str, Callable[[bytes], bytes]] = {
+    "no bytes": lambda form: b"",
+    "one byte": lambda form: b"-",
+    "JSON": lambda form: b"{}",
+    "no end": lambda form: form[: -len(_BOUNDARY) - 6],
+    "half": lambda form: form[: len(form) // 2],
+    "no line ends": lambda form: form.replace(b"\r\n", b""),
+    "other line ends": lambda form: form.replace(b"\r\n", b"\n"),
+    "text before": lambda form: b"hello\r\n" * 100 + form,
+    "text after": lambda form: form + b"hello" * 100,
+    "twice": lambda form: form * 2,
+    "many parts": lambda form: form.replace(
+        b"--limit-7\r\n", b"--limit-7\r\n\r\n\r\n--limit-7\r\n" * 99
+    ),
+    "only ends": lambda form: b"--limit-7--\r\n" * 1_000,
+    "NUL": lambda form: form.replace(b"form-data", b"form\0data"),
+    "long": lambda form: form.replace(b"tiny", b"x" * 300_000),
+}
 _PLACE = "\0place"
 #: How deep fields are replaced.
 _DEPTH = 5
@@ -85,8 +116,27 @@ class HostileRequest(Struct, frozen=True):
             json.dumps(self.body).replace(json.dumps(_PLACE), VALUES.get(self.value, "")).encode()
         )
 
+    @property
+    def content_type(self) -> str:
+        """The type of the body."""
+        return "application/json"
+
     def __str__(self) -> str:
         return f"{self.operation} with {self.value} at {self.place}"
+
+
+class HostileForm(HostileRequest, frozen=True):
+    """A request with a form. ``body``: the bytes of the form."""
+
+    parameters: str = f"; boundary={_BOUNDARY}"
+
+    @property
+    def content(self) -> bytes | None:
+        return bytes(self.body)
+
+    @property
+    def content_type(self) -> str:
+        return "multipart/form-data" + self.parameters
 
 
 def hostile_requests(document: dict[str, Any], ids: dict[str, str]) -> Iterator[HostileRequest]:
@@ -96,9 +146,12 @@ def hostile_requests(document: dict[str, Any], ids: dict[str, str]) -> Iterator[
             if method in ("get", "post", "delete"):
                 name = f"{method.upper()} {path}"
                 yield from _in_url(name, path, operation, ids)
-                body = operation.get("requestBody", {}).get("content", {}).get("application/json")
-                if body is not None:
-                    yield from _in_body(document, name, _filled(path, ids), body["schema"])
+                contents = operation.get("requestBody", {}).get("content", {})
+                url = _filled(path, ids)
+                if (body := contents.get("application/json")) is not None:
+                    yield from _in_body(document, name, url, body["schema"])
+                if (form := contents.get("multipart/form-data")) is not None:
+                    yield from _in_form(document, name, url, form["schema"])
 
 
 def _filled(path: str, ids: dict[str, str]) -> str:
@@ -130,6 +183,87 @@ def _in_body(
     for place, body in _places(document, schema, _DEPTH):
         for value in VALUES:
             yield HostileRequest(operation_name, url, body, place, value)
+
+
+def _in_form(
+    document: dict[str, Any], operation_name: str, url: str, schema: Any
+) -> Iterator[HostileRequest]:
+    properties, required = schema["properties"], schema.get("required", ())
+    parts = {
+        name: _part(name, "tiny" if _is_file(inner) else _text(_example(document, inner, 1)), inner)
+        for name, inner in properties.items()
+        if name in required
+    }
+    for name, inner in properties.items():
+        for text in FORM_TEXTS:
+            changed = {**parts, name: _part(name, text, inner)}
+            value = repr(text[:20])
+            yield HostileForm(operation_name, url, _form(changed.values()), name, value)
+        others = [part for key, part in parts.items() if key != name]
+        for value, raw in _broken_parts(name):
+            yield HostileForm(operation_name, url, _form((*others, raw)), name, value)
+    for value, edit in _FORM_EDITS.items():
+        yield HostileForm(operation_name, url, edit(_form(parts.values())), "form", value)
+    for parameters in _FORM_PARAMETERS:
+        body = _form(parts.values())
+        yield HostileForm(operation_name, url, body, "content-type", parameters[:40], parameters)
+
+
+def _is_file(schema: Any) -> bool:
+    return "contentMediaType" in schema or "contentMediaType" in schema.get("items", ())
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _part(name: str, text: str, schema: Any) -> bytes:
+    filename = '; filename="a.png"' if _is_file(schema) else ""
+    return _raw_part(f'form-data; name="{name}"{filename}', text)
+
+
+def _raw_part(disposition: str, text: str = "tiny", more: str = "") -> bytes:
+    head = f"content-disposition: {disposition}\r\n{more}\r\n"
+    return f"{head}{text}\r\n".encode("utf-8", "surrogatepass")
+
+
+def _form(parts: Iterable[bytes]) -> bytes:
+    line = b"--" + _BOUNDARY.encode()
+    return b"".join(line + b"\r\n" + part for part in parts) + line + b"--\r\n"
+
+
+def _broken_parts(name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield parts that stand for a field of this name, with what is wrong with them."""
+    field = f'form-data; name="{name}"'
+    for filename in (
+        "",
+        "\0",
+        "../../a",
+        "a/b\\\\c",
+        "x" * 5_000,
+        "\ud800",
+        '\\"',
+        "é\u202e.pdf",
+        ".",
+    ):
+        yield f"file name {filename[:9]!r}", _raw_part(f'{field}; filename="{filename}"')
+    yield "encoded file name", _raw_part(f"{field}; filename*=utf-16''%ff%fe%00%d8")
+    yield "unknown charset", _raw_part(f"{field}; filename*=none''a")
+    yield "index", _raw_part(f'form-data; name="{name}[0][x]"')
+    yield "open index", _raw_part(f'form-data; name="{name}["')
+    yield "number as index", _raw_part(f'form-data; name="{name}[{"9" * 400}]"')
+    yield "no name", _raw_part("form-data")
+    yield "other disposition", _raw_part(f'attachment; name="{name}"')
+    yield "no disposition", b"x: y\r\n\r\ntiny\r\n"
+    yield "no headers", b"\r\ntiny\r\n"
+    yield "header without end", b"content-disposition: form-data"
+    yield "long header", _raw_part(field, more=f"x: {'y' * 100_000}\r\n")
+    yield "many headers", _raw_part(field, more="x: y\r\n" * 5_000)
+    yield "part in UTF-16", _raw_part(field, more="content-type: text/plain; charset=utf-16\r\n")
+    yield "unknown charset of a part", _raw_part(field, more="content-type: a; charset=none\r\n")
+    yield "base64", _raw_part(field, more="content-transfer-encoding: base64\r\n")
+    yield "bytes beyond UTF-8", _raw_part(field, "").replace(b"\r\n\r\n", b"\r\n\r\n\xff\xfe\x00")
+    yield "twice", _raw_part(field) + b"--" + _BOUNDARY.encode() + b"\r\n" + _raw_part(field, "b")
 
 
 def _places(document: dict[str, Any], schema: Any, depth: int) -> Iterator[tuple[str, Any]]:

@@ -48,7 +48,7 @@ def fault(request: HostileRequest, answer: httpx.Response) -> str | None:
 
 async def send(server: Server, request: HostileRequest) -> str | None:
     """Send a request. Returns what is wrong with its answer."""
-    headers = {} if request.content is None else {"content-type": "application/json"}
+    headers = {} if request.content is None else {"content-type": request.content_type.encode()}
     async with asyncio.timeout(60):
         answer = await server.client.request(
             request.method, request.path, content=request.content, headers=headers

@@ -144,7 +144,7 @@ def global_state() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    for name in logs.HEADER_LOGGERS:
+    for name in logs.CLIENT_LOGGERS:
         logging.getLogger(name).setLevel(logging.NOTSET)
     structlog.reset_defaults()
 
@@ -155,6 +155,7 @@ def test_other_loggers_are_captured() -> None:
     capture_libraries(open_log(stream))
     logging.getLogger("some.library").info("quiet")
     logging.getLogger("some.library").warning("it is %s", "late")
+    logging.getLogger("python_multipart.multipart").warning("a client sent a broken form")
     structlog.get_logger("ours").info("run ended", response="resp_1", authorization=CANARY)
     try:
         raise KeyError("lost")

@@ -19,6 +19,10 @@ from antiphon.wire.json_types import JsonObject
 from .errors import json_type_name
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+#: Strings, brackets and commas of JSON.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{},]', re.DOTALL)
+#: Length of a path in an error.
+_MAX_PATH = 256
 
 
 class BodyLimits(Struct, frozen=True, kw_only=True):
@@ -58,7 +62,7 @@ def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -
     try:
         raw = msgspec.json.decode(body)
     except RecursionError:
-        raise _too_deep(limits.nesting) from None
+        raise _too_deep(body, limits.nesting) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if not _SURROGATE.search(body):
             raise _not_json(error) from None
@@ -69,7 +73,8 @@ def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -
             f"but got {json_type_name(raw)} instead.",
             code="invalid_type",
         )
-    _check_depth(raw, limits.nesting)
+    if _is_deeper(raw, limits.nesting):
+        raise _too_deep(body, limits.nesting)
     if nulls or None not in raw.values():
         return raw
     return {name: value for name, value in raw.items() if value is not None}
@@ -85,7 +90,7 @@ def _decode_with_surrogates(body: bytes, limits: BodyLimits) -> Any:
         raw = json.loads(body.decode(), parse_constant=_refuse_constant)
         return msgspec.json.decode(replace_lone_surrogates(json.dumps(raw, ensure_ascii=False)))
     except RecursionError:
-        raise _too_deep(limits.nesting) from None
+        raise _too_deep(body, limits.nesting) from None
     except (ValueError, msgspec.DecodeError):
         raise _not_json() from None
 
@@ -94,7 +99,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _check_depth(raw: Any, limit: int) -> None:
+def _is_deeper(raw: Any, limit: int) -> bool:
     level = [raw]
     for _ in range(limit):
         level = [
@@ -104,8 +109,32 @@ def _check_depth(raw: Any, limit: int) -> None:
             if isinstance(child, dict | list)
         ]
         if not level:
-            return
-    raise _too_deep(limit)
+            return False
+    return True
+
+
+def _path_of_deepest(body: bytes, limit: int) -> str:
+    """Return the path of the first value that is nested deeper than ``limit``, or the beginning of
+    its path, if it is long. The body may be too deep for a parser."""
+    #: The place within each array or object that is open: an index, or a name in quotes.
+    path: list[int | bytes] = []
+    for token in _TOKEN.finditer(body):
+        text = token.group()
+        if text in (b"{", b"["):
+            if len(path) == limit:
+                break
+            path.append(0 if text == b"[" else b"")
+        elif text in (b"}", b"]"):
+            del path[-1:]
+        elif path and isinstance(place := path[-1], int):
+            path[-1] = place + (text == b",")
+        elif path and text.startswith(b'"'):
+            path[-1] = text
+    names = (
+        f"[{place}]" if isinstance(place, int) else f".{place[1:-1].decode(errors='replace')}"
+        for place in path
+    )
+    return "".join(names).lstrip(".")[:_MAX_PATH]
 
 
 def _not_json(error: Exception | None = None) -> InvalidRequest:
@@ -122,7 +151,9 @@ def _too_many(limit: int, what: str) -> InvalidRequest:
     )
 
 
-def _too_deep(limit: int) -> InvalidRequest:
+def _too_deep(body: bytes, limit: int) -> InvalidRequest:
     return InvalidRequest(
-        f"The body of your request is nested deeper than {limit} levels.", code="invalid_value"
+        f"The body of your request is nested deeper than {limit} levels.",
+        param=_path_of_deepest(body, limit),
+        code="invalid_value",
     )

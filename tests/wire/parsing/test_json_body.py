@@ -102,6 +102,7 @@ def test_nesting_is_limited() -> None:
     error = parse_error(schema_body(BodyLimits().nesting - 4))
     assert error.code == "invalid_value"
     assert "deeper than 64 levels" in error.message
+    assert error.param == "tools[0].parameters.x" + "[0]" * 60
     parse_create_response(schema_body(95), BodyLimits(nesting=100))
 
 
@@ -116,6 +117,12 @@ def test_very_deep_nesting_is_refused(opening: bytes) -> None:
     if closed is not None:
         body = b'{"input":' + opening * 100_000 + b"1" + closed * 100_000 + b"}"
         assert parse_error(body).code == "invalid_value"
+        assert str(parse_error(body).param).startswith("input")
+
+
+def test_the_path_of_a_nested_value_counts_what_came_before() -> None:
+    body = b'{"a\\"{": "]", "input": [1, [2], {"x": [], "\\u00e4": %s}]}' % (b"[" * 99 + b"]" * 99)
+    assert parse_error(body).param == "input[2].\\u00e4" + "[0]" * 61
 
 
 @pytest.mark.parametrize(
