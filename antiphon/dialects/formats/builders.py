@@ -14,7 +14,7 @@ state of the format → next state.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Required, TypedDict, Unpack
 
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from .types import (
     END,
+    NAME,
     PARAMETER,
     START,
     TEXT,
@@ -154,11 +155,11 @@ def with_function_tags(row: ToolFormat) -> ToolFormat:
     keys = {"<parameter=": "tag key", '<parameter name="': "tag key"}
     calls = row.states["records"]
     ends = {**calls.on, **names, closing: "records"}
-    after = tuple((text,) for text in (*calls.on, *names, END))
+    after = (*((text,) for text in (*calls.on, END)), *_named(names, (">", '"')))
     call_ends: Sequences = ((END,), *((closing, *each) for each in after))
     parameter: Sequences = ((PARAMETER, ">"), (PARAMETER, '"'))
     value_ends = {
-        value_end: (*((key,) for key in keys), *call_ends),
+        value_end: (*_named(keys, (">", '"')), *call_ends),
         closing: after,
         **dict.fromkeys(keys, parameter),
         **{f"\n{key}": parameter for key in keys},
@@ -275,7 +276,7 @@ def deepseek_calls(
         name=name,
         opens={first: "calls", begin: head},
         states={
-            "calls": State(reads="between", skips="`", on=ends),
+            "calls": State(reads="between", skips="`", on=ends | {f"function{sep}": "name"}),
             "name": State(reads="name", on=ends | after_name, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
         }
@@ -320,7 +321,7 @@ def mistral_calls(
                 on=again | {"[CALL_ID]": "id", "[ARGS]": "arguments"},
                 peek={"[": "records", "{": "arguments"},
             ),
-            "id": State(reads="id", on=again | {"[ARGS]": "arguments"}),
+            "id": State(reads="id", on=again | {"[ARGS]": "arguments"}, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=again),
             "records": State(reads="between", skips="[],;", on=again, peek={"{": "record"}),
             "record": State(reads="record", on=again, then="records"),
@@ -383,7 +384,7 @@ def solar_calls(
         states={
             "calls": State(reads="between", on=ends),
             "id": State(reads="id", on=ends | {name_tag: "name"}),
-            "name": State(reads="name", on=ends | {args_tag: "arguments"}),
+            "name": State(reads="name", on=ends | {args_tag: "arguments"}, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
         },
         written=CallSyntax(
@@ -482,7 +483,12 @@ def harmony_template_calls(
         doubtful=True,
         states={
             "name": State(reads="name", on=ends | heads),
-            "head": State(reads="filler", filler=_HEADER, on=ends | {message: "arguments"}),
+            "head": State(
+                reads="filler",
+                filler=_HEADER,
+                on=ends | {message: "arguments"},
+                peek={"{": "arguments"},
+            ),
             "arguments": State(reads="json", on=ends),
         },
         written=CallSyntax(
@@ -525,7 +531,9 @@ def plamo_calls(
         states={
             "calls": State(reads="between", on=ends),
             "name": State(reads="name", on=ends | {name_end: "named"}),
-            "named": State(reads="filler", on=ends | {args_begin: "arguments"}),
+            "named": State(
+                reads="filler", on=ends | {args_begin: "arguments"}, peek={"{": "arguments"}
+            ),
             "arguments": State(reads="json", on=ends, then="calls"),
         },
         written=CallSyntax(
@@ -680,13 +688,15 @@ def _tagged_calls(
     opening, after_name, closing = call
     before, after = outer_tags
     outer = {before: "type", after: "calls"} if before else {}
+    outer_ends: Sequences = ((after,), (before, "function")) if before else ()
+    called = _named([opening], [after_name])
     ends = {first: "calls", **outer, opening: "name", closing: "calls", last: START}
     on_value, value_ends = _value_ends(
         value_end,
         (key, tuple(dict.fromkeys(text[0] for text in values))),
         closing,
         last,
-        again=tuple(filter(None, (after, first, before, opening))),
+        again=(*called, *((first, *each) for each in called), *outer_ends),
     )
     return ToolFormat(
         name=name,
@@ -715,7 +725,7 @@ def _value_ends(
     closing: str,
     last: str,
     *,
-    again: tuple[str, ...],
+    again: Sequences,
 ) -> tuple[dict[str, str], dict[str, Sequences]]:
     """Return the terminals that end a value between tags, with their next states, and what must
     follow each of them (``State.ends``). A value may contain the texts of all other tags.
@@ -723,23 +733,29 @@ def _value_ends(
     - ``value_end``: the tag after a value. ``closing``: the tag after a call, or ``""`` if it is
       ``last``. ``last``: the tag after the last call.
     - ``key``: the text before a parameter's name, and the texts that may follow the name.
-    - ``again``: the texts that may begin another call.
+    - ``again``: the beginnings of another call.
     """
-    after_call = tuple((text,) for text in (last, *again, END, UNWRAPPED))
-    call_ends: Sequences = ((last,), (END,))
+    after_call: Sequences = ((last,), *again, (END,), (UNWRAPPED,))
+    call_ends: Sequences = ((last,), (END,), *again)
     if closing:
         call_ends += tuple((closing, *texts) for texts in after_call)
     parameter = tuple((PARAMETER, text) for text in key[1])
     on = {value_end: "parameters", last: START, key[0]: "key", f"\n{key[0]}": "key"}
     ends = {
-        value_end: ((key[0],), *call_ends),
-        last: ((END,), *((text,) for text in again)),
+        value_end: (*_named([key[0]], key[1]), *call_ends),
+        last: ((END,), *again),
         key[0]: parameter,
         f"\n{key[0]}": parameter,
     }
     if closing:
         on[closing], ends[closing] = "calls", after_call
     return on, ends
+
+
+def _named(openings: Iterable[str], ends: Iterable[str]) -> Sequences:
+    """Return the beginnings of calls or parameters: an opening text, a name, and the text that may
+    follow the name."""
+    return tuple((opening, NAME, end) for opening, end in product(openings, ends))
 
 
 def function_tags(
@@ -785,7 +801,7 @@ def _with_attributes(row: ToolFormat) -> ToolFormat:
     """Add ``<function name="NAME"><parameter name="KEY">value`` to a format of ``function_tags``,
     because its models drift to attributes."""
     opening, key, end = '<function name="', '<parameter name="', '">'
-    parameter: Sequences = ((PARAMETER, '"'),)
+    parameter, called = ((PARAMETER, '"'),), _named([opening], '"')
     key_texts = (key, f"\n{key}")
     states = {
         name: replace(state, on={**state.on, opening: "name"})
@@ -794,8 +810,8 @@ def _with_attributes(row: ToolFormat) -> ToolFormat:
     }
     value, value_end, closing = row.states["value"], "</parameter>", "</function>"
     further: Mapping[str, Sequences] = {
-        value_end: ((key,), (closing, opening)),
-        closing: ((opening,),),
+        value_end: (*_named([key], '"'), *((closing, *each) for each in called), *called),
+        closing: called,
     }
     states["value"] = replace(
         value,
@@ -911,7 +927,9 @@ def step_tags(
     )
     # The separator token may also stand between two calls.
     separated = {
-        name: replace(row.states[name], on={**row.states[name].on, sep: name})
+        name: replace(
+            row.states[name], on={**row.states[name].on, sep: name, f"function{sep}": name}
+        )
         for name in ("calls", "type")
     }
     return replace(row, states={**row.states, **separated})
@@ -953,8 +971,9 @@ def cdata_tags(
     )
     ends = {opening: "name", closing: START}
     parameters = replace(row.states["parameters"], on=ends | {key: "key"})
-    on_value, value_ends = _value_ends(end, (key, ('"',)), "", closing, again=(opening,))
-    raw_ends = ("]]>" + end, f"]]>\n{end}")
+    called = _named([opening], '"')
+    on_value, value_ends = _value_ends(end, (key, ('"',)), "", closing, again=called)
+    raw_ends = ("]]>" + end, f"]]>\n{end}", "]]>")
     row = replace(
         row,
         opens={opening: "name"},
@@ -1040,7 +1059,9 @@ def typed_tags(
     key, value_end = f'{opening}argument key="', f"{closing}argument{sep}"
     whole, whole_end = f'{opening}json type="object"{sep}', f"{closing}json{sep}"
     ends = {first: "calls", begin: "name", end: "calls", last: START}
-    on_value, value_ends = _value_ends(value_end, (key, ('"',)), end, last, again=(begin, first))
+    called = _named([begin], '"')
+    again = (*called, *((first, *each) for each in called))
+    on_value, value_ends = _value_ends(value_end, (key, ('"',)), end, last, again=again)
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: "name"},
@@ -1117,9 +1138,12 @@ def recipient_tags(
             ends=state.ends
             and {
                 **state.ends,
-                end: ((key,), (END,), (closing,), (invoke_end, closing), (invoke_end, END)),
+                end: (
+                    *_named([key], '"'),
+                    *((END,), (closing,), (invoke_end, closing), (invoke_end, END)),
+                ),
                 closing: rest,
-                invoke_end: ((closing,), *rest, (f"<{tag}invoke",)),
+                invoke_end: ((closing,), *rest, *_named([f'<{tag}invoke name="'], '"')),
             },
         )
         for name, state in row.states.items()
@@ -1164,7 +1188,8 @@ def channel_tags(
     again, last = "<|end|><|start|>assistant", "<|call|>"
     key, end = f'<{tag}parameter name="', f"\n</{tag}parameter>"
     ends = {again: START, last: START, to: "name"}
-    on_value, value_ends = _value_ends(end, (key, ('"',)), again, last, again=(to,))
+    called = _named([to], [message])
+    on_value, value_ends = _value_ends(end, (key, ('"',)), again, last, again=called)
     on_value[again] = START
     return ToolFormat(
         name=name,
@@ -1248,10 +1273,14 @@ def key_value_tags(
     key_end = key.replace("<", "</") if key_end is None else key_end
     value_end = value.replace("<", "</") if value_end is None else value_end
     ends = {opening: "head", closing: START}
-    after_key = {key_end: "lead"} if key_end else {value: "value"}
+    after_key = {value: "value"} | ({key_end: "lead"} if key_end else {})
     between = f"{key_end}{line}{value}" if key_end else value
     on_value, value_ends = _value_ends(
-        value_end, (key, (key_end or value,)), "", closing, again=(opening,)
+        value_end,
+        (key, tuple(after_key)),
+        "",
+        closing,
+        again=((opening, "{"), *_named([opening], (key, closing))),
     )
     lead = State(reads="lead", on=ends | {key: "key", value: "value"}, then="value")
     return ToolFormat(
@@ -1314,8 +1343,13 @@ def sectioned_key_value_tags(
     (kind, kind_end), behind = pair("arg_type"), pair(after_name)[0] if after_name else ""
     ends = {first: "calls", opening: "head", closing: "calls", last: START}
     between = f"{key_end}{line}{value}"
+    called = ((opening, "{"), *_named([opening], filter(None, (key, closing, behind))))
     on_value, value_ends = _value_ends(
-        value_end, (key, (key_end,)), closing, last, again=(first, opening)
+        value_end,
+        (key, (key_end, value)),
+        closing,
+        last,
+        again=(*called, *((first, *each) for each in called)),
     )
     inside = ends | {key: "key", value: "value"} | ({kind: "type"} if typed else {})
     type_ends = ends | {kind_end: "parameters", value: "value"}
@@ -1331,7 +1365,7 @@ def sectioned_key_value_tags(
             "name": State(
                 reads="name", on=ends | {key: "key"} | ({behind: "parameters"} if behind else {})
             ),
-            "key": State(reads="key", on=ends | {key_end: "lead"}),
+            "key": State(reads="key", on=ends | {key_end: "lead", value: "value"}),
             "lead": State(reads="lead", on=inside, then="value"),
             "parameters": State(reads="gap", on=inside),
             "value": State(reads="value", on=on_value, ends=value_ends),

@@ -21,9 +21,10 @@ START, TEXT, THINKING = "start", "text", "thinking"
 #: model itself writes such a tag after other text or calls, its reply ends there.
 RESULT = "result"
 
-#: Parts of ``State.ends``, besides literal texts: the end of the reply; the name of a parameter
-#: that the call has not given yet; any text, if the calls began without the tag of their section.
-END, PARAMETER, UNWRAPPED = "{end}", "{parameter}", "{unwrapped}"
+#: Parts of ``State.ends``, besides literal texts: the end of the reply; any name; the name of a
+#: parameter that the call has not given yet; any text, if the calls began without the tag of their
+#: section.
+END, NAME, PARAMETER, UNWRAPPED = "{end}", "{name}", "{parameter}", "{unwrapped}"
 
 
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
@@ -251,9 +252,9 @@ class State(Struct, frozen=True, kw_only=True):
     - ``peek``: terminal → the next state, which reads the terminal itself as its first text.
     - ``ends``: what must follow a terminal so that it ends a value. Inside a string, and inside a
       value between tags, a terminal is text unless one of its sequences follows it. The parts of a
-      sequence are literals, ``END``, ``PARAMETER`` and ``UNWRAPPED``, with white space between
-      them. If a state has no ``ends``, all its terminals end a value between tags, and none of them
-      ends a string.
+      sequence are literals, ``END``, ``NAME``, ``PARAMETER`` and ``UNWRAPPED``, with white space
+      between them. If a state has no ``ends``, all its terminals end a value between tags, and none
+      of them ends a string.
     - ``then``: the next state once the text of this state is complete.
     - ``skips``: with ``reads="between"``, the characters that are dropped in addition to white
       space.

@@ -39,6 +39,7 @@ _NAMES: Mapping[type, str] = {
 REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
 _DEPTH = 8
 STRING = frozenset({"string"})
+_SCALARS = frozenset({"integer", "number", "boolean", "null"})
 
 
 def property_types(schema: Json, key: str) -> frozenset[str]:
@@ -278,6 +279,11 @@ class JsonObjectWriter:
     def expects_other_type(self) -> bool:
         """Whether the schema states the type of the current key's value and allows no string."""
         return bool(self._types) and "string" not in self._types
+
+    @property
+    def expects_scalar(self) -> bool:
+        """Whether the schema allows only numbers, booleans and null as the current key's value."""
+        return bool(self._types) and self._types <= _SCALARS
 
     def write_key(self, key: str) -> str:
         """Write a key. The caller must write its value next."""

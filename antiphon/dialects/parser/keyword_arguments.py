@@ -4,6 +4,7 @@ braces."""
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Protocol
 
 from antiphon.dialects.formats.types import ParameterSyntax
@@ -16,8 +17,11 @@ _KEY = re.compile(r"[\w.\-$]*")
 _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
 _TURN = re.compile(rf"""["'()\[\]{{}},\\{QUOTE}]""")
-#: Brackets and white space that may follow a string, and how many of them are held back.
+#: Brackets and white space that may follow a string, and how much of its end is held back.
 _BRACKETS, _MAX_HELD = "}]) \t\r\n", 64
+#: The end of a string that is held back: brackets, or a key, before which a quote may be missing.
+_STRING_TAIL = re.compile(r"(?:,\s*(?:[\w.\-$]+\s*:?\s*)?|[}\])\s]*)\Z")
+_NEXT_KEY = re.compile(r",\s*([\w.\-$]+)\s*:\s*")
 #: How much text after a quote is held back until it is known whether the quote ends the value.
 _MAX_FOLLOWING = 128
 #: The characters that follow a string.
@@ -40,6 +44,11 @@ class KeywordTarget(Protocol):
 
     #: Text that is part of no argument.
     stray_text: list[str]
+
+    @property
+    def missing_parameters(self) -> Collection[str] | None:
+        """The parameters of the function that the call has not given yet. None if the function's
+        parameters are unknown."""
 
     def start_parameter(self, key: str) -> None:
         """Start the parameter ``key``. If the key is empty, the value is a positional argument."""
@@ -193,10 +202,20 @@ class KeywordArgumentReader:
         return at
 
     def _read_quoted(self, string: StringDecoder, text: str, at: int) -> int:
-        """Read a string between quotes of the format. Brackets at its end are held back."""
+        """Read a string between quotes of the format. Brackets at its end are held back, and so is
+        the next key: if a quote follows it, the closing quote of this string is missing."""
         decoded, at = string.read(text, at)
         whole = self._held + decoded
-        end = max(len(whole.rstrip(_BRACKETS)), len(whole) - _MAX_HELD)
+        tail = _STRING_TAIL.search(whole, max(0, len(whole) - _MAX_HELD))
+        end = len(whole) if tail is None else tail.start()
+        key = _NEXT_KEY.fullmatch(whole, end)
+        if string.complete and key and key[1] in (self._target.missing_parameters or ()):
+            self._held = ""
+            self._target.add_string(whole[:end])
+            self._end_string()
+            self._start_keyword(key[1], at)
+            self._start_string(QUOTE)
+            return at
         if string.complete:
             end = len(whole)
             self._step = self._read_quote_end

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 
 from antiphon.dialects.formats.types import (
     END,
+    NAME,
     PARAMETER,
     RESULT,
     START,
@@ -46,7 +47,7 @@ Sequences = tuple[tuple[str, ...], ...]
 #: Limits of the text after a terminal that is held back: white space between two parts, and a name.
 _MAX_BLANK = 64
 _BLANK = re.compile(rf"\s{{0,{_MAX_BLANK}}}")
-_NAME = re.compile(r"[\w.\-$]{0,64}")
+_NAME = re.compile('[^<>"\n\ud800-\udfff]{0,64}')
 
 
 class Continuation:
@@ -74,14 +75,15 @@ class Continuation:
     def _match(self, parts: tuple[str, ...], at: int) -> bool | None:
         matched: bool | None = True
         for part in parts:
-            match_part = self._match_name if part == PARAMETER else self._match_literal
+            match_part = self._match_name if part in (NAME, PARAMETER) else self._match_literal
             matched, at = match_part(part, at)
             if not matched:
                 break
         return matched
 
     def _match_name(self, part: str, at: int) -> tuple[bool | None, int]:
-        found, known = _NAME.match(self._text, at), self._parameters
+        found = _NAME.match(self._text, self._skip_blank(at))
+        known = self._parameters if part == PARAMETER else None
         assert found is not None
         name, end = found.group(), found.end()
         if end == len(self._text) and not self._is_final:
@@ -92,9 +94,7 @@ class Continuation:
     def _match_literal(self, part: str, at: int) -> tuple[bool | None, int]:
         if part == UNWRAPPED:
             return not self._is_wrapped, at
-        blank = _BLANK.match(self._text, at)
-        assert blank is not None
-        end = blank.end()
+        end = self._skip_blank(at)
         if end == len(self._text) and not self._is_final:
             return None if end - at < _MAX_BLANK else False, end
         if part == END:
@@ -104,6 +104,11 @@ class Continuation:
         left = self._text[end : end + len(part)]
         is_prefix = not self._is_final and len(left) < len(part) and part.startswith(left)
         return None if is_prefix else False, end
+
+    def _skip_blank(self, at: int) -> int:
+        blank = _BLANK.match(self._text, at)
+        assert blank is not None
+        return blank.end()
 
 
 class StateTerminals:
@@ -358,7 +363,9 @@ def _transitions(
             {tools.bare: tools.bare_state} if tools.bare else {}, is_peek=True
         )
     for name, state in ({} if tools is None else {**WHOLE_ANSWER, **states}).items():
-        transitions[name] = _transitions_to(state.on) | _transitions_to(state.peek, is_peek=True)
+        # The closing tag of a call may follow JSON whose opening tag is missing.
+        on = {**strays, **state.on} if name == "whole rest" else state.on
+        transitions[name] = _transitions_to(on) | _transitions_to(state.peek, is_peek=True)
         if tools is not None and tools.quote and state.reads in ("pairs", "elements"):
             transitions[name][tools.quote] = (name, False)
     return transitions

@@ -271,7 +271,7 @@ def reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
     """Return the reader for ``state``, a state of the tool format ``form``."""
     reader = _reader_for(state, call, form)
     if isinstance(reader, _StringReader | _LiteralReader):
-        reader.in_string = bool(state.ends)
+        reader.in_string = bool(state.ends) and not call.takes_scalar
     return reader
 
 

@@ -349,6 +349,12 @@ class CallBuilder:
         may wrap all arguments."""
         return self._object is None or self._object.expects_other_type
 
+    @property
+    def takes_scalar(self) -> bool:
+        """Whether the schema allows only numbers, booleans and null as the current value. Such a
+        value contains no tags."""
+        return self._object is not None and self._object.expects_scalar
+
     def add_value(self, text: str) -> None:
         """Add the complete value of the current key. It is converted to JSON according to the
         schema."""

@@ -4,7 +4,7 @@ in the tag ``item``."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from antiphon.dialects.json_stream import dump, load
@@ -31,6 +31,11 @@ class XmlTarget(Protocol):
     @property
     def schema(self) -> Mapping[str, Any]:
         """The JSON schema of the arguments."""
+
+    @property
+    def missing_parameters(self) -> Collection[str] | None:
+        """The parameters of the function that the call has not given yet. None if the function's
+        parameters are unknown."""
 
     def start_parameter(self, key: str) -> None:
         """Start the parameter ``key``. The caller adds the parameter's value next."""
@@ -179,7 +184,10 @@ class XmlArgumentReader:
     def _handle_tag(self, tag: str) -> None:
         name = tag.strip()
         inner = self._open_elements[-1] if self._open_elements else None
-        if inner is not None and inner.is_plain and name != f"/{inner.name}":
+        if name in (self._target.missing_parameters or ()) and self._is_unclosed():
+            self._close_element()  # the closing tag of the value is missing
+            self._open_element(name)
+        elif inner is not None and inner.is_plain and name != f"/{inner.name}":
             self._add_text(f"{self._quote}<{tag}>")
         elif not name.startswith("/"):
             self._open_element(name)
@@ -188,6 +196,10 @@ class XmlArgumentReader:
                 pass  # closing an element closes the open elements inside it
         else:
             self._add_text(f"{self._quote if inner else ''}<{tag}>")
+
+    def _is_unclosed(self) -> bool:
+        """Whether the value of a parameter is open, and contains no elements."""
+        return len(self._open_elements) == 1 and self._open_elements[0].is_plain
 
     def _open_element(self, name: str) -> None:
         if len(self._open_elements) >= _NESTING:

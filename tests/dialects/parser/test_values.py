@@ -75,6 +75,18 @@ def broken(name: str, *, special: bool) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize("name", sorted(name for name, row in TOOLS.items() if not row.quote))
+def test_value_contains_the_tags_between_two_parameters(name: str) -> None:
+    """Without the name of a parameter, they are text."""
+    parameter = TOOLS[name].written.parameter
+    if parameter is not None and parameter.text_end.strip() and parameter.before.strip():
+        text = f"a {parameter.text_end}{parameter.before}</b> c".replace("{line}", "\n")
+        arguments = {"text": text.replace("{key}", "text"), "path": "x"}
+        output = write_calls(TOOLS[name], [("write", arguments)])
+        (found,) = calls_in(name, output, 1, special=True)
+        assert json.loads(str(found["arguments"])) == arguments
+
+
 @pytest.mark.requirement("FM-ROWS")
 @pytest.mark.parametrize("special", [True, False], ids=["special", "text"])
 @pytest.mark.parametrize("name", sorted(TOOLS))
