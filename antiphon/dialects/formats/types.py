@@ -285,6 +285,7 @@ WHOLE_OPENS: Mapping[str, bool] = {
     "[": True,
     "```json": False,
     "```\n": False,
+    **dict.fromkeys(("```JSON", "``` json", "```tool_call", "```tool_code"), False),
     "Action:\n```json": False,
     "Action: ```json": False,
 }

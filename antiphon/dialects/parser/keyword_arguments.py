@@ -20,8 +20,8 @@ _TURN = re.compile(rf"""["'()\[\]{{}},\\{QUOTE}]""")
 #: Brackets and white space that may follow a string, and how much of its end is held back.
 _BRACKETS, _MAX_HELD = "}]) \t\r\n", 64
 #: The end of a string that is held back: brackets, or a key, before which a quote may be missing.
-_STRING_TAIL = re.compile(r"(?:,\s*(?:[\w.\-$]+\s*:?\s*)?|[}\])\s]*)\Z")
-_NEXT_KEY = re.compile(r",\s*([\w.\-$]+)\s*:\s*")
+_STRING_TAIL = re.compile(r",\s{0,9}(?:[\w.\-$]{1,40}\s?:?\s{0,9})?\Z|[}\])\s]{1,64}\Z")
+_NEXT_KEY = re.compile(r",\s*([\w.\-$]+)\s?:\s*")
 #: How much text after a quote is held back until it is known whether the quote ends the value.
 _MAX_FOLLOWING = 128
 #: The characters that follow a string.

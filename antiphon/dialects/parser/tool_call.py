@@ -360,7 +360,7 @@ class CallBuilder:
         schema."""
         if self._wrapper is not None:
             self._wrapper = (self._wrapper[0], text)
-        elif self._object is None:
+        elif self._object is None or not self._lacks_value:  # no key precedes the value
             self.stray_text.append(text)
         else:
             self._lacks_value = False
