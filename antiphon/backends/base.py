@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -27,6 +27,7 @@ __all__ = [
     "Reply",
     "RetryState",
     "Status",
+    "Task",
     "add_usage",
     "text_completion_unsupported_error",
     "track_retries",
@@ -38,6 +39,9 @@ ASSUMED_CONTEXT_SIZE = 32_768
 #: Upper bound for token counts reported by an upstream.
 _MAX_TOKENS = 2**40
 
+
+#: The task of a model that does not answer conversations.
+Task: TypeAlias = Literal["embeddings", "reranking"]
 
 #: Takes the deltas of a reply that become known at the same time. In the tuple, the ids of sampled
 #: tokens come before the deltas that result from them. A tuple may be empty.
@@ -188,6 +192,11 @@ class Backend(Protocol):
         """The features that the backend supports. They may change when the model is loaded or
         unloaded."""
         return BackendCapabilities()
+
+    @property
+    def task(self) -> Task | None:
+        """The only task of the model. It is None for a model that answers conversations."""
+        return None
 
     @property
     def status(self) -> Status:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from .base import Backend, Status
-from .reading import EmbeddingBackend, OnDemandEmbeddingBackend, RerankBackend
 
 
 class CatalogModel(Protocol):
@@ -19,14 +18,6 @@ class CatalogModel(Protocol):
     def aliases(self) -> tuple[str, ...]: ...
     @property
     def backend(self) -> Backend: ...
-    @property
-    def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
-        """The embedding backend of the model, or None if the model does not produce embeddings."""
-
-    @property
-    def reranking(self) -> RerankBackend | None:
-        """The reranking backend of the model, or None if the model does not rerank."""
-
     @property
     def context_size(self) -> int | None: ...
     @property

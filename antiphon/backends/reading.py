@@ -1,63 +1,94 @@
-"""Models that only read, as backends: they produce embeddings or rerank, and reject
-conversations."""
+"""Backends of models for one task, such as embeddings or reranking. They reject conversations."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from antiphon.embeddings.base import Embedder
 from antiphon.embeddings.reranker import Reranker
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.inference.conversation import Conversation, Options
 
-from .base import Backend, Reply, Status
+from .base import Backend, Reply, Status, Task
 from .on_demand import OnDemandBackend
 
 
-class _ReadingBackend(Backend):
-    """Base class. It rejects every conversation. ``_use``: what the model does, and where."""
+#: What a model for a task does, and where clients use it.
+TASKS: Mapping[Task, str] = {
+    "embeddings": "produces embeddings. Use it at /v1/embeddings",
+    "reranking": "reranks. Use it at /v1/rerank",
+}
+
+
+class _Worker(Protocol):
+    async def close(self) -> None: ...
+
+
+_WorkerT = TypeVar("_WorkerT", bound=_Worker)
+
+
+class _TaskBackend(Backend):
+    """Base class. It rejects every conversation."""
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
-    _use = "produces embeddings. Use it at /v1/embeddings"
+    task: Task
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         raise InvalidRequest(
-            f"The model '{self._name}' only {self._use}.",
+            f"The model '{self._name}' only {TASKS[self.task]}.",
             param="model",
             code="unsupported_model",
         )
 
 
-class EmbeddingBackend(_ReadingBackend):
-    """``Backend`` of a loaded embedding model. ``close`` also closes the embedder."""
+class TaskBackend(_TaskBackend, Generic[_WorkerT]):
+    """``Backend`` of a loaded model for one task. ``worker``: what does the task with the model,
+    such as an embedder. ``close`` also closes the worker."""
 
-    def __init__(self, name: str, embedder: Embedder) -> None:
+    def __init__(self, name: str, worker: _WorkerT) -> None:
         super().__init__(name)
-        self._embedder = embedder
+        self._worker = worker
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[Embedder]:
-        """Async context manager that yields the embedder. The embedder stays loaded after the
+    async def use(self) -> AsyncIterator[_WorkerT]:
+        """Async context manager that yields the worker. The worker stays loaded after the
         ``async with`` block, until the method ``close`` is called."""
-        yield self._embedder
+        yield self._worker
 
     async def close(self) -> None:
-        await self._embedder.close()
+        await self._worker.close()
 
 
-class OnDemandEmbeddingBackend(_ReadingBackend):
-    """``Backend`` of an embedding model that is loaded when it is used and unloaded when it is
+class EmbeddingBackend(TaskBackend[Embedder]):
+    """``Backend`` of a loaded embedding model."""
+
+    task: Task = "embeddings"
+
+
+class RerankBackend(TaskBackend[Reranker]):
+    """``Backend`` of a loaded reranking model."""
+
+    task: Task = "reranking"
+
+
+class OnDemandTaskBackend(_TaskBackend):
+    """``Backend`` of a model for one task that is loaded when it is used and unloaded when it is
     idle."""
 
-    def __init__(self, name: str, on_demand: OnDemandBackend) -> None:
+    def __init__(self, name: str, task: Task, on_demand: OnDemandBackend) -> None:
         super().__init__(name)
+        self._task = task
         self._on_demand = on_demand
+
+    @property
+    def task(self) -> Task:  # type: ignore[override]  # not a class attribute here
+        return self._task
 
     @property
     def status(self) -> Status:
@@ -67,28 +98,15 @@ class OnDemandEmbeddingBackend(_ReadingBackend):
         return await self._on_demand.ready()
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[Embedder]:
-        """Async context manager. Load the model if necessary, and yield its embedder. The model
-        stays loaded until the ``async with`` block ends. Raises ``BackendError`` if the model
-        cannot be loaded."""
+    async def use(self) -> AsyncIterator[Any]:
+        """Async context manager. Load the model if necessary, and yield its worker. The model stays
+        loaded until the ``async with`` block ends. Raises ``BackendError`` if the model cannot be
+        loaded."""
         async with self._on_demand.use() as backend:
-            if not isinstance(backend, EmbeddingBackend):
-                raise BackendError(f"The model '{self._name}' does not produce embeddings.")
-            async with backend.use() as embedder:
-                yield embedder
+            if not isinstance(backend, TaskBackend) or backend.task != self.task:
+                raise BackendError(f"The model '{self._name}' is not for {self.task}.")
+            async with backend.use() as worker:
+                yield worker
 
     async def close(self) -> None:
         await self._on_demand.close()
-
-
-class RerankBackend(_ReadingBackend):
-    """``Backend`` of a reranking model. ``close`` also closes the reranker."""
-
-    _use = "reranks. Use it at /v1/rerank"
-
-    def __init__(self, name: str, reranker: Reranker) -> None:
-        super().__init__(name)
-        self.reranker = reranker
-
-    async def close(self) -> None:
-        await self.reranker.close()

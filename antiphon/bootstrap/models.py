@@ -87,7 +87,7 @@ def _check_embeddings(name: str, models: ModelCatalog) -> None:
         return
     require_numpy()
     if not any(
-        name in (model.name, *model.aliases) and model.embedding is not None
+        name in (model.name, *model.aliases) and model.backend.task == "embeddings"
         for model in models.all()
     ):
         raise SetupError(f"file_search.embeddings: {name!r} is not a served embedding model")

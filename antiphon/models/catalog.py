@@ -17,15 +17,14 @@ from antiphon.backends.base import Backend, Status
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend, ProgressCallback
-from antiphon.backends.reading import EmbeddingBackend, OnDemandEmbeddingBackend, RerankBackend
+from antiphon.backends.reading import OnDemandTaskBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import model_not_found
 from antiphon.support.tasks import BackgroundTasks
 
 from .download import DEFAULT, DEFAULT_SAMPLING
-from .embedding_factories import EMBEDDERS
-from .factories import REMOTE_ENGINES, backend_factory
+from .factories import REMOTE_ENGINES, TASKS_OF_ENGINES, backend_factory
 from .files import estimate_memory, fetch_files
 from .hosted_models import HostedModelManager, HostedModels, is_hosted
 from .manager import ConfiguredModel, ModelManager
@@ -84,20 +83,6 @@ class ServedModel(Struct, frozen=True, kw_only=True):
         await self.backend.ready()
 
     @property
-    def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
-        """The backend of an embedding model. It is None for other models."""
-        return (
-            self.backend
-            if isinstance(self.backend, EmbeddingBackend | OnDemandEmbeddingBackend)
-            else None
-        )
-
-    @property
-    def reranking(self) -> RerankBackend | None:
-        """The backend of a reranking model. It is None for other models."""
-        return self.backend if isinstance(self.backend, RerankBackend) else None
-
-    @property
     def context_size(self) -> int | None:
         """The context size in tokens, for prompt and answer together. It is None if only the
         upstream knows the size."""
@@ -133,7 +118,7 @@ class Catalog:
     def _set_models(self, models: tuple[ServedModel, ...], default: str | None) -> None:
         self._models = models
         self._by_name = {name: model for model in models for name in (model.name, *model.aliases)}
-        able = (m for m in models if m.embedding is None and m.reranking is None)
+        able = (m for m in models if m.backend.task is None)
         self._default = self._by_name[default] if default is not None else next(able, models[0])
 
     def all(self) -> tuple[ServedModel, ...]:
@@ -296,11 +281,11 @@ async def _load_configured_model(
         )
     if model.load == "start":
         await lazy.load(progress or _ignore_progress, evict=False)
-    embeds = model.engine in EMBEDDERS
+    task = TASKS_OF_ENGINES.get(model.engine)
     return ConfiguredModel(
         name=name,
         model=model,
-        backend=OnDemandEmbeddingBackend(name, lazy) if embeds else lazy,
+        backend=lazy if task is None else OnDemandTaskBackend(name, task, lazy),
         on_demand=lazy,
     )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend
+from antiphon.backends.base import Backend, Task
 from antiphon.backends.on_demand import ProgressCallback
 from antiphon.config.load import disable_usage_statistics
 from antiphon.config.model import Model
@@ -28,6 +28,7 @@ from .download import DEFAULT, DEFAULT_SAMPLERS, fetch_gguf, pull_folder
 from .embedding_factories import EMBEDDERS, rerank, upstream_options
 from .engine_choice import engine_of_file, is_openvino_folder
 from .files import has_files
+
 
 _log = structlog.get_logger(__name__)
 
@@ -209,6 +210,11 @@ ENGINES: Mapping[str, Factory] = {
     "transformers": _transformers,
     "vllm": _vllm,
     **EMBEDDERS,
+}
+#: Name of an engine → the task of its models. Models of other engines answer conversations.
+TASKS_OF_ENGINES: Mapping[str, Task] = {
+    **dict.fromkeys(EMBEDDERS, "embeddings"),
+    "rerank": "reranking",
 }
 #: Name of an engine → settings of a model that the engine does not support.
 _UNSUPPORTED_OPTIONS: Mapping[str, tuple[str, ...]] = {

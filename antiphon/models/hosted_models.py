@@ -25,8 +25,7 @@ from antiphon.ipc.client import CallClient
 from antiphon.support.tasks import repeat, running
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
-from .embedding_factories import EMBEDDERS
-from .factories import REMOTE_ENGINES, local_backend
+from .factories import REMOTE_ENGINES, TASKS_OF_ENGINES, local_backend
 
 _log = structlog.get_logger(__name__)
 
@@ -71,12 +70,12 @@ class HostedModels:
 
     def backend(self, name: str, model: Model, settings: Settings) -> HostedBackend:
         """Build the backend with which this process uses a hosted model."""
-        embeds = model.engine in EMBEDDERS
-        make = (
-            partial(self._embedding, name)
-            if embeds
-            else partial(self._local, name, model, settings)
-        )
+        make: Callable[[ProgressCallback], Awaitable[Backend]]
+        match TASKS_OF_ENGINES.get(model.engine):
+            case "embeddings":
+                make = partial(self._embedding, name)
+            case _:
+                make = partial(self._local, name, model, settings)
         return HostedBackend(self, name, make, context_size=model.context_size)
 
     def status(self, name: str) -> Status:

@@ -1,21 +1,32 @@
-"""Models that read texts and generate none: embedding models and reranking models, for
-``/v1/embeddings``, ``/v1/rerank`` and file search."""
+"""Models for one task: embedding models and reranking models, for ``/v1/embeddings``,
+``/v1/rerank`` and file search."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 from msgspec import Struct
 
+from antiphon.backends.base import Task
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.backends.reading import EmbeddingBackend, OnDemandEmbeddingBackend
-from antiphon.embeddings.base import Embedder, Role, Text, Vector, truncate_vector
+from antiphon.backends.reading import OnDemandTaskBackend, TaskBackend
+from antiphon.embeddings.base import (
+    Embedder,
+    EmbeddingResult,
+    Role,
+    Text,
+    Vector,
+    truncate_vector,
+)
+from antiphon.embeddings.reranker import RerankResult
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.limits.clients import ANYONE, Client
 
-_EmbeddingBackend: TypeAlias = EmbeddingBackend | OnDemandEmbeddingBackend
-_T = TypeVar("_T")
+
+#: What the errors about an unsuitable model say that it does not do.
+_ABILITIES: Mapping[Task, str] = {"embeddings": "support embeddings", "reranking": "rerank"}
 
 
 class EmbeddedTexts(Struct, frozen=True):
@@ -53,13 +64,9 @@ class Embeddings:
 
         Raises ``RequestError``, ``BackendError``.
         """
-        chosen: tuple[CatalogModel, _EmbeddingBackend] = _choose(
-            self._models, name, client, lambda each: each.embedding, ability="support embeddings"
-        )
-        model, embedding = chosen
-        async with embedding.use() as embedder:
+        async with use_model(self._models, name, "embeddings", client) as (model, embedder):
             _check(embedder, texts, dimensions)
-            embedded = await embedder.embed(texts, role, tenant=tenant)
+            embedded: EmbeddingResult = await embedder.embed(texts, role, tenant=tenant)
             vectors = embedded.vectors
             if dimensions is not None and dimensions < embedder.dimensions:
                 vectors = tuple(truncate_vector(vector, dimensions) for vector in vectors)
@@ -83,12 +90,14 @@ class Rerankers:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all reranking models."""
-        return tuple(model.name for model in self._models.all() if model.reranking is not None)
+        return tuple(
+            model.name for model in self._models.all() if model.backend.task == "reranking"
+        )
 
     def is_served(self, name: str) -> bool:
         """Return whether the server has a reranking model with this name or alias."""
         try:
-            return self._models.find(name).reranking is not None
+            return self._models.find(name).backend.task == "reranking"
         except NotFound:
             return False
 
@@ -97,42 +106,36 @@ class Rerankers:
     ) -> RerankedTexts:
         """Score texts by their relevance to ``query``. If ``name`` is None, use the first reranking
         model. Raises ``RequestError``, ``BackendError``."""
-        model, backend = _choose(
-            self._models, name, client, lambda each: each.reranking, ability="rerank"
-        )
-        result = await backend.reranker.rerank(query, texts)
+        async with use_model(self._models, name, "reranking", client) as (model, reranker):
+            result: RerankResult = await reranker.rerank(query, texts)
         return RerankedTexts(model, result.scores, result.tokens)
 
 
-def _choose(
-    models: ModelCatalog,
-    name: str | None,
-    client: Client,
-    backend_of: Callable[[CatalogModel], _T | None],
-    *,
-    ability: str,
-) -> tuple[CatalogModel, _T]:
-    """Return the requested model and its backend. If ``name`` is None, use the first suitable
-    model.
+@asynccontextmanager
+async def use_model(
+    models: ModelCatalog, name: str | None, task: Task, client: Client
+) -> AsyncIterator[tuple[CatalogModel, Any]]:
+    """Load the model that a client requests for a task, and yield the model and its worker, such as
+    an embedder. If ``name`` is None, use the first suitable model.
 
-    ``backend_of`` returns the backend of a suitable model, and None for other models. ``ability``:
-    a verb for the error message about an unsuitable model, such as "rerank". Raises
-    ``RequestError`` if the model is unknown, unsuitable or not allowed for the client.
+    Raises ``RequestError`` if the model is unknown, unsuitable or not allowed for the client, and
+    ``BackendError`` if it cannot be loaded.
     """
     if name is not None:
         model = models.find(name)
     else:
-        suitable = (model for model in models.all() if backend_of(model) is not None)
+        suitable = (model for model in models.all() if model.backend.task == task)
         model = next(suitable, models.find(None))
     client.check_model(model.name, name)
-    backend = backend_of(model)
-    if backend is None:
+    backend = model.backend
+    if not isinstance(backend, TaskBackend | OnDemandTaskBackend) or backend.task != task:
         raise InvalidRequest(
-            f"The model '{model.name}' does not {ability}.",
+            f"The model '{model.name}' does not {_ABILITIES[task]}.",
             param="model",
             code="unsupported_model",
         )
-    return model, backend
+    async with backend.use() as worker:
+        yield model, worker
 
 
 def _check(embedder: Embedder, texts: Sequence[Text], dimensions: int | None) -> None:

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from antiphon.backends.reading import EmbeddingBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.embeddings.base import Prefixes
@@ -125,8 +126,8 @@ async def test_configured_upstream_embedder() -> None:
     async with words() as (url, _):
         model = Model(engine="embeddings", source=url, upstream_model="words")
         catalog = await load_catalog(Settings(models={"m": model}))
-        embedding = catalog.find("m").embedding
-        assert embedding is not None
+        embedding = catalog.find("m").backend
+        assert isinstance(embedding, EmbeddingBackend)
         async with embedding.use() as embedder:
             assert embedder.dimensions == 256
         await catalog.close()

@@ -113,8 +113,6 @@ class FakeModel:
         self.aliases = aliases
         self.context_size = context_size
         self.created = 1700000000
-        self.embedding = None
-        self.reranking = None
         self.status = Status(value="loaded")
         self.backend = ScriptedBackend()
 

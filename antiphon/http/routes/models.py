@@ -57,7 +57,7 @@ class ModelRoutes:
                 models=tuple(
                     _catalog_entry(name, model, priority)
                     for priority, (name, model) in enumerate(named, 1)
-                    if model.embedding is None and model.reranking is None
+                    if model.backend.task is None
                 ),
             )
         )
@@ -95,10 +95,9 @@ def _entry(name: str, model: CatalogModel) -> ModelEntry:
 
 def _input_modalities(model: CatalogModel) -> tuple[Literal["text", "image"], ...] | UnsetType:
     """Return the input types of a model. Returns ``UNSET`` before the model is loaded, because only
-    a loaded model shows whether it reads images. Models for embeddings and reranking get ``UNSET``
-    too."""
-    answers = model.embedding is None and model.reranking is None
-    if not answers or model.status.value != "loaded":
+    a loaded model shows whether it reads images. Models for a task, such as embeddings, get
+    ``UNSET`` too."""
+    if model.backend.task is not None or model.status.value != "loaded":
         return UNSET
     return ("text", "image") if model.backend.capabilities.images else ("text",)
 

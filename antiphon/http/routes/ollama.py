@@ -342,10 +342,8 @@ def _facts(name: str, model: CatalogModel, managed: Mapping[str, ManagedModel]) 
 
 
 def _capabilities(model: CatalogModel) -> tuple[str, ...]:
-    if model.embedding is not None:
-        return ("embedding",)
-    if model.reranking is not None:
-        return ()
+    if (task := model.backend.task) is not None:
+        return ("embedding",) if task == "embeddings" else ()
     known = model.backend.capabilities
     optional = {"vision": known.images, "thinking": known.thinks}
     return ("completion", "tools", *(name for name, has in optional.items() if has))
