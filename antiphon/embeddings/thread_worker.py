@@ -7,17 +7,14 @@ same size. Tenants take turns batch by batch, and a cancelled request stops afte
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
 
 from msgspec import Struct
 
-from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest
-from antiphon.support.fair_limiter import FairLimiter
+from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest
+from antiphon.support.turn_thread import TurnThread
 
 from .base import EmbeddingResult, Role, Text, Vector, truncate_vector
 
@@ -29,8 +26,6 @@ _BATCH_SIZE = 16
 #: OpenAI's limits of its embedding models: tokens of a text, and of all texts of a request.
 _MAX_TEXT_TOKENS = 8_192
 _MAX_TOKENS = 300_000
-
-_T = TypeVar("_T")
 
 
 class Piece(Struct, frozen=True):
@@ -66,9 +61,7 @@ class ThreadedEmbedder:
         self._release = release
         self.dimensions = dimensions
         self.vocabulary_size = vocabulary_size
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="embeddings")
-        self._turns = FairLimiter(1)
-        self._closed = False
+        self._thread = TurnThread("embeddings")
 
     async def embed(
         self, texts: Sequence[Text], role: Role = "query", *, tenant: str = ""
@@ -78,7 +71,7 @@ class ThreadedEmbedder:
         tokens = 0
         for batch in _batches([piece for pieces in parts for piece in pieces]):
             call = partial(self._call, [piece.text for piece in batch], role)
-            made, read = await self._run(tenant, call)
+            made, read = await self._thread.run(tenant, call)
             vectors += made
             tokens += read
         of_pieces = iter(vectors)
@@ -92,7 +85,9 @@ class ThreadedEmbedder:
         parts: list[Sequence[Piece]] = []
         total = 0
         for index, text in enumerate(texts):
-            pieces = await self._run(tenant, partial(self._split, text, role, _MAX_TEXT_TOKENS))
+            pieces = await self._thread.run(
+                tenant, partial(self._split, text, role, _MAX_TEXT_TOKENS)
+            )
             tokens = sum(piece.tokens for piece in pieces)
             total += tokens
             if tokens > _MAX_TEXT_TOKENS:
@@ -102,24 +97,10 @@ class ThreadedEmbedder:
             parts.append(pieces)
         return parts
 
-    async def _run(self, tenant: str, work: Callable[[], _T]) -> _T:
-        """Do a bounded piece of work on the thread when it is this tenant's turn.
-
-        The turn ends with the work, also if the caller is cancelled meanwhile.
-        """
-        await self._turns.acquire(tenant)
-        if self._closed:
-            self._turns.release(tenant)
-            raise BackendError("The model is closed.")
-        future = asyncio.get_running_loop().run_in_executor(self._thread, work)
-        future.add_done_callback(lambda _: self._turns.release(tenant))
-        return await asyncio.shield(future)
-
     async def close(self) -> None:
-        if self._closed:
+        if self._thread.closed:
             return
-        self._closed = True
-        await asyncio.to_thread(self._thread.shutdown)
+        await self._thread.close()
         if (ending := self._release()) is not None:
             await ending
 
