@@ -20,7 +20,7 @@ from msgspec import Struct
 from antiphon.support.fair_limiter import FairLimiter
 
 from .document_worker import PAGE_IMAGES, WEB_PAGE
-from .worker_process import WorkerFailed, run_worker
+from antiphon.ipc.worker_process import WorkerFailed, run_worker
 
 _log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -54,7 +54,7 @@ _HEADERS: Mapping[str, str] = {
 
 #: A response whose first payloads have arrived, its parser, these payloads, and the replica that
 #: sent them.
-_StartedStream = tuple[HttpResponse, SseParser, list[bytes], Replica]
+_StartedStream = tuple[HttpResponse, "_Reader", list[bytes], Replica]
 
 #: Returns the IP addresses of a host.
 Resolver = Callable[[str], Awaitable[list[str]]]
@@ -238,7 +238,7 @@ class Upstream:
         body: bytes,
         headers: Mapping[str, str] | None,
         retry_policy: RetryPolicy | None,
-    ) -> AsyncGenerator[tuple[HttpResponse, SseParser, list[bytes]], None]:
+    ) -> AsyncGenerator[tuple[HttpResponse, _Reader, list[bytes]], None]:
         """Send a request, with retries, and wait for the first payloads of the response. The
         response is closed at the end of the block. If it breaks off in the block, raise a
         ``BackendError``."""
@@ -290,7 +290,7 @@ class Upstream:
 
     async def _attempt(
         self, replica: Replica, url: str, body: bytes, headers: Mapping[str, str]
-    ) -> tuple[HttpResponse, SseParser, list[bytes]]:
+    ) -> tuple[HttpResponse, _Reader, list[bytes]]:
         url = self._replica_url(replica, url)
         try:
             answer = await self._client.request("POST", url, body, headers, host=replica.host)
@@ -299,7 +299,7 @@ class Upstream:
         try:
             if answer.status != 200:
                 await self._raise_error(answer, replica)
-            reader = SseParser()
+            reader = _BytesReader() if answer.media_type.startswith("audio/") else SseParser()
             if answer.media_type == "application/json":  # the server did not stream
                 return answer, reader, [await _read_all(answer)]
             payloads = await _next_payloads(answer, reader)
@@ -444,11 +444,27 @@ class Upstream:
             raise BackendError("The upstream's connections are closed.", permanent=True)
 
 
+class _BytesReader:
+    """Parser of a response that is no text, such as audio: its payloads are the bytes as they
+    arrive."""
+
+    done = False
+
+    def feed(self, received: bytes) -> list[bytes]:
+        return [received]
+
+    def finish(self) -> list[bytes]:
+        return []
+
+
+_Reader: TypeAlias = SseParser | _BytesReader
+
+
 class _Done(Exception):
     """Raised at ``[DONE]`` by the sink of a response, because it needs nothing that follows."""
 
 
-def _feed(reader: SseParser, sink: Sink[list[bytes]], received: bytes) -> Awaitable[None] | None:
+def _feed(reader: _Reader, sink: Sink[list[bytes]], received: bytes) -> Awaitable[None] | None:
     """Parse received bytes, and give the payloads that they complete to ``sink``. Raises ``_Done``
     at ``[DONE]``, at once or when the returned awaitable is awaited."""
     payloads = reader.feed(received)
@@ -465,7 +481,7 @@ async def _finish(rest: Awaitable[None]) -> None:
     raise _Done
 
 
-async def _next_payloads(answer: HttpResponse, reader: SseParser) -> list[bytes]:
+async def _next_payloads(answer: HttpResponse, reader: _Reader) -> list[bytes]:
     """Wait for the next complete payloads and return them. Returns an empty list at the end of the
     stream."""
     while not reader.done:

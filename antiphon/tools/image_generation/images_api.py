@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -18,6 +17,7 @@ from antiphon.attachments.fetch import Fetcher, FetchError
 from antiphon.errors import BackendError, SetupError
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.errors import parse_error, upstream_error
+from antiphon.upstream.multipart import FormFile, encode_form
 
 from .base import (
     MIME_TYPES,
@@ -142,7 +142,7 @@ class ImagesApi:
         route = "edits" if task.images else "generations"
         fields = self._request_fields(task)
         if task.images:
-            kind, body = _multipart(fields, task)
+            kind, body = _form(fields, task)
         else:
             kind, body = "application/json", msgspec.json.encode(fields)
         url = f"{self._upstream.versioned_url}/images/{route}"
@@ -269,45 +269,19 @@ def _parse_usage(payload: object) -> dict[str, Any]:
     return usage
 
 
-def _multipart(fields: Mapping[str, object], task: ImageTask) -> tuple[str, bytes]:
-    """Return the content type and the body of a ``multipart/form-data`` request (RFC 7578). Its
-    files and fields are encoded as OpenAI's clients encode them."""
-    field_name = "image" if len(task.images) == 1 else "image[]"
-    files = [(field_name, f"image{at}", each) for at, each in enumerate(task.images, 1)]
+def _form(fields: Mapping[str, object], task: ImageTask) -> tuple[str, bytes]:
+    """Return the content type and the body of a form with the images of a task."""
+    field = "image" if len(task.images) == 1 else "image[]"
+    images = [(field, f"image{at}", each) for at, each in enumerate(task.images, 1)]
     if task.mask is not None:
-        files.append(("mask", "mask", task.mask))
-    parts = [
-        (f'name="{name}"', "", text.encode())
-        for field, value in fields.items()
-        for name, text in _flatten(field, value)
-    ]
-    parts += [
-        (
-            f'name="{name}"; filename="{file_name}.{image.format}"',
-            f"Content-Type: {MIME_TYPES[image.format]}\r\n",
-            image.content,
+        images.append(("mask", "mask", task.mask))
+    files = (
+        FormFile(
+            field=name,
+            filename=f"{stem}.{image.format}",
+            media_type=MIME_TYPES[image.format],
+            content=image.content,
         )
-        for name, file_name, image in files
-    ]
-    boundary = hashlib.sha256(b"".join(content for *_, content in parts)).hexdigest()
-    pieces = [
-        f"--{boundary}\r\nContent-Disposition: form-data; {head}\r\n{kind}\r\n".encode()
-        + content
-        + b"\r\n"
-        for head, kind, content in parts
-    ]
-    body = b"".join((*pieces, f"--{boundary}--\r\n".encode()))
-    return f"multipart/form-data; boundary={boundary}", body
-
-
-def _flatten(name: str, value: object) -> list[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        return [
-            pair
-            for key, inner in value.items()
-            if inner is not None
-            for pair in _flatten(f"{name}[{key}]", inner)
-        ]
-    if isinstance(value, bool):
-        return [(name, "true" if value else "false")]
-    return [(name, str(value))]
+        for name, stem, image in images
+    )
+    return encode_form(fields, files)

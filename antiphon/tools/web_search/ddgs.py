@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from antiphon.attachments.worker_process import WorkerFailed, run_worker
+from antiphon.ipc.worker_process import WorkerFailed, run_worker
 from antiphon.errors import SetupError, ToolError
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from antiphon.ipc.worker_program import program_command, program_environment
+from .worker_program import program_command, program_environment
 
 
 class WorkerFailed(Exception):

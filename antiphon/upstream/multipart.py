@@ -1,0 +1,61 @@
+"""Encode ``multipart/form-data`` (RFC 7578) as OpenAI's clients encode it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+__all__ = ["FormFile", "encode_form"]
+
+
+class FormFile(Struct, frozen=True, kw_only=True):
+    """A file of a form. ``field``: the name of its field."""
+
+    field: str
+    filename: str
+    media_type: str
+    content: bytes
+
+
+def encode_form(fields: Mapping[str, object], files: Iterable[FormFile]) -> tuple[str, bytes]:
+    """Return the content type and the body of a form. An object becomes one field for each of its
+    values, named ``field[key]``, and an array repeats the field ``field[]``."""
+    parts = [
+        (f'name="{name}"', "", text.encode())
+        for field, value in fields.items()
+        for name, text in _flatten(field, value)
+    ]
+    parts += [
+        (
+            f'name="{file.field}"; filename="{file.filename}"',
+            f"Content-Type: {file.media_type}\r\n",
+            file.content,
+        )
+        for file in files
+    ]
+    boundary = hashlib.sha256(b"".join(content for *_, content in parts)).hexdigest()
+    pieces = [
+        f"--{boundary}\r\nContent-Disposition: form-data; {head}\r\n{kind}\r\n".encode()
+        + content
+        + b"\r\n"
+        for head, kind, content in parts
+    ]
+    body = b"".join((*pieces, f"--{boundary}--\r\n".encode()))
+    return f"multipart/form-data; boundary={boundary}", body
+
+
+def _flatten(name: str, value: object) -> list[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        return [
+            pair
+            for key, inner in value.items()
+            if inner is not None
+            for pair in _flatten(f"{name}[{key}]", inner)
+        ]
+    if isinstance(value, list | tuple):
+        return [pair for inner in value for pair in _flatten(f"{name}[]", inner)]
+    if isinstance(value, bool):
+        return [(name, "true" if value else "false")]
+    return [(name, str(value))]
