@@ -17,10 +17,10 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from antiphon.ipc.worker_process import WorkerFailed, run_worker
 from antiphon.support.fair_limiter import FairLimiter
 
 from .document_worker import PAGE_IMAGES, WEB_PAGE
-from antiphon.ipc.worker_process import WorkerFailed, run_worker
 
 _log = structlog.get_logger(__name__)
 

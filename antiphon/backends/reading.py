@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
+from antiphon.audio.base import Speaker, Transcriber
 from antiphon.embeddings.base import Embedder
 from antiphon.embeddings.reranker import Reranker
 from antiphon.errors import BackendError, InvalidRequest
@@ -19,6 +20,8 @@ from .on_demand import OnDemandBackend
 TASKS: Mapping[Task, str] = {
     "embeddings": "produces embeddings. Use it at /v1/embeddings",
     "reranking": "reranks. Use it at /v1/rerank",
+    "transcription": "writes down speech. Use it at /v1/audio/transcriptions",
+    "speech": "reads texts aloud. Use it at /v1/audio/speech",
 }
 
 
@@ -75,6 +78,18 @@ class RerankBackend(TaskBackend[Reranker]):
     """``Backend`` of a loaded reranking model."""
 
     task: Task = "reranking"
+
+
+class TranscriptionBackend(TaskBackend[Transcriber]):
+    """``Backend`` of a loaded model that writes down speech."""
+
+    task: Task = "transcription"
+
+
+class SpeechBackend(TaskBackend[Speaker]):
+    """``Backend`` of a loaded model that reads texts aloud."""
+
+    task: Task = "speech"
 
 
 class OnDemandTaskBackend(_TaskBackend):

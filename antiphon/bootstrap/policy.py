@@ -36,6 +36,8 @@ def run_policy(settings: Settings) -> Policy:
         file_search=settings.file_search.enabled,
         file_search_embeddings=_unless_off(settings.file_search.embeddings),
         file_search_reranker=_unless_off(settings.file_search.reranker),
+        audio_input=settings.audio.input_transcription,
+        max_audio_bytes=settings.audio.max_bytes,
         mcp_labels={
             name: each.tool for name, each in settings.mcp.servers.items() if each.tool is not None
         },

@@ -15,6 +15,7 @@ from .model import DEFAULT_MODEL, Model
 from .oidc import OidcIssuer
 from .options import AUTO_SWITCH, Switch
 from .tables import (
+    AudioSettings,
     ChatSettings,
     FileSearchSettings,
     ImageGenerationSettings,
@@ -706,6 +707,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     programs: ProgramSettings = ProgramSettings()
     web_search: WebSearchSettings = WebSearchSettings()
     image_generation: ImageGenerationSettings = ImageGenerationSettings()
+    audio: AudioSettings = AudioSettings()
     tool_options: Annotated[
         dict[str, Any],
         groups.tools(

@@ -14,6 +14,7 @@ from .mcp import McpServer
 from .options import AUTO_SWITCH, Switch
 
 
+
 class RetentionSettings(Struct, frozen=True, kw_only=True):
     """How long responses and what belongs to them are kept."""
 
@@ -444,6 +445,25 @@ class FileSearchSettings(Struct, frozen=True, kw_only=True):
             kind='"off" or the name of a model',
         ),
     ] = "off"
+
+
+class AudioSettings(Struct, frozen=True, kw_only=True):
+    """The endpoints below ``/v1/audio``. Their models are in ``[models.NAME]``."""
+
+    input_transcription: Annotated[
+        str | None,
+        groups.answers(
+            "Name of a model that writes down the recordings (`input_audio`) of requests to models "
+            "that cannot hear. Unset: such requests are refused."
+        ),
+    ] = None
+    max_bytes: Annotated[
+        int, groups.limits("Maximum size in bytes of a recording at `/v1/audio`.", ge=1)
+    ] = 25 * 2**20
+    max_seconds: Annotated[
+        int,
+        groups.limits("Maximum length in seconds of a recording for a model of this server.", ge=1),
+    ] = 3600
 
 
 class ChatSettings(Struct, frozen=True, kw_only=True):

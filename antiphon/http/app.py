@@ -43,6 +43,7 @@ from antiphon.http.routes.admin.settings import SettingRoutes
 from antiphon.http.routes.admin.tenants import TenantRoutes
 from antiphon.http.routes.admin.tools import ToolRoutes
 from antiphon.http.routes.admin.usage import UsageRoutes
+from antiphon.http.routes.audio import AudioRoutes
 from antiphon.http.routes.chat_completions import StoredChatRoutes
 from antiphon.http.routes.compaction import CompactRoutes
 from antiphon.http.routes.completions import CompletionsEndpoint
@@ -327,6 +328,7 @@ def _routes(
         Route("/v1/embeddings", reading.embed, methods=["POST"]),
         Route("/v1/rerank", reading.rerank, methods=["POST"]),
         Route("/v1/decisions", DecisionRoutes(deps).create, methods=["POST"]),
+        *_audio_routes(AudioRoutes(deps)),
         *_image_routes(ImageRoutes(deps)),
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route(conversation, conversations.retrieve, methods=["GET"]),
@@ -584,6 +586,14 @@ def _image_routes(images: ImageRoutes) -> list[Route]:
     return [
         Route("/v1/images/generations", images.generate, methods=["POST"]),
         Route("/v1/images/edits", images.edit, methods=["POST"]),
+    ]
+
+
+def _audio_routes(audio: AudioRoutes) -> list[Route]:
+    return [
+        Route("/v1/audio/transcriptions", audio.transcribe, methods=["POST"]),
+        Route("/v1/audio/translations", audio.translate, methods=["POST"]),
+        Route("/v1/audio/speech", audio.speak, methods=["POST"]),
     ]
 
 

@@ -19,6 +19,7 @@ from antiphon.limits.admission import Admission
 from antiphon.limits.clients import Client
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.limits.requests import RequestLimits
+from antiphon.runs.usage_counter import UsageKind
 from antiphon.support.log import Log
 from antiphon.tracing.base import Span, TraceHeaders, Tracer
 from antiphon.wire.request import CreateResponse
@@ -69,11 +70,19 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
         """Record the usage of an embeddings request or a rerank request. Such requests read text
         but generate none. ``tokens``: the number of tokens read. The usage log counts both kinds of
         requests as embeddings requests."""
-        self.service.usage_counter.add_embeddings(
-            context.tenant, context.key, model, tokens, latency_s=self.clock() - context.started
+        self.record_task(context, "embedding", model, tokens)
+        context.usage = Usage(input_tokens=tokens, total_tokens=tokens)
+
+    def record_task(
+        self, context: RequestContext, kind: UsageKind, model: str, quantity: int
+    ) -> None:
+        """Record the usage of a request to a model for one task. ``quantity``: how many tokens,
+        seconds or characters the model read; see ``UsageKind``."""
+        latency_s = self.clock() - context.started
+        self.service.usage_counter.add_task(
+            context.tenant, context.key, model, quantity, kind=kind, latency_s=latency_s
         )
         context.model = model
-        context.usage = Usage(input_tokens=tokens, total_tokens=tokens)
 
     @asynccontextmanager
     async def _limited_slot(

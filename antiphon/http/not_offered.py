@@ -40,9 +40,9 @@ NOT_OFFERED: Sequence[NotOffered] = (
     NotOffered(_OPENAI, ("/v1/chatkit",), "ChatKit", "Use the Responses API with 'conversation'."),
     NotOffered(
         _OPENAI,
-        ("/v1/audio",),
-        "audio endpoints",
-        "Send audio as an input_audio part, if the model hears.",
+        ("/v1/audio/voice_consents", "/v1/audio/voices"),
+        "voices by API",
+        "Set 'voices' of the speech model in the settings.",
     ),
     NotOffered(_OPENAI, ("/v1/content_provenance_checks",), "content provenance checks"),
     NotOffered(

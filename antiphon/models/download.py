@@ -70,6 +70,7 @@ SHARD = re.compile(r"-00001-of-(?P<count>\d{5})\.gguf$")
 #: and no code.
 FOLDER_FILES = re.compile(
     r"(?!consolidated)[^/]+\.(?:json|jinja|model|safetensors|tiktoken|txt)"
+    r"|model\.bin"  # CTranslate2
     r"|additional_chat_templates/[^/]+\.jinja"
 )
 #: The name of the marker file in a completely downloaded folder.

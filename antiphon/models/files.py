@@ -38,6 +38,7 @@ _FETCHERS: Mapping[str, _Fetch] = {
     "tensorrt_llm": pull_folder,
     "transformers": pull_folder,
     "vllm": pull_folder,
+    "whisper": pull_folder,
 }
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import structlog
 
+from antiphon.audio.hosted import HostedTranscriber
 from antiphon.backends.base import Backend, Status
 from antiphon.backends.on_demand import OnDemandBackend, ProgressCallback
-from antiphon.backends.reading import EmbeddingBackend
+from antiphon.backends.reading import EmbeddingBackend, TranscriptionBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.embeddings.hosted import EmbedderDescription, HostedEmbedder
@@ -31,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 #: Engines whose models need no memory in this server, because they run on another server or have no
 #: model. Each worker process has its own backend for them.
-_UNSHARED_ENGINES = (*REMOTE_ENGINES, "scripted")
+_UNSHARED_ENGINES = (*REMOTE_ENGINES, "scripted", "speech_program")
 #: Seconds that a call waits until the host has restarted, and seconds between two attempts to
 #: follow the states of its models.
 _HOST_WAIT_S, _RETRY_S = 30.0, 0.5
@@ -74,6 +75,8 @@ class HostedModels:
         match TASKS_OF_ENGINES.get(model.engine):
             case "embeddings":
                 make = partial(self._embedding, name)
+            case "transcription":
+                make = partial(self._transcription, name)
             case _:
                 make = partial(self._local, name, model, settings)
         return HostedBackend(self, name, make, context_size=model.context_size)
@@ -92,6 +95,10 @@ class HostedModels:
     async def _embedding(self, name: str, progress: ProgressCallback) -> Backend:
         description = await self.calls.call("describe_embedder", name, returns=EmbedderDescription)
         return EmbeddingBackend(name, HostedEmbedder(name, description, self.calls))
+
+    async def _transcription(self, name: str, progress: ProgressCallback) -> Backend:
+        await self.calls.call("load_model", name, returns=ManagedModel)
+        return TranscriptionBackend(name, HostedTranscriber(name, self.calls))
 
     async def _follow(self) -> None:
         """Follow the states until the connection to the host is lost."""

@@ -10,9 +10,10 @@ from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
+from antiphon.audio.base import Passage, Summary, TranscriptionTask
 from antiphon.backends.base import Status
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.backends.reading import EmbeddingBackend
+from antiphon.backends.reading import EmbeddingBackend, TranscriptionBackend
 from antiphon.embeddings.base import Embedder, Role
 from antiphon.embeddings.hosted import EmbedderDescription, PackedEmbeddings
 from antiphon.engines.base import Engine, ImageMeasurer, Sampling
@@ -127,6 +128,22 @@ class ModelHostSession:
         async with self._embedder(name) as embedder:
             made = await embedder.embed(texts, role, tenant=tenant)
         return PackedEmbeddings(tuple(each.tobytes() for each in made.vectors), made.tokens)
+
+    # --- transcribers ----------------------------------------------------------------------------
+
+    async def transcribe(
+        self, name: str, task: TranscriptionTask, tenant: str
+    ) -> AsyncGenerator[Passage | Summary, None]:
+        """Write down a recording with a model. See ``Transcriber.transcribe``."""
+        async with (await self._manager()).on_demand(name).use() as backend:
+            if not isinstance(backend, TranscriptionBackend):
+                raise SetupError(f"model {name} does not write down speech")
+            async with (
+                backend.use() as transcriber,
+                aclosing(transcriber.transcribe(task, tenant=tenant)) as parts,
+            ):
+                async for part in parts:
+                    yield part
 
     # --- managing --------------------------------------------------------------------------------
 

@@ -26,7 +26,12 @@ from antiphon.limits.clients import ANYONE, Client
 
 
 #: What the errors about an unsuitable model say that it does not do.
-_ABILITIES: Mapping[Task, str] = {"embeddings": "support embeddings", "reranking": "rerank"}
+_ABILITIES: Mapping[Task, str] = {
+    "embeddings": "support embeddings",
+    "reranking": "rerank",
+    "transcription": "write down speech",
+    "speech": "read texts aloud",
+}
 
 
 class EmbeddedTexts(Struct, frozen=True):

@@ -43,6 +43,9 @@ class Policy(Struct, frozen=True, kw_only=True):
       search only.
     - ``file_search_reranker``: the model that reranks results, if the request names no other model.
       None means that rank fusion alone orders the results.
+    - ``audio_input``: the model that writes down the recordings of requests to models that cannot
+      hear. None means that such requests are refused.
+    - ``max_audio_bytes``: maximum size of a recording.
     - ``mcp_labels``: MCP server label → type of the built-in tool that replaces it.
     - ``prices``: name of a model → prices of its tokens. Other models cost nothing.
     - ``batch_lines``: how many requests of batches a process executes at a time.
@@ -69,6 +72,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     file_search: bool = True
     file_search_embeddings: str | None = None
     file_search_reranker: str | None = None
+    audio_input: str | None = None
+    max_audio_bytes: int = 25 * 2**20
     mcp_labels: Mapping[str, str] = {}
     prices: Mapping[str, TokenPrices] = {}
     batch_lines: int = 4

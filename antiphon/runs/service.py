@@ -24,6 +24,7 @@ from antiphon.limits.clients import ANYONE, Client
 from antiphon.resources.admin.audit import AuditTrail
 from antiphon.resources.admin.tenant_deletions import TenantDeletions
 from antiphon.resources.admin.tenant_usage import TenantUsageReader
+from antiphon.resources.audio import Audio
 from antiphon.resources.batches import Batches
 from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import ConversationLockHandle, Conversations
@@ -259,6 +260,11 @@ class Service:
         self.containers = Containers(features.containers)
         self.prompts = features.prompts
         self.embeddings = Embeddings(dependencies.models)
+        self.audio = Audio(
+            dependencies.models,
+            max_bytes=policy.max_audio_bytes,
+            input_model=policy.audio_input,
+        )
         self.images = Images(features.providers.get("image_generation"))
         self.rerankers = Rerankers(dependencies.models)
         self.tokenizers = Tokenizers(dependencies.models)

@@ -10,7 +10,7 @@ import base64
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -36,7 +36,7 @@ _PAGE = 100
 #: Bytes of a file in one line of an archive.
 _PIECE_BYTES = 3 << 18
 _DAY = 86_400
-_KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
+_KINDS: tuple[UsageKind, ...] = get_args(UsageKind)
 
 _encode = msgspec.json.Encoder().encode
 

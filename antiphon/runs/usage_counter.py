@@ -134,17 +134,24 @@ class UsageCounter:
         self._records.append(record)
         self._schedule()
 
-    def add_embeddings(
-        self, tenant: str, api_key: str | None, model: str, tokens: int, *, latency_s: float
+    def add_task(
+        self,
+        tenant: str,
+        api_key: str | None,
+        model: str,
+        tokens: int,
+        *,
+        kind: UsageKind,
+        latency_s: float,
     ) -> None:
-        """Queue the usage record of an embeddings request. The record gets a random id, because the
-        API gives such a request no id."""
+        """Queue the usage record of a request to a model for one task, such as embeddings. The
+        record gets a random id, because the API gives such a request no id."""
         started = self.clock() - latency_s
         meter = UsageMeter(
             tenant=tenant, api_key=api_key, model=model, started=started, clock=self.clock
         )
         used = Usage(input_tokens=tokens, total_tokens=tokens)
-        self.add(meter.record_of(f"embd_{secrets.token_hex(16)}", used, kind="embedding"))
+        self.add(meter.record_of(f"task_{secrets.token_hex(16)}", used, kind=kind))
 
     def add_image(
         self,

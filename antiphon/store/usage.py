@@ -25,7 +25,9 @@ __all__ = [
     "usage_cutoffs",
 ]
 
-UsageKind = Literal["completion", "embedding"]
+#: The kinds of requests. For transcripts, ``input_tokens`` are the seconds of the recording, and
+#: for speech the characters of the text.
+UsageKind = Literal["completion", "embedding", "transcription", "speech"]
 
 
 class UsageRecord(Struct, frozen=True, kw_only=True):

@@ -62,6 +62,7 @@ _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/skills": ("Skills", "Folders of instructions for the shell."),
     "/v1/models": ("Models", "The served models."),
     "/v1/embeddings": ("Embeddings", "Embedding vectors of texts."),
+    "/v1/audio": ("Audio", "OpenAI's Audio API."),
     "/v1/images": ("Images", "OpenAI's Images API."),
     "/v1/chat": ("Chat Completions", "OpenAI's older APIs."),
     "/v1/completions": ("Chat Completions", ""),

@@ -29,12 +29,17 @@ _CHUNK_BYTES = 2**20
 class FileForm(Struct, frozen=True):
     """A form with one file. ``filename``: the file's name without folders. ``size``: the file's
     size in bytes. ``chunks`` yields the file's content; it can be read only once, and only while
-    the form is open. ``fields``: the other form fields."""
+    the form is open. ``pairs``: names and values of the other form fields, in their order.
+    ``fields``: the same; of several fields with the same name, the last one."""
 
     filename: str
     size: int
     chunks: AsyncGenerator[bytes, None]
-    fields: Mapping[str, str]
+    pairs: tuple[tuple[str, str], ...]
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        return dict(self.pairs)
 
 
 class FilesForm(Struct, frozen=True):
@@ -64,9 +69,9 @@ async def open_form(
         size = upload.size or 0
         if size > limit:
             raise bodies.too_large(limit)
-        fields = {name: value for name, value in form.items() if isinstance(value, str)}
+        pairs = tuple((name, each) for name, each in form.multi_items() if isinstance(each, str))
         async with aclosing(_chunks(upload)) as chunks:
-            yield FileForm(safe_filename(upload.filename or ""), size, chunks, fields)
+            yield FileForm(safe_filename(upload.filename or ""), size, chunks, pairs)
     finally:
         await form.close()
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 
 from antiphon.compat.images import (
@@ -24,17 +23,15 @@ from antiphon.compat.images import (
     parse_edit_form,
     parse_generation,
 )
-from antiphon.errors import RequestError, RunError
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import RequestContext, header, request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
-from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import StreamFormat
-from antiphon.wire.error_reply import ErrorDetails, ErrorReply
+from antiphon.http.streaming.task_stream import first_awaited, frame_event, with_failure
 
 from .admin.managed_models import PullStream
 
@@ -94,11 +91,9 @@ class ImageRoutes:
     ) -> Reply | PullStream:
         context = request_context(request.scope)
         if parsed.stream:
-            events = self._events(context, parsed, uploads)
-            async with CancelOnDisconnect(request.scope, request.receive):
-                first = await anext(events)  # a request that is refused gets an HTTP error
-            stream = _continued(first, events)
-            return PullStream(stream, self._deps.service.keepalive_s, _frame, _FORMAT)
+            events = await first_awaited(request, self._events(context, parsed, uploads))
+            keepalive_s = self._deps.service.keepalive_s
+            return PullStream(with_failure(events), keepalive_s, frame_event, _FORMAT)
         async with (
             CancelOnDisconnect(request.scope, request.receive),
             self._deps.slot(context),
@@ -144,26 +139,3 @@ class ImageRoutes:
 
     def _now(self) -> int:
         return int(self._deps.service.usage_counter.clock())
-
-
-async def _continued(
-    first: ImageEvent, events: AsyncGenerator[ImageEvent, None]
-) -> AsyncGenerator[ImageEvent | ErrorReply, None]:
-    """Yield the events after the first one, too. A failure becomes the last event."""
-    async with aclosing(events):
-        yield first
-        try:
-            async for event in events:
-                yield event
-        except (RequestError, RunError) as error:
-            details = ErrorDetails(
-                message=error.message, type="server_error", param=None, code=error.code
-            )
-            yield ErrorReply(error=details)
-
-
-def _frame(event: ImageEvent | ErrorReply) -> bytes:
-    encoded = msgspec.json.encode(event)
-    if isinstance(event, ErrorReply):
-        return b"event: error\ndata: " + encoded + b"\n\n"
-    return sse.frame_lines((encoded,))

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from antiphon.ipc.worker_process import WorkerFailed, run_worker
 from antiphon.errors import SetupError, ToolError
+from antiphon.ipc.worker_process import WorkerFailed, run_worker
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
 

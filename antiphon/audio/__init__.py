@@ -1,0 +1,1 @@
+"""Models that write down speech, and models that read texts aloud."""

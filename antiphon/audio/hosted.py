@@ -1,0 +1,35 @@
+"""``Transcriber`` for a model that another process of the same Antiphon server has loaded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from antiphon.ipc.client import CallClient
+
+from .base import Passage, Summary, TranscriptionTask
+
+__all__ = ["HostedTranscriber"]
+
+
+class HostedTranscriber:
+    """``Transcriber`` for a model that another process has loaded. ``name``: the model's name.
+    ``calls``: the client that sends RPC calls to that process."""
+
+    def __init__(self, name: str, calls: CallClient) -> None:
+        self._name = name
+        self._calls = calls
+
+    async def transcribe(
+        self, task: TranscriptionTask, *, tenant: str = ""
+    ) -> AsyncGenerator[Passage | Summary, None]:
+        parts = self._calls.stream(
+            "transcribe", self._name, task, tenant, returns=Passage | Summary
+        )
+        async with aclosing(parts):
+            async for part in parts:
+                yield part
+
+    async def close(self) -> None:
+        """Do nothing. The model stays loaded, because the process that loaded it also unloads
+        it."""

@@ -1,0 +1,182 @@
+"""Speech by a program of the operator, such as Piper, espeak-ng or a script.
+
+The program reads the text on its standard input, and writes audio with 16-bit samples and one
+channel to its standard output: a WAV file, or samples without a header. Each text is read by a
+process of its own, so a cancelled request ends at once, and the program's licence stays its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import struct
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from antiphon.errors import BackendError, SetupError
+from antiphon.support.fair_limiter import FairLimiter, LimiterSlot
+from antiphon.support.installation import needs_extra
+
+from .base import SpeechTask, unsupported
+from .encoding import SpeechEncoder
+
+__all__ = ["ProgramOptions", "ProgramSpeaker", "load"]
+
+_CHUNK_BYTES = 64 * 1024
+#: Seconds without audio after which the program is ended.
+_SILENCE_S = 60.0
+
+
+class ProgramOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``engine_options`` of a program that reads texts aloud.
+
+    - ``voices``: name of a voice in requests → what replaces ``{voice}`` in the command. If it is
+      empty, the program has one voice, which every name selects.
+    - ``rate``: samples a second of audio without a header.
+    - ``parallel``: how many texts are read at a time.
+    """
+
+    voices: dict[str, str] = {}
+    rate: Annotated[int, Meta(ge=8000, le=192_000)] = 22_050
+    parallel: Annotated[int, Meta(ge=1)] = 2
+
+
+def load(name: str, command: str, engine_options: Mapping[str, object]) -> ProgramSpeaker:
+    """Return the speaker for a command. ``name``: the model's name in the settings. In the command,
+    ``{voice}`` stands for the voice, ``{speed}`` for the speed, and ``{length}`` for its inverse,
+    which Piper calls the length scale. Raises ``SetupError``."""
+    try:
+        options = msgspec.convert(dict(engine_options), ProgramOptions)
+        words = shlex.split(command)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise SetupError(f"models.{name}: {error}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise SetupError(f"model {name}: there is no program {(words or [''])[0]!r}")
+    if find_spec("av") is None:
+        raise SetupError(needs_extra("The encoder of audio is not installed", "audio"))
+    return ProgramSpeaker(words, options)
+
+
+class ProgramSpeaker:
+    """``Speaker`` that starts a program for each text. ``command``: its words, with the
+    placeholders of ``load``."""
+
+    def __init__(self, command: Sequence[str], options: ProgramOptions) -> None:
+        self._command = tuple(command)
+        self._options = options
+        self._slots = FairLimiter(options.parallel)
+
+    async def speak(self, task: SpeechTask, *, tenant: str = "") -> AsyncGenerator[bytes, None]:
+        command = self._words(task)
+        async with LimiterSlot(self._slots, tenant):
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=_environment(),
+            )
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                # One line: Piper and others read each line as a text of its own.
+                process.stdin.write(" ".join(task.text.split()).encode() + b"\n")
+                process.stdin.close()
+                async for piece in self._encoded(process.stdout, task):
+                    yield piece
+                async with asyncio.timeout(_SILENCE_S):
+                    status = await process.wait()
+            except TimeoutError:
+                raise BackendError("The program that reads aloud is silent.") from None
+            finally:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if status:
+            raise BackendError("The program that reads aloud has failed.")
+
+    async def _encoded(
+        self, output: asyncio.StreamReader, task: SpeechTask
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the audio of the program in the format of the task."""
+        rate, first = await self._start(output)
+        encoder = await asyncio.to_thread(SpeechEncoder, task.format, rate)
+        samples = first or await self._read(output)
+        if not samples:
+            raise BackendError("The program that reads aloud has given no audio.")
+        while samples:
+            if piece := await asyncio.to_thread(encoder.encode, samples):
+                yield piece
+            samples = await self._read(output)
+        if piece := await asyncio.to_thread(encoder.finish):
+            yield piece
+
+    async def _start(self, output: asyncio.StreamReader) -> tuple[int, bytes]:
+        """Read the header, if there is one. Returns the rate and the bytes after the header."""
+        try:
+            async with asyncio.timeout(_SILENCE_S):
+                first = await output.readexactly(4)
+                if first != b"RIFF":
+                    return self._options.rate, first
+                await output.readexactly(8)
+                return await _wav_rate(output), b""
+        except asyncio.IncompleteReadError as error:
+            return self._options.rate, error.partial
+
+    async def _read(self, output: asyncio.StreamReader) -> bytes:
+        async with asyncio.timeout(_SILENCE_S):
+            return await output.read(_CHUNK_BYTES)
+
+    def _words(self, task: SpeechTask) -> list[str]:
+        """Return the command for a task. Raises ``InvalidRequest``."""
+        voices, command = self._options.voices, " ".join(self._command)
+        if voices and task.voice not in voices:
+            raise unsupported("voice", f"the voices are {', '.join(sorted(voices))}")
+        if task.speed != 1 and "{speed}" not in command and "{length}" not in command:
+            raise unsupported("speed", "this model reads at one speed")
+        if task.instructions is not None:
+            raise unsupported("instructions", "this model takes none")
+        values = {
+            "{voice}": voices.get(task.voice, ""),
+            "{speed}": f"{task.speed:g}",
+            "{length}": f"{1 / task.speed:g}",
+        }
+        return [_filled(word, values) for word in self._command]
+
+    async def close(self) -> None:
+        """Do nothing, because each process ends with its request."""
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of the program. The server's own variables may contain secrets."""
+    path = os.pathsep.join(os.get_exec_path())
+    return {"PATH": path, "HOME": str(Path.home()), "LC_ALL": "C.UTF-8"}
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
+
+
+async def _wav_rate(output: asyncio.StreamReader) -> int:
+    """Read the chunks of a WAV file up to its samples. Returns the rate. Raises ``BackendError``
+    for another form than 16-bit samples with one channel."""
+    rate = 0
+    while True:
+        name, size = struct.unpack("<4sI", await output.readexactly(8))
+        if name == b"data":
+            break
+        content = await output.readexactly(min(size + size % 2, _CHUNK_BYTES))
+        if name == b"fmt ":
+            _, channels, rate, _, _, bits = struct.unpack("<HHIIHH", content[:16])
+            if (channels, bits) != (1, 16):
+                raise BackendError("The program that reads aloud must write 16-bit mono samples.")
+    return int(rate)

@@ -1,0 +1,191 @@
+"""Transcription and speech by other servers with OpenAI's audio endpoints: vLLM, SGLang, speaches,
+LocalAI, Kokoro-FastAPI, OpenAI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import BackendError
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.endpoint import connecting, first_model_id, list_models
+from antiphon.upstream.errors import parse_error, upstream_error
+from antiphon.upstream.multipart import FormFile, encode_form
+from antiphon.wire.resources.audio import (
+    AudioUsage,
+    DurationUsage,
+    TranscriptSegment,
+    TranscriptWord,
+)
+
+from .base import Passage, SpeechTask, Summary, TranscriptionTask
+
+__all__ = ["UpstreamSpeaker", "UpstreamTranscriber", "load_speaker", "load_transcriber"]
+
+_INVALID = "The upstream's response is not a transcript."
+
+
+async def load_transcriber(
+    name: str, url: str, *, key: str | None, model: str | None, options: Mapping[str, object]
+) -> UpstreamTranscriber:
+    """Return the transcriber for a model on another server. ``name``: the model's name in the
+    settings. ``model``: its name on the other server; None selects the first one. Raises
+    ``SetupError``."""
+    async with connecting(name, url, key, options) as (upstream, endpoint):
+        model = model or first_model_id(name, upstream, await list_models(upstream))
+        return UpstreamTranscriber(upstream, {**endpoint.body, "model": model})
+
+
+async def load_speaker(
+    name: str, url: str, *, key: str | None, model: str | None, options: Mapping[str, object]
+) -> UpstreamSpeaker:
+    """Return the speaker for a model on another server. See ``load_transcriber``."""
+    async with connecting(name, url, key, options) as (upstream, endpoint):
+        model = model or first_model_id(name, upstream, await list_models(upstream))
+        return UpstreamSpeaker(upstream, {**endpoint.body, "model": model})
+
+
+class UpstreamTranscriber:
+    """``Transcriber`` that sends recordings to an upstream. ``body``: fields of every request."""
+
+    def __init__(self, upstream: Upstream, body: Mapping[str, object]) -> None:
+        self._upstream = upstream
+        self._body = dict(body)
+
+    async def transcribe(
+        self, task: TranscriptionTask, *, tenant: str = ""
+    ) -> AsyncGenerator[Passage | Summary, None]:
+        times = task.has_segments or task.has_words
+        fields: dict[str, object] = {
+            **self._body,
+            "response_format": "verbose_json" if times else "json",
+            **({"stream": True} if task.streams else {}),
+        }
+        for name in ("language", "prompt", "temperature"):
+            if (value := getattr(task, name)) is not None:
+                fields[name] = value
+        if times and not task.translates:
+            wanted = {"segment": task.has_segments, "word": task.has_words}
+            fields["timestamp_granularities"] = [each for each, is_on in wanted.items() if is_on]
+        file = FormFile(
+            field="file",
+            filename=task.filename,
+            media_type="application/octet-stream",
+            content=task.content,
+        )
+        kind, body = encode_form(fields, (file,))
+        route = "translations" if task.translates else "transcriptions"
+        answer = self._upstream.stream(
+            f"{self._upstream.versioned_url}/audio/{route}", body, {"content-type": kind}
+        )
+        streamed = False
+        async with aclosing(answer) as batches:
+            async for payloads in batches:
+                for payload in payloads:
+                    for part in _parts(payload, streamed):
+                        streamed = True
+                        yield part
+                        if isinstance(part, Summary):
+                            return
+        raise BackendError("The upstream ended without a transcript.")
+
+    async def close(self) -> None:
+        await self._upstream.close()
+
+
+class UpstreamSpeaker:
+    """``Speaker`` that lets an upstream read texts aloud. ``body``: fields of every request."""
+
+    def __init__(self, upstream: Upstream, body: Mapping[str, object]) -> None:
+        self._upstream = upstream
+        self._body = dict(body)
+
+    async def speak(self, task: SpeechTask, *, tenant: str = "") -> AsyncGenerator[bytes, None]:
+        fields: dict[str, object] = {
+            **self._body,
+            "input": task.text,
+            "voice": task.voice,
+            "response_format": task.format,
+        }
+        if task.speed != 1:
+            fields["speed"] = task.speed
+        if task.instructions is not None:
+            fields["instructions"] = task.instructions
+        answer = self._upstream.stream(
+            f"{self._upstream.versioned_url}/audio/speech", msgspec.json.encode(fields)
+        )
+        is_empty = True
+        async with aclosing(answer) as batches:
+            async for pieces in batches:
+                for piece in pieces:
+                    is_empty = False
+                    yield piece
+        if is_empty:
+            raise BackendError("The upstream ended without audio.")
+
+    async def close(self) -> None:
+        await self._upstream.close()
+
+
+def _parts(payload: bytes, streamed: bool) -> list[Passage | Summary]:
+    """Return what a payload of the upstream adds to the transcript. ``streamed``: whether pieces
+    came before. Raises ``BackendError``."""
+    try:
+        message = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BackendError(_INVALID) from None
+    if not isinstance(message, dict):
+        raise BackendError(_INVALID)
+    kind = message.get("type")
+    if message.get("error") or kind == "error":
+        raise upstream_error(400, parse_error(message))
+    if kind == "transcript.text.delta":
+        return [Passage(text=str(message.get("delta", "")))]
+    if (kind is not None and kind != "transcript.text.done") or "text" not in message:
+        return _chunk(message)
+    try:
+        pieces = [] if streamed else _passages(message)
+        language = message.get("language")
+        usage = _usage(message.get("usage"), message.get("duration"))
+        summary = Summary(
+            language=language if isinstance(language, str) else None,
+            duration=usage.seconds if isinstance(usage, DurationUsage) else None,
+            usage=usage,
+        )
+    except (msgspec.ValidationError, TypeError, ValueError):
+        raise BackendError(_INVALID) from None
+    return [*pieces, summary]
+
+
+def _chunk(message: Mapping[str, Any]) -> list[Passage | Summary]:
+    """Return the piece in a chunk of vLLM's stream, whose chunks have the form of Chat Completions.
+    Other messages are ignored."""
+    choices = message.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return []
+    delta = choices[0].get("delta")
+    text = delta.get("content") if isinstance(delta, dict) else None
+    pieces: list[Passage | Summary] = [Passage(text=text)] if isinstance(text, str) else []
+    return [*pieces, Summary()] if choices[0].get("finish_reason") else pieces
+
+
+def _passages(message: Mapping[str, Any]) -> list[Passage | Summary]:
+    words = tuple(msgspec.convert(message.get("words") or (), tuple[TranscriptWord, ...]))
+    segments = message.get("segments") or ()
+    if not segments:
+        return [Passage(text=str(message["text"]), words=words)]
+    found = msgspec.convert(segments, tuple[TranscriptSegment, ...], strict=False)
+    return [
+        Passage(text=each.text, segment=each, words=words if number == 0 else ())
+        for number, each in enumerate(found)
+    ]
+
+
+def _usage(usage: object, duration: Any) -> AudioUsage | None:
+    if isinstance(usage, dict) and usage.get("type") in ("tokens", "duration"):
+        counted: AudioUsage = msgspec.convert(usage, AudioUsage, strict=False)
+        return counted
+    return None if duration is None else DurationUsage(seconds=float(duration))

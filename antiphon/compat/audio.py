@@ -1,0 +1,222 @@
+"""OpenAI's Audio API: parse requests for transcripts and speech, and render transcripts.
+
+The fields follow the types of the ``openai`` SDK 3.57.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct
+
+from antiphon.errors import InvalidRequest
+from antiphon.wire.json_types import JsonObject
+from antiphon.wire.parsing.errors import missing_parameter
+from antiphon.wire.parsing.fields import convert, drop_nulls, known_fields
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
+from antiphon.wire.resources.audio import (
+    AudioUsage,
+    Transcription,
+    TranscriptSegment,
+    VerboseTranscription,
+)
+
+__all__ = [
+    "SpeechRequest",
+    "TranscriptionForm",
+    "TranslationForm",
+    "parse_speech",
+    "parse_transcription",
+    "parse_translation",
+    "render_transcript",
+]
+
+_Granularity = Literal["word", "segment"]
+_Format = Literal["json", "text", "srt", "verbose_json", "vtt"]
+#: Media types of transcripts that are not JSON.
+_MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
+#: Fields of OpenAI's API that this server refuses, with the reason.
+_REFUSED = {
+    "include": "this server returns no log-probabilities of transcripts",
+    "known_speaker_names": "this server does not tell speakers apart",
+    "known_speaker_references": "this server does not tell speakers apart",
+    "keywords": "put the words into 'prompt'",
+    "languages": "set 'language', or leave it out to detect the language",
+}
+
+
+class TranslationForm(Struct, frozen=True, kw_only=True):
+    """The fields of the form of ``POST /audio/translations``, besides ``file``."""
+
+    model: str
+    prompt: str | None = None
+    response_format: _Format = "json"
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+
+class TranscriptionForm(TranslationForm, frozen=True, kw_only=True):
+    """The fields of the form of ``POST /audio/transcriptions``, besides ``file``.
+    ``chunking_strategy`` may be ``auto`` only: the model divides the recording."""
+
+    language: str | None = None
+    timestamp_granularities: tuple[_Granularity, ...] = ()
+    stream: bool = False
+    chunking_strategy: Literal["auto"] | None = None
+
+
+class SpeechRequest(Struct, frozen=True, kw_only=True):
+    """The body of ``POST /audio/speech``."""
+
+    input: Annotated[str, Meta(min_length=1, max_length=4096)]
+    model: str
+    voice: str | JsonObject
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    speed: Annotated[float, Meta(ge=0.25, le=4)] = 1
+    instructions: Annotated[str, Meta(max_length=4096)] | None = None
+    stream_format: Literal["audio", "sse"] = "audio"
+
+    @property
+    def voice_name(self) -> str:
+        return self.voice if isinstance(self.voice, str) else str(self.voice["id"])
+
+
+def parse_transcription(fields: Iterable[tuple[str, str]]) -> TranscriptionForm:
+    """Parse the fields of a form for a transcript, in their order. Raises ``InvalidRequest``."""
+    form = convert(_form_values(fields), TranscriptionForm, "")
+    if form.timestamp_granularities and form.response_format != "verbose_json":
+        raise InvalidRequest(
+            "Invalid 'timestamp_granularities': it needs response_format 'verbose_json'.",
+            param="timestamp_granularities",
+            code="invalid_value",
+        )
+    if form.stream and form.response_format not in ("json", "text"):
+        raise InvalidRequest(
+            "Unsupported value: a stream has response_format 'json' or 'text'.",
+            param="response_format",
+            code="unsupported_value",
+        )
+    return form
+
+
+def parse_translation(fields: Iterable[tuple[str, str]]) -> TranslationForm:
+    """Parse the fields of a form for a translation. Raises ``InvalidRequest``."""
+    raw = known_fields(_form_values(fields), TranslationForm.__struct_fields__, "")
+    return convert(raw, TranslationForm, "")
+
+
+def _form_values(fields: Iterable[tuple[str, str]]) -> JsonObject:
+    """Return the fields of a form with the types of JSON. An array may be sent as ``name`` or as
+    ``name[]``, once for each entry."""
+    raw: JsonObject = {}
+    for key, value in fields:
+        name = key.partition("[")[0]
+        if name in _REFUSED:
+            raise InvalidRequest(
+                f"Unsupported parameter: '{name}': {_REFUSED[name]}.",
+                param=name,
+                code="unsupported_parameter",
+            )
+        if name == "timestamp_granularities":
+            raw.setdefault(name, []).append(value)
+        elif name == "temperature":
+            raw[name] = _number(value)
+        elif name == "stream":
+            raw[name] = {"true": True, "false": False}.get(value.lower(), value)
+        elif value or name == "model":
+            raw[name] = value
+    if not raw.get("model"):
+        raise missing_parameter("model")
+    return raw
+
+
+def _number(value: str) -> object:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def parse_speech(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SpeechRequest:
+    """Parse the body of ``POST /audio/speech``. Raises ``InvalidRequest``."""
+    raw = drop_nulls(parse_json_object(body, limits))
+    for name in ("input", "model", "voice"):
+        if name not in raw:
+            raise missing_parameter(name)
+    voice = raw["voice"]
+    if isinstance(voice, dict) and not isinstance(voice.get("id"), str):
+        raise missing_parameter("voice.id")
+    return convert(known_fields(raw, SpeechRequest.__struct_fields__, ""), SpeechRequest, "")
+
+
+# --- transcripts ---------------------------------------------------------------------------------
+
+
+def render_transcript(
+    form: TranslationForm,
+    passages: Sequence[Any],
+    language: str | None,
+    duration: float | None,
+    usage: AudioUsage | None,
+) -> tuple[str, str] | Transcription | VerboseTranscription:
+    """Render a transcript in the format of a request: a media type with a text, or an object.
+    ``passages``: the pieces, as the transcriber gives them."""
+    text = "".join(passage.text for passage in passages).strip()
+    counted = UNSET if usage is None else usage
+    if form.response_format == "json":
+        return Transcription(text=text, usage=counted)
+    if form.response_format == "text":
+        return _MEDIA_TYPES["text"], f"{text}\n"
+    segments = _segments(passages, text, duration)
+    if form.response_format in _MEDIA_TYPES:
+        return _MEDIA_TYPES[form.response_format], _SUBTITLES[form.response_format](segments)
+    transcribes = isinstance(form, TranscriptionForm)
+    wanted = form.timestamp_granularities if isinstance(form, TranscriptionForm) else ()
+    words = tuple(word for passage in passages for word in passage.words)
+    return VerboseTranscription(
+        task="transcribe" if transcribes else "translate",
+        language="english" if not transcribes else language or "",
+        duration=duration if duration is not None else segments[-1].end if segments else 0,
+        text=text,
+        segments=segments if not wanted or "segment" in wanted else UNSET,
+        words=words if "word" in wanted else UNSET,
+        usage=counted,
+    )
+
+
+def _segments(
+    passages: Sequence[Any], text: str, duration: float | None
+) -> tuple[TranscriptSegment, ...]:
+    """Return the segments. A transcript without times is one segment."""
+    found = tuple(passage.segment for passage in passages if passage.segment is not None)
+    if found or not text:
+        return found
+    return (TranscriptSegment(id=0, start=0, end=duration or 0, text=text),)
+
+
+def _srt(segments: Iterable[TranscriptSegment]) -> str:
+    return "\n".join(
+        f"{number}\n{_time(each.start, ',')} --> {_time(each.end, ',')}\n{_cue(each)}\n"
+        for number, each in enumerate(segments, 1)
+    )
+
+
+def _vtt(segments: Iterable[TranscriptSegment]) -> str:
+    return "WEBVTT\n\n" + "\n".join(
+        f"{_time(each.start, '.')} --> {_time(each.end, '.')}\n{_cue(each)}\n" for each in segments
+    )
+
+
+_SUBTITLES = {"srt": _srt, "vtt": _vtt}
+
+
+def _cue(segment: TranscriptSegment) -> str:
+    """Return the text of a subtitle. An arrow would look like the times of the next one."""
+    return " ".join(segment.text.replace("-->", "->").split())
+
+
+def _time(seconds: float, separator: str) -> str:
+    whole, milliseconds = divmod(round(seconds * 1000), 1000)
+    minutes, second = divmod(whole, 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour:02}:{minute:02}:{second:02}{separator}{milliseconds:03}"
