@@ -186,7 +186,12 @@ class Service:
             providers = {"file_search": FileSearchProvider(self.vector_stores), **providers}
         self._preparer = Preparer(
             dependencies,
-            Attachments(self.files, fetcher=features.fetcher, documents=features.documents),
+            Attachments(
+                self.files,
+                audio=self.audio,
+                fetcher=features.fetcher,
+                documents=features.documents,
+            ),
             providers,
         )
         #: Counts the usage of requests.

@@ -11,13 +11,19 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.reading import EmbeddingBackend, RerankBackend
+from antiphon.backends.reading import (
+    EmbeddingBackend,
+    RerankBackend,
+    SpeechBackend,
+    TranscriptionBackend,
+)
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig
 from antiphon.limits.key_ring import AuthKey
 from antiphon.resources.prompts import Prompts
 from antiphon.store.base import Store
 from antiphon.support.logs import open_log
+from antiphon.testing.audio import WordSpeaker, WordTranscriber
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.reranker import WordReranker
 from tests.conformance.conftest import Serve
@@ -79,6 +85,12 @@ async def test_every_operation_answers_as_documented(
     await embedding("ollamaEmbeddings", json={"model": "tiny", "prompt": "a"})
     reranking = call.using(serve(RerankBackend("tiny", WordReranker())).client)
     await reranking("rerank", json={"model": "tiny", "query": "a", "documents": ["a", "b"]})
+    hearing = call.using(serve(TranscriptionBackend("tiny", WordTranscriber())).client)
+    recording = {"file": ("a.wav", b"Come in.")}
+    for name in ("createTranscription", "createTranslation"):
+        await hearing(name, files=recording, data={"model": "tiny"})
+    speaking = call.using(serve(SpeechBackend("tiny", WordSpeaker())).client)
+    await speaking("createSpeech", json={"model": "tiny", "voice": "alloy", "input": "Hi"})
     images = {"image_generation": image_provider(FakeImageGenerator())}
     painting = call.using(serve(providers=images).client)
     await painting("createImage", json={"prompt": "A cat"})

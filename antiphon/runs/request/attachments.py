@@ -20,16 +20,18 @@ from antiphon.attachments.document_worker import MAX_PAGES
 from antiphon.attachments.documents import PDF_MAGIC, Documents, UnreadableDocument
 from antiphon.attachments.fetch import Fetcher, FetchError, FetchResult, check
 from antiphon.attachments.image_header import MIMES, InvalidImage, sniff
-from antiphon.backends.base import Backend, Reply
+from antiphon.backends.base import Backend, BackendCapabilities, Reply
 from antiphon.backends.wrapper import BackendWrapper
 from antiphon.errors import InvalidRequest, NotFound, RequestError, TooLarge, UnreadableImage
 from antiphon.inference.conversation import Conversation, Options
+from antiphon.resources.audio import Audio
 from antiphon.resources.file_storage.files import Files
 from antiphon.stream.kinds import KINDS
 from antiphon.support.installation import needs_extra
 from antiphon.wire import items as it
 
-_AttachmentPart = it.InputImage | it.InputFile | it.ComputerScreenshot
+
+_AttachmentPart = it.InputImage | it.InputFile | it.ComputerScreenshot | it.InputAudio
 
 #: The path of a stored prompt's items in the request.
 _PROMPT_PATH = "prompt.variables"
@@ -42,12 +44,19 @@ _MAX_TOTAL_BYTES, _MAX_URLS, _MAX_PARTS = 128 * 2**20, 50, 500
 
 class Attachments:
     """Resolves attachments: replaces references to images and files, such as URLs and file ids,
-    with their content. ``fetcher``: fetches URLs. If it is None, URLs are rejected."""
+    with their content. ``fetcher``: fetches URLs. If it is None, URLs are rejected. ``audio``
+    writes down recordings for models that cannot hear, if it has a model for this."""
 
     def __init__(
-        self, files: Files, *, fetcher: Fetcher | None = None, documents: Documents | None = None
+        self,
+        files: Files,
+        *,
+        audio: Audio | None = None,
+        fetcher: Fetcher | None = None,
+        documents: Documents | None = None,
     ) -> None:
         self.files = files
+        self.audio = audio
         self.fetcher = fetcher
         self.documents = documents or Documents()
 
@@ -76,6 +85,18 @@ class _ResolvingBackend(BackendWrapper):
             tuple[it.Part, ...] | InvalidPart | FetchError | UnreadableDocument,
         ] = {}
         self._bytes = 0
+
+    @property
+    def _writes_down(self) -> bool:
+        """Whether recordings become texts, because the model cannot hear."""
+        audio = self._attachments.audio
+        is_possible = audio is not None and audio.input_model is not None
+        return is_possible and not self._inner.capabilities.audio_video
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        capabilities = self._inner.capabilities
+        return replace(capabilities, audio_video=True) if self._writes_down else capabilities
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Resolve the attachments, then prepare the reply.
@@ -119,8 +140,10 @@ class _ResolvingBackend(BackendWrapper):
             for number, part in enumerate(value if is_list else (value,)):
                 if type(part) not in _ATTACHMENTS:
                     continue
-                if isinstance(part, it.InputFile) or (
-                    isinstance(part, _IMAGES) and self._inner.capabilities.images
+                if (
+                    isinstance(part, it.InputFile)
+                    or (isinstance(part, _IMAGES) and self._inner.capabilities.images)
+                    or (isinstance(part, it.InputAudio) and self._writes_down)
                 ):
                     part_path = f"{field}[{number}]" if is_list else field
                     path = self._path(index - conversation.past_count, index, part_path)
@@ -172,7 +195,7 @@ class _ResolvingBackend(BackendWrapper):
             resolved = await self._resolve_cached(part, part_source(part))
         except (InvalidPart, FetchError, UnreadableDocument) as error:
             if location.path is None:
-                what = "file" if isinstance(part, it.InputFile) else "image"
+                what = _name(part)
                 return (it.InputText(text=f"[{what} omitted: it can no longer be read]"),)
             raise _refusal(error, part, location.path) from None
         return tuple(_with_detail(each, part) for each in resolved)
@@ -197,14 +220,17 @@ class _ResolvingBackend(BackendWrapper):
 
     def _shows_pages(self, part: _AttachmentPart) -> bool:
         """Whether the model sees the pages of a PDF as images, besides its text."""
-        is_file = isinstance(part, it.InputFile)
-        return is_file and part.detail == "high" and self._inner.capabilities.images
+        if not isinstance(part, it.InputFile):
+            return False
+        return part.detail == "high" and self._inner.capabilities.images
 
     async def _load_parts(
         self, part: _AttachmentPart, source: PartSource, with_pages: bool
     ) -> tuple[it.Part, ...]:
         content = await self._load_content(source)
         self._count_bytes(len(content.content))
+        if isinstance(part, it.InputAudio):
+            return (await self._recording(content.content),)
         if not isinstance(part, it.InputFile):
             return (await _image_part(content),)
         file = await self._file_part(content)
@@ -246,6 +272,18 @@ class _ResolvingBackend(BackendWrapper):
         except InvalidEncoding as error:
             raise InvalidPart("base64", str(error)) from None
         return FetchResult(content, mime, source.name)
+
+    async def _recording(self, content: bytes) -> it.InputText:
+        """Return the transcript of a recording."""
+        if not content:
+            raise InvalidPart("empty", "it is empty")
+        audio = self._attachments.audio
+        assert audio is not None
+        try:
+            text = await audio.input_text(content, tenant=self._tenant)
+        except (InvalidRequest, TooLarge) as error:
+            raise InvalidPart("broken", error.message.rstrip(".")) from None
+        return it.InputText(text=text)
 
     async def _file_part(self, file: FetchResult) -> it.Part:
         """Return the content of a file as an image if the file is an image. Otherwise return its
@@ -300,7 +338,7 @@ class _Location(Struct, frozen=True, kw_only=True):
 
 
 _IMAGES = (it.InputImage, it.ComputerScreenshot)
-_ATTACHMENTS = frozenset({it.InputFile, *_IMAGES})
+_ATTACHMENTS = frozenset({it.InputAudio, it.InputFile, *_IMAGES})
 
 
 def _replace_part(item: it.Item, number: int, parts: tuple[it.Part, ...]) -> it.Item:
@@ -316,7 +354,11 @@ def _replace_part(item: it.Item, number: int, parts: tuple[it.Part, ...]) -> it.
 
 
 def _with_detail(resolved: it.Part, part: _AttachmentPart) -> it.Part:
-    if isinstance(resolved, it.InputImage) and part.detail is not UNSET:
+    if (
+        isinstance(resolved, it.InputImage)
+        and not isinstance(part, it.InputAudio)
+        and part.detail is not UNSET
+    ):
         return replace(resolved, detail=part.detail)
     return resolved
 
@@ -344,9 +386,14 @@ class PartSource(Struct, frozen=True, kw_only=True):
     name: str = ""
 
 
-def part_source(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> PartSource:
+def part_source(part: _AttachmentPart) -> PartSource:
     """Return the source of a part's bytes: a URL, inline data or the id of a stored file. Raises
     ``InvalidPart`` if the part has none of them."""
+    if isinstance(part, it.InputAudio):
+        data = part.input_audio.get("data")
+        if not isinstance(data, str) or not data:
+            raise InvalidPart("none", "it contains no data")
+        return PartSource(inline=data)
     if part.file_id is not UNSET and part.file_id:
         return PartSource(file_id=part.file_id, name=_filename(part))
     if isinstance(part, it.InputFile):
@@ -362,7 +409,7 @@ def part_source(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> P
     return PartSource(url=url, name=_filename(part))
 
 
-def url_to_fetch(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str | None:
+def url_to_fetch(part: _AttachmentPart) -> str | None:
     """Return the URL from which the bytes of a part have to be fetched. Returns None if the part
     has its bytes in itself or in a stored file."""
     try:
@@ -371,7 +418,7 @@ def url_to_fetch(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> 
         return None
 
 
-def _filename(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str:
+def _filename(part: _AttachmentPart) -> str:
     name = part.filename if isinstance(part, it.InputFile) else UNSET
     return "" if name is UNSET else name
 
@@ -411,8 +458,8 @@ _DOCUMENT_ERRORS: Mapping[str, str] = {
 def _refusal(
     error: InvalidPart | FetchError | UnreadableDocument, part: _AttachmentPart, path: str
 ) -> RequestError:
-    is_file = isinstance(part, it.InputFile)
-    what = "file" if is_file else "image"
+    is_file = not isinstance(part, _IMAGES)
+    what = _name(part)
     param = path if path == _PROMPT_PATH else f"{path}{_field(part, error)}"
     if isinstance(error, FetchError) and error.reason not in ("url", "large"):
         message = f"Error while downloading the {what} of '{param}': {error}."
@@ -424,11 +471,18 @@ def _refusal(
     return InvalidRequest(f"Invalid {what} in '{param}': {reason}.", param=param, code=code)
 
 
+def _name(part: _AttachmentPart) -> str:
+    """Return what a part is, for messages."""
+    return {it.InputFile: "file", it.InputAudio: "recording"}.get(type(part), "image")
+
+
 def _field(part: _AttachmentPart, error: Exception) -> str:
     """Return the path of the faulty field within the part, such as ``.file_url``. Returns an empty
     string if the part contains no data, no URL and no file id."""
     if isinstance(error, InvalidPart) and error.reason == "none":
         return ""
+    if isinstance(part, it.InputAudio):
+        return ".input_audio.data"
     source = part_source(part)
     if source.file_id is not None:
         return ".file_id"
