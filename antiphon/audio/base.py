@@ -11,18 +11,6 @@ from msgspec import Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire.resources.audio import AudioUsage, TranscriptSegment, TranscriptWord
 
-__all__ = [
-    "MEDIA_TYPES",
-    "AudioFormat",
-    "Passage",
-    "Speaker",
-    "SpeechTask",
-    "Summary",
-    "Transcriber",
-    "TranscriptionTask",
-    "unsupported",
-]
-
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 #: The media types of speech.
 MEDIA_TYPES: dict[AudioFormat, str] = {
@@ -58,7 +46,7 @@ class TranscriptionTask(Struct, frozen=True, kw_only=True):
     streams: bool = False
 
 
-class Passage(Struct, frozen=True, kw_only=True, tag=True):
+class TranscriptPiece(Struct, frozen=True, kw_only=True, tag=True):
     """A piece of a transcript. ``text`` begins with the space that separates it from the piece
     before. ``segment`` is None if the transcriber reports no times."""
 
@@ -67,7 +55,7 @@ class Passage(Struct, frozen=True, kw_only=True, tag=True):
     words: tuple[TranscriptWord, ...] = ()
 
 
-class Summary(Struct, frozen=True, kw_only=True, tag=True):
+class RecordingFacts(Struct, frozen=True, kw_only=True, tag=True):
     """What a transcriber knows at the end of a recording. ``duration``: in seconds. A field is None
     if it is unknown."""
 
@@ -81,7 +69,7 @@ class Transcriber(Protocol):
 
     def transcribe(
         self, task: TranscriptionTask, *, tenant: str = ""
-    ) -> AsyncGenerator[Passage | Summary, None]:
+    ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
         """Yield the pieces of the transcript, and a summary last. Closing the iterator ends the
         work soon. Tenants take turns at a model of this process.
 

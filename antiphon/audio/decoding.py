@@ -15,9 +15,7 @@ from antiphon.errors import BackendError, InvalidRequest
 from antiphon.ipc.worker_process import WorkerFailed, run_worker
 from antiphon.support.fair_limiter import FairLimiter, LimiterSlot
 
-from .decoding_worker import BROKEN, LONG, SAMPLE_BYTES, SAMPLE_RATE
-
-__all__ = ["SAMPLE_BYTES", "SAMPLE_RATE", "AudioDecoder"]
+from .decoding_worker import BROKEN, LONG, SAMPLE_BYTES
 
 _log = structlog.get_logger(__name__)
 

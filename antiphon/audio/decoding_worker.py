@@ -12,8 +12,6 @@ import sys
 
 from antiphon.attachments.document_worker import confine
 
-__all__ = ["BROKEN", "LONG", "SAMPLE_BYTES", "SAMPLE_RATE", "main"]
-
 BROKEN, LONG = b"broken!", b"long!"
 SAMPLE_RATE, SAMPLE_BYTES = 16_000, 2
 #: FFmpeg's readers that may open a file. Others read playlists, which name further files and URLs.

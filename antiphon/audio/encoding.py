@@ -10,8 +10,6 @@ from typing import Any
 
 from .base import AudioFormat
 
-__all__ = ["SpeechEncoder"]
-
 _RATE = 24_000
 #: Format → FFmpeg's container and codec. The formats without one need no encoder.
 _CODECS: Mapping[AudioFormat, tuple[str, str]] = {

@@ -7,9 +7,7 @@ from contextlib import aclosing
 
 from antiphon.ipc.client import CallClient
 
-from .base import Passage, Summary, TranscriptionTask
-
-__all__ = ["HostedTranscriber"]
+from .base import RecordingFacts, TranscriptionTask, TranscriptPiece
 
 
 class HostedTranscriber:
@@ -22,9 +20,9 @@ class HostedTranscriber:
 
     async def transcribe(
         self, task: TranscriptionTask, *, tenant: str = ""
-    ) -> AsyncGenerator[Passage | Summary, None]:
+    ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
         parts = self._calls.stream(
-            "transcribe", self._name, task, tenant, returns=Passage | Summary
+            "transcribe", self._name, task, tenant, returns=TranscriptPiece | RecordingFacts
         )
         async with aclosing(parts):
             async for part in parts:

@@ -28,8 +28,6 @@ from antiphon.support.installation import needs_extra
 from .base import SpeechTask, unsupported
 from .encoding import SpeechEncoder
 
-__all__ = ["ProgramOptions", "ProgramSpeaker", "load"]
-
 _CHUNK_BYTES = 64 * 1024
 #: Seconds without audio after which the program is ended.
 _SILENCE_S = 60.0

@@ -21,9 +21,7 @@ from antiphon.wire.resources.audio import (
     TranscriptWord,
 )
 
-from .base import Passage, SpeechTask, Summary, TranscriptionTask
-
-__all__ = ["UpstreamSpeaker", "UpstreamTranscriber", "load_speaker", "load_transcriber"]
+from .base import RecordingFacts, SpeechTask, TranscriptionTask, TranscriptPiece
 
 _INVALID = "The upstream's response is not a transcript."
 
@@ -57,7 +55,7 @@ class UpstreamTranscriber:
 
     async def transcribe(
         self, task: TranscriptionTask, *, tenant: str = ""
-    ) -> AsyncGenerator[Passage | Summary, None]:
+    ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
         times = task.has_segments or task.has_words
         fields: dict[str, object] = {
             **self._body,
@@ -88,7 +86,7 @@ class UpstreamTranscriber:
                     for part in _parts(payload, streamed):
                         streamed = True
                         yield part
-                        if isinstance(part, Summary):
+                        if isinstance(part, RecordingFacts):
                             return
         raise BackendError("The upstream ended without a transcript.")
 
@@ -130,7 +128,7 @@ class UpstreamSpeaker:
         await self._upstream.close()
 
 
-def _parts(payload: bytes, streamed: bool) -> list[Passage | Summary]:
+def _parts(payload: bytes, streamed: bool) -> list[TranscriptPiece | RecordingFacts]:
     """Return what a payload of the upstream adds to the transcript. ``streamed``: whether pieces
     came before. Raises ``BackendError``."""
     try:
@@ -143,14 +141,14 @@ def _parts(payload: bytes, streamed: bool) -> list[Passage | Summary]:
     if message.get("error") or kind == "error":
         raise upstream_error(400, parse_error(message))
     if kind == "transcript.text.delta":
-        return [Passage(text=str(message.get("delta", "")))]
+        return [TranscriptPiece(text=str(message.get("delta", "")))]
     if (kind is not None and kind != "transcript.text.done") or "text" not in message:
         return _chunk(message)
     try:
         pieces = [] if streamed else _passages(message)
         language = message.get("language")
         usage = _usage(message.get("usage"), message.get("duration"))
-        summary = Summary(
+        summary = RecordingFacts(
             language=language if isinstance(language, str) else None,
             duration=usage.seconds if isinstance(usage, DurationUsage) else None,
             usage=usage,
@@ -160,7 +158,7 @@ def _parts(payload: bytes, streamed: bool) -> list[Passage | Summary]:
     return [*pieces, summary]
 
 
-def _chunk(message: Mapping[str, Any]) -> list[Passage | Summary]:
+def _chunk(message: Mapping[str, Any]) -> list[TranscriptPiece | RecordingFacts]:
     """Return the piece in a chunk of vLLM's stream, whose chunks have the form of Chat Completions.
     Other messages are ignored."""
     choices = message.get("choices")
@@ -168,18 +166,20 @@ def _chunk(message: Mapping[str, Any]) -> list[Passage | Summary]:
         return []
     delta = choices[0].get("delta")
     text = delta.get("content") if isinstance(delta, dict) else None
-    pieces: list[Passage | Summary] = [Passage(text=text)] if isinstance(text, str) else []
-    return [*pieces, Summary()] if choices[0].get("finish_reason") else pieces
+    pieces: list[TranscriptPiece | RecordingFacts] = (
+        [TranscriptPiece(text=text)] if isinstance(text, str) else []
+    )
+    return [*pieces, RecordingFacts()] if choices[0].get("finish_reason") else pieces
 
 
-def _passages(message: Mapping[str, Any]) -> list[Passage | Summary]:
+def _passages(message: Mapping[str, Any]) -> list[TranscriptPiece | RecordingFacts]:
     words = tuple(msgspec.convert(message.get("words") or (), tuple[TranscriptWord, ...]))
     segments = message.get("segments") or ()
     if not segments:
-        return [Passage(text=str(message["text"]), words=words)]
+        return [TranscriptPiece(text=str(message["text"]), words=words)]
     found = msgspec.convert(segments, tuple[TranscriptSegment, ...], strict=False)
     return [
-        Passage(text=each.text, segment=each, words=words if number == 0 else ())
+        TranscriptPiece(text=each.text, segment=each, words=words if number == 0 else ())
         for number, each in enumerate(found)
     ]
 

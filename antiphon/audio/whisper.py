@@ -23,10 +23,9 @@ from antiphon.support.installation import needs_extra
 from antiphon.support.turn_thread import TurnThread
 from antiphon.wire.resources.audio import DurationUsage, TranscriptSegment, TranscriptWord
 
-from .base import Passage, Summary, TranscriptionTask, unsupported
-from .decoding import SAMPLE_BYTES, SAMPLE_RATE, AudioDecoder
-
-__all__ = ["WhisperOptions", "WhisperTranscriber", "load"]
+from .base import RecordingFacts, TranscriptionTask, TranscriptPiece, unsupported
+from .decoding import AudioDecoder
+from .decoding_worker import SAMPLE_BYTES, SAMPLE_RATE
 
 #: Seconds of a recording for which the model gets the spectrum at once. A longer recording is cut
 #: where the last sentence of such a part begins, so that neither the memory nor a turn grows with
@@ -97,7 +96,7 @@ class WhisperTranscriber:
 
     async def transcribe(
         self, task: TranscriptionTask, *, tenant: str = ""
-    ) -> AsyncGenerator[Passage | Summary, None]:
+    ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
         model = self._model
         languages = model.supported_languages
         if task.language is not None and task.language not in languages:
@@ -112,7 +111,7 @@ class WhisperTranscriber:
 
     async def _write_down(
         self, samples: bytes, task: TranscriptionTask, tenant: str
-    ) -> AsyncGenerator[Passage | Summary, None]:
+    ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
         language, start, number = task.language, 0, 0
         while start < len(samples):
             part = samples[start : start + _PART_BYTES]
@@ -133,7 +132,7 @@ class WhisperTranscriber:
                 number += 1
             start = next_start
         seconds = len(samples) / SAMPLE_BYTES / SAMPLE_RATE
-        yield Summary(
+        yield RecordingFacts(
             language=language, duration=seconds, usage=DurationUsage(seconds=round(seconds, 2))
         )
 
@@ -171,10 +170,10 @@ class WhisperTranscriber:
             self._model = None
 
 
-def _passage(segment: Any, number: int, offset: float) -> Passage:
+def _passage(segment: Any, number: int, offset: float) -> TranscriptPiece:
     """Convert a segment of faster-whisper. ``offset``: where its part of the recording begins, in
     seconds."""
-    return Passage(
+    return TranscriptPiece(
         text=segment.text,
         segment=TranscriptSegment(
             id=number,

@@ -15,7 +15,6 @@ from antiphon.inference.conversation import Conversation, Options
 from .base import Backend, Reply, Status, Task
 from .on_demand import OnDemandBackend
 
-
 #: What a model for a task does, and where clients use it.
 TASKS: Mapping[Task, str] = {
     "embeddings": "produces embeddings. Use it at /v1/embeddings",

@@ -55,7 +55,9 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     "openvino": ("openvino_genai", "openvino"),
     "tensorrt_llm": ("tensorrt_llm", "tensorrt-llm"),
     "transformers": ("transformers", "transformers"),
+    "speech_program": ("av", "audio"),
     "vllm": ("vllm", "vllm"),
+    "whisper": ("faster_whisper", "audio"),
     **dict.fromkeys(REMOTE_ENGINES, ("aiohappyeyeballs", "upstream")),
 }
 #: Engines whose model files are downloaded if they are missing.

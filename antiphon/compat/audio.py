@@ -19,18 +19,7 @@ from antiphon.wire.resources.audio import (
     AudioUsage,
     Transcription,
     TranscriptSegment,
-    VerboseTranscription,
 )
-
-__all__ = [
-    "SpeechRequest",
-    "TranscriptionForm",
-    "TranslationForm",
-    "parse_speech",
-    "parse_transcription",
-    "parse_translation",
-    "render_transcript",
-]
 
 _Granularity = Literal["word", "segment"]
 _Format = Literal["json", "text", "srt", "verbose_json", "vtt"]
@@ -158,7 +147,7 @@ def render_transcript(
     language: str | None,
     duration: float | None,
     usage: AudioUsage | None,
-) -> tuple[str, str] | Transcription | VerboseTranscription:
+) -> tuple[str, str] | Transcription:
     """Render a transcript in the format of a request: a media type with a text, or an object.
     ``passages``: the pieces, as the transcriber gives them."""
     text = "".join(passage.text for passage in passages).strip()
@@ -173,7 +162,7 @@ def render_transcript(
     transcribes = isinstance(form, TranscriptionForm)
     wanted = form.timestamp_granularities if isinstance(form, TranscriptionForm) else ()
     words = tuple(word for passage in passages for word in passage.words)
-    return VerboseTranscription(
+    return Transcription(
         task="transcribe" if transcribes else "translate",
         language="english" if not transcribes else language or "",
         duration=duration if duration is not None else segments[-1].end if segments else 0,

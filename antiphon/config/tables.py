@@ -14,7 +14,6 @@ from .mcp import McpServer
 from .options import AUTO_SWITCH, Switch
 
 
-
 class RetentionSettings(Struct, frozen=True, kw_only=True):
     """How long responses and what belongs to them are kept."""
 

@@ -16,8 +16,6 @@ from antiphon.support.cpus import spare_cpus
 from .download import pull_folder
 from .embedding_factories import upstream_options
 
-__all__ = ["SPEAKERS", "TRANSCRIBERS"]
-
 _Factory = Callable[[str, Model, Settings, ProgressCallback | None], Awaitable[Backend]]
 
 

@@ -30,7 +30,6 @@ from .embedding_factories import EMBEDDERS, rerank, upstream_options
 from .engine_choice import engine_of_file, is_openvino_folder
 from .files import has_files
 
-
 _log = structlog.get_logger(__name__)
 
 #: Builds the backend of one model from its name, its settings, the general settings and a progress

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
-from antiphon.audio.base import Passage, Summary, TranscriptionTask
+from antiphon.audio.base import RecordingFacts, TranscriptionTask, TranscriptPiece
 from antiphon.backends.base import Status
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.reading import EmbeddingBackend, TranscriptionBackend
@@ -133,7 +133,7 @@ class ModelHostSession:
 
     async def transcribe(
         self, name: str, task: TranscriptionTask, tenant: str
-    ) -> AsyncGenerator[Passage | Summary, None]:
+    ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
         """Write down a recording with a model. See ``Transcriber.transcribe``."""
         async with (await self._manager()).on_demand(name).use() as backend:
             if not isinstance(backend, TranscriptionBackend):

@@ -11,12 +11,12 @@ from msgspec import Struct
 
 from antiphon.audio.base import (
     MEDIA_TYPES,
-    Passage,
+    RecordingFacts,
     Speaker,
     SpeechTask,
-    Summary,
     Transcriber,
     TranscriptionTask,
+    TranscriptPiece,
 )
 from antiphon.backends.base import Task
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
@@ -29,11 +29,11 @@ __all__ = [
     "MEDIA_TYPES",
     "Audio",
     "CatalogModel",
-    "Passage",
+    "RecordingFacts",
     "SpeechTask",
-    "Summary",
-    "Transcript",
+    "TranscriptPiece",
     "TranscriptionTask",
+    "WholeTranscript",
 ]
 
 #: Maximum number of characters of transcripts that are kept for further turns of conversations.
@@ -42,11 +42,11 @@ _KEPT_CHARS = 2**20
 _OnModel = Callable[[CatalogModel], None]
 
 
-class Transcript(Struct, frozen=True):
+class WholeTranscript(Struct, frozen=True):
     """A whole transcript."""
 
-    passages: tuple[Passage, ...]
-    summary: Summary
+    passages: tuple[TranscriptPiece, ...]
+    summary: RecordingFacts
 
     @property
     def text(self) -> str:
@@ -60,7 +60,7 @@ class Audio:
     recordings of requests to models that cannot hear; None if no model does.
     """
 
-    def __init__(self, models: ModelCatalog, *, max_bytes: int, input_model: str | None) -> None:
+    def __init__(self, models: ModelCatalog, input_model: str | None, max_bytes: int) -> None:
         self._models = models
         self.max_bytes = max_bytes
         self.input_model = input_model
@@ -81,7 +81,7 @@ class Audio:
         tenant: str,
         client: Client = ANYONE,
         on_model: _OnModel = lambda model: None,
-    ) -> AsyncGenerator[Passage | Summary, None]:
+    ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
         """Yield the pieces of a transcript, and a summary last. ``name``: the model. Raises
         ``RequestError``, ``BackendError``."""
         if len(task.content) > self.max_bytes:
@@ -95,17 +95,17 @@ class Audio:
 
     async def transcript(
         self, name: str | None, task: TranscriptionTask, *, tenant: str
-    ) -> Transcript:
+    ) -> WholeTranscript:
         """Return a whole transcript. See ``transcribe``."""
-        passages: list[Passage] = []
-        summary = Summary()
+        passages: list[TranscriptPiece] = []
+        summary = RecordingFacts()
         async with aclosing(self.transcribe(name, task, tenant=tenant)) as parts:
             async for part in parts:
-                if isinstance(part, Summary):
+                if isinstance(part, RecordingFacts):
                     summary = part
                 else:
                     passages.append(part)
-        return Transcript(tuple(passages), summary)
+        return WholeTranscript(tuple(passages), summary)
 
     async def input_text(self, content: bytes, *, tenant: str) -> str:
         """Return the text of a recording in a conversation. Raises ``RequestError``,

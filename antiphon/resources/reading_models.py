@@ -24,7 +24,6 @@ from antiphon.embeddings.reranker import RerankResult
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.limits.clients import ANYONE, Client
 
-
 #: What the errors about an unsuitable model say that it does not do.
 _ABILITIES: Mapping[Task, str] = {
     "embeddings": "support embeddings",

@@ -12,12 +12,7 @@ from functools import partial
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import (
-    ASSUMED_CONTEXT_SIZE,
-    Backend,
-    BackendCapabilities,
-    Reply,
-)
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply
 from antiphon.backends.catalog import CatalogModel
 from antiphon.backends.repeating import RepeatingBackend
 from antiphon.backends.tracing import TracedBackend
@@ -251,9 +246,7 @@ class Preparer:
         except BaseException:
             await release()
             raise
-        response = self._initial_response(
-            request, model, backend.capabilities, response_id, context, tools, reply
-        )
+        response = self._initial_response(request, model, response_id, context, tools, reply)
         return PreparedRequest(
             request=request,
             model=model,
@@ -453,7 +446,6 @@ class Preparer:
         self,
         request: CreateResponse,
         model: CatalogModel,
-        capabilities: BackendCapabilities,
         response_id: str,
         context: ConversationContext,
         tools: ToolSelection,
@@ -471,6 +463,7 @@ class Preparer:
             response = replace(response, input_transformations=transformations)
         if tools.ignored_tools:
             response = replace(response, ignored_tools=tools.ignored_tools)
+        capabilities = self._attachments.capabilities(model.backend)
         if omitted := find_omitted_parts(context.conversation, capabilities):
             response = replace(response, omitted_parts=omitted)
         if context.prompt_items:

@@ -186,12 +186,7 @@ class Service:
             providers = {"file_search": FileSearchProvider(self.vector_stores), **providers}
         self._preparer = Preparer(
             dependencies,
-            Attachments(
-                self.files,
-                audio=self.audio,
-                fetcher=features.fetcher,
-                documents=features.documents,
-            ),
+            Attachments(self.files, self.audio, features.fetcher, features.documents),
             providers,
         )
         #: Counts the usage of requests.
@@ -265,11 +260,7 @@ class Service:
         self.containers = Containers(features.containers)
         self.prompts = features.prompts
         self.embeddings = Embeddings(dependencies.models)
-        self.audio = Audio(
-            dependencies.models,
-            max_bytes=policy.max_audio_bytes,
-            input_model=policy.audio_input,
-        )
+        self.audio = Audio(dependencies.models, policy.audio_input, policy.max_audio_bytes)
         self.images = Images(features.providers.get("image_generation"))
         self.rerankers = Rerankers(dependencies.models)
         self.tokenizers = Tokenizers(dependencies.models)

@@ -16,8 +16,6 @@ from antiphon.errors import BackendError
 
 from .fair_limiter import FairLimiter
 
-__all__ = ["TurnThread"]
-
 _T = TypeVar("_T")
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from antiphon.audio.base import Passage, SpeechTask, Summary, TranscriptionTask, unsupported
+from antiphon.audio.base import (
+    RecordingFacts,
+    SpeechTask,
+    TranscriptionTask,
+    TranscriptPiece,
+    unsupported,
+)
 from antiphon.errors import InvalidRequest
 from antiphon.wire.resources.audio import DurationUsage, TranscriptSegment, TranscriptWord
 
@@ -28,7 +34,7 @@ class WordTranscriber:
 
     async def transcribe(
         self, task: TranscriptionTask, *, tenant: str = ""
-    ) -> AsyncGenerator[Passage | Summary, None]:
+    ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
         self.tasks.append(task)
         self.tenants.append(tenant)
         try:
@@ -49,7 +55,7 @@ class WordTranscriber:
                 await self.pause.wait()
                 if self.error is not None:
                     raise self.error
-            yield Summary(language="en", duration=float(at), usage=DurationUsage(seconds=at))
+            yield RecordingFacts(language="en", duration=float(at), usage=DurationUsage(seconds=at))
         finally:
             self.closings += 1
 
@@ -57,10 +63,12 @@ class WordTranscriber:
         """Do nothing, because the transcriber has no resources to close."""
 
 
-def _passage(number: int, text: str, words: tuple[TranscriptWord, ...], start: int) -> Passage:
+def _passage(
+    number: int, text: str, words: tuple[TranscriptWord, ...], start: int
+) -> TranscriptPiece:
     end = start + len(text.split())
     segment = TranscriptSegment(id=number, start=start, end=end, text=text)
-    return Passage(text=text, segment=segment, words=words)
+    return TranscriptPiece(text=text, segment=segment, words=words)
 
 
 class WordSpeaker:

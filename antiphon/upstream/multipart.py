@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-__all__ = ["FormFile", "encode_form"]
-
 
 class FormFile(Struct, frozen=True, kw_only=True):
     """A file of a form. ``field``: the name of its field."""

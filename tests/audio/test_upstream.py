@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from antiphon.audio.base import Passage, SpeechTask, Summary, TranscriptionTask
+from antiphon.audio.base import RecordingFacts, SpeechTask, TranscriptionTask, TranscriptPiece
 from antiphon.audio.upstream import load_speaker, load_transcriber
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -53,7 +53,9 @@ async def answering(
         yield f"http://127.0.0.1:{server.port}", requests
 
 
-async def transcribe(url: str, task: TranscriptionTask = TASK) -> list[Passage | Summary]:
+async def transcribe(
+    url: str, task: TranscriptionTask = TASK
+) -> list[TranscriptPiece | RecordingFacts]:
     options = {"body": {"hotwords": "a"}}
     transcriber = await load_transcriber("m", url, key="k", model="w", options=options)
     try:
@@ -75,7 +77,7 @@ async def test_request_has_the_file_and_the_options() -> None:
     assert request["timestamp_granularities[]"] == ["word"] and request["temperature"] == ["0"]
     assert request["model"] == ["w"] and request["hotwords"] == ["a"]
     passage, summary = parts
-    assert isinstance(passage, Passage) and isinstance(summary, Summary)
+    assert isinstance(passage, TranscriptPiece) and isinstance(summary, RecordingFacts)
     assert passage.segment is not None and passage.segment.end == 2.5
     assert passage.words[0].word == "Come"
     assert (summary.duration, summary.usage) == (2.5, DurationUsage(seconds=2.5))
@@ -85,7 +87,7 @@ async def test_translation_has_its_own_route() -> None:
     async with answering('{"text": "Come in."}') as (url, requests):
         parts = await transcribe(url, TranscriptionTask(content=b"RIFF", translates=True))
     assert requests[0]["path"] == "/v1/audio/translations"
-    assert parts == [Passage(text="Come in."), Summary()]
+    assert parts == [TranscriptPiece(text="Come in."), RecordingFacts()]
 
 
 OPENAI_STREAM = (
@@ -113,7 +115,11 @@ async def test_stream_is_passed_on(stream: str, usage: TokenUsage | None) -> Non
     async with answering(stream, "text/event-stream") as (url, requests):
         parts = await transcribe(url, TranscriptionTask(content=b"RIFF", streams=True))
     assert requests[0]["stream"] == ["true"]
-    assert parts == [Passage(text="Come"), Passage(text=" in."), Summary(usage=usage)]
+    assert parts == [
+        TranscriptPiece(text="Come"),
+        TranscriptPiece(text=" in."),
+        RecordingFacts(usage=usage),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,7 @@ async def test_speech_is_passed_on() -> None:
     async with answering(b"data: \x00\xff" * 9_000, "audio/mpeg") as (url, requests):
         models = {"s": Model(engine="speech", source=url, upstream_model="tts")}
         catalog = await load_catalog(Settings(models=models))
-        audio = Audio(catalog, max_bytes=9, input_model=None)
+        audio = Audio(catalog, None, 9)
         task = SpeechTask(text="Hi", voice="alloy", speed=2, instructions="Whisper.")
         spoken = b"".join([piece async for piece in audio.speak("s", task, tenant="a")])
         with pytest.raises(InvalidRequest, match="does not write down speech"):

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.audio.base import Passage, SpeechTask, Summary, TranscriptionTask
-from antiphon.audio.decoding import SAMPLE_BYTES, SAMPLE_RATE, AudioDecoder
+from antiphon.audio.base import RecordingFacts, SpeechTask, TranscriptionTask, TranscriptPiece
+from antiphon.audio.decoding import AudioDecoder
+from antiphon.audio.decoding_worker import SAMPLE_BYTES, SAMPLE_RATE
 from antiphon.audio.program import load as load_program
 from antiphon.audio.whisper import WhisperOptions, WhisperTranscriber, load
 from antiphon.errors import InvalidRequest, SetupError
@@ -77,12 +78,12 @@ def scripted(seconds: float) -> tuple[WhisperTranscriber, ScriptedModel]:
 async def test_long_recording_is_read_in_parts_that_begin_with_a_sentence() -> None:
     transcriber, model = scripted(595)
     parts = [part async for part in transcriber.transcribe(TASK)]
-    passages = [part for part in parts if isinstance(part, Passage)]
+    passages = [part for part in parts if isinstance(part, TranscriptPiece)]
     times = [each.segment.start for each in passages if each.segment is not None]
     assert times == [float(start) for start in range(0, 595, 10)]
     assert [each.segment.id for each in passages if each.segment] == list(range(60))
     assert model.parts == [(300, None), (300, "en"), (15, "en")]
-    assert isinstance(parts[-1], Summary) and parts[-1].duration == 595
+    assert isinstance(parts[-1], RecordingFacts) and parts[-1].duration == 595
     await transcriber.close()
 
 
@@ -147,8 +148,8 @@ async def test_real_model_hears_what_a_real_voice_says(tmp_path: Path) -> None:
     )
     heard = TranscriptionTask(content=recording, has_words=True)
     parts = [part async for part in transcriber.transcribe(heard)]
-    text = "".join(part.text for part in parts if isinstance(part, Passage))
+    text = "".join(part.text for part in parts if isinstance(part, TranscriptPiece))
     assert re.findall(r"\w+", text.lower()) == re.findall(r"\w+", said.lower())
-    words = [word for part in parts if isinstance(part, Passage) for word in part.words]
+    words = [word for part in parts if isinstance(part, TranscriptPiece) for word in part.words]
     assert len(words) == 11 and words == sorted(words, key=lambda word: word.end)
     await transcriber.close()

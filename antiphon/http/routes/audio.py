@@ -32,10 +32,10 @@ from antiphon.http.streaming.response import StreamFormat
 from antiphon.http.streaming.task_stream import first_awaited, frame_event, with_failure
 from antiphon.resources.audio import (
     MEDIA_TYPES,
-    Passage,
+    RecordingFacts,
     SpeechTask,
-    Summary,
     TranscriptionTask,
+    TranscriptPiece,
 )
 from antiphon.wire.resources.audio import (
     SpeechDelta,
@@ -45,12 +45,9 @@ from antiphon.wire.resources.audio import (
     TranscriptDone,
     TranscriptEvent,
     Transcription,
-    VerboseTranscription,
 )
 
 from .admin.managed_models import PullStream
-
-__all__ = ["AudioRoutes"]
 
 _EVENTS = StreamFormat(end_mark=b"")
 
@@ -65,7 +62,7 @@ class AudioRoutes:
     @operation(
         "createTranscription",
         form=Form(file="file", fields=TranscriptionForm),
-        answer=Transcription | VerboseTranscription,
+        answer=Transcription,
         events=TranscriptEvent,
         errors=(403, 404, 502),
     )
@@ -95,7 +92,7 @@ class AudioRoutes:
     @operation(
         "createTranslation",
         form=Form(file="file", fields=TranslationForm),
-        answer=Transcription | VerboseTranscription,
+        answer=Transcription,
         errors=(403, 404, 502),
     )
     async def translate(self, request: Request) -> Reply:
@@ -157,12 +154,12 @@ class AudioRoutes:
         self, request: Request, form: TranslationForm, task: TranscriptionTask
     ) -> Reply:
         context = request_context(request.scope)
-        passages: list[Passage] = []
-        summary = Summary()
+        passages: list[TranscriptPiece] = []
+        summary = RecordingFacts()
         parts = self._parts(context, form.model, task)
         async with CancelOnDisconnect(request.scope, request.receive), aclosing(parts):
             async for part in parts:
-                if isinstance(part, Summary):
+                if isinstance(part, RecordingFacts):
                     summary = part
                 else:
                     passages.append(part)
@@ -179,7 +176,7 @@ class AudioRoutes:
         parts = self._parts(context, form.model, task)
         async with aclosing(parts):
             async for part in parts:
-                if isinstance(part, Summary):
+                if isinstance(part, RecordingFacts):
                     done = TranscriptDone(text=text)
                     if part.usage is not None:
                         done = TranscriptDone(text=text, usage=part.usage)
@@ -190,7 +187,7 @@ class AudioRoutes:
 
     async def _parts(
         self, context: RequestContext, model: str, task: TranscriptionTask
-    ) -> AsyncGenerator[Passage | Summary, None]:
+    ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
         """Yield the pieces of a transcript, within the limits of the client, and count it."""
         used: list[str] = []
         async with (
@@ -206,7 +203,7 @@ class AudioRoutes:
             ) as parts,
         ):
             async for part in parts:
-                if isinstance(part, Summary):
+                if isinstance(part, RecordingFacts):
                     seconds = round(part.duration or 0)
                     self._deps.record_task(context, "transcription", used[0], seconds)
                 yield part

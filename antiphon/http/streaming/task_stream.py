@@ -15,8 +15,6 @@ from antiphon.wire.error_reply import ErrorDetails, ErrorReply
 from . import sse
 from .disconnect import CancelOnDisconnect
 
-__all__ = ["first_awaited", "frame_event", "with_failure"]
-
 _EventT = TypeVar("_EventT")
 
 

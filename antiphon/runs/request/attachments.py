@@ -30,7 +30,6 @@ from antiphon.stream.kinds import KINDS
 from antiphon.support.installation import needs_extra
 from antiphon.wire import items as it
 
-
 _AttachmentPart = it.InputImage | it.InputFile | it.ComputerScreenshot | it.InputAudio
 
 #: The path of a stored prompt's items in the request.
@@ -50,7 +49,6 @@ class Attachments:
     def __init__(
         self,
         files: Files,
-        *,
         audio: Audio | None = None,
         fetcher: Fetcher | None = None,
         documents: Documents | None = None,
@@ -59,6 +57,18 @@ class Attachments:
         self.audio = audio
         self.fetcher = fetcher
         self.documents = documents or Documents()
+
+    def writes_down(self, backend: Backend) -> bool:
+        """Return whether recordings become texts, because the model cannot hear."""
+        is_possible = self.audio is not None and self.audio.input_model is not None
+        return is_possible and not backend.capabilities.audio_video
+
+    def capabilities(self, backend: Backend) -> BackendCapabilities:
+        """Return what a backend can do with the attachments of this server."""
+        capabilities = backend.capabilities
+        return (
+            replace(capabilities, audio_video=True) if self.writes_down(backend) else capabilities
+        )
 
     def resolving_backend(
         self, backend: Backend, tenant: str, prompt_item_count: int = 0
@@ -87,16 +97,8 @@ class _ResolvingBackend(BackendWrapper):
         self._bytes = 0
 
     @property
-    def _writes_down(self) -> bool:
-        """Whether recordings become texts, because the model cannot hear."""
-        audio = self._attachments.audio
-        is_possible = audio is not None and audio.input_model is not None
-        return is_possible and not self._inner.capabilities.audio_video
-
-    @property
     def capabilities(self) -> BackendCapabilities:
-        capabilities = self._inner.capabilities
-        return replace(capabilities, audio_video=True) if self._writes_down else capabilities
+        return self._attachments.capabilities(self._inner)
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Resolve the attachments, then prepare the reply.
@@ -143,7 +145,10 @@ class _ResolvingBackend(BackendWrapper):
                 if (
                     isinstance(part, it.InputFile)
                     or (isinstance(part, _IMAGES) and self._inner.capabilities.images)
-                    or (isinstance(part, it.InputAudio) and self._writes_down)
+                    or (
+                        isinstance(part, it.InputAudio)
+                        and self._attachments.writes_down(self._inner)
+                    )
                 ):
                     part_path = f"{field}[{number}]" if is_list else field
                     path = self._path(index - conversation.past_count, index, part_path)

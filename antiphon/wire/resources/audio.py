@@ -21,7 +21,6 @@ __all__ = [
     "TranscriptSegment",
     "TranscriptWord",
     "Transcription",
-    "VerboseTranscription",
 ]
 
 
@@ -71,20 +70,13 @@ AudioUsage = DurationUsage | TokenUsage
 
 
 class Transcription(Struct, frozen=True, kw_only=True):
-    """The answer with ``response_format`` ``json``."""
+    """A transcript. The fields besides ``text`` and ``usage`` are only in the answer with
+    ``response_format`` ``verbose_json``. ``words`` is there if the client asks for their times."""
 
     text: str
-    usage: AudioUsage | UnsetType = UNSET
-
-
-class VerboseTranscription(Struct, frozen=True, kw_only=True):
-    """The answer with ``response_format`` ``verbose_json``. ``words`` is present if the client asks
-    for the times of words."""
-
-    task: Literal["transcribe", "translate"]
-    language: str
-    duration: float
-    text: str
+    task: Literal["transcribe", "translate"] | UnsetType = UNSET
+    language: str | UnsetType = UNSET
+    duration: float | UnsetType = UNSET
     segments: tuple[TranscriptSegment, ...] | UnsetType = UNSET
     words: tuple[TranscriptWord, ...] | UnsetType = UNSET
     usage: AudioUsage | UnsetType = UNSET
