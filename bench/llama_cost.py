@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from antiphon.config.model import DEFAULT_MODEL
+from antiphon.testing.embedded_model import smollm2
 
 from .load import Plan, load
 from .peers.llama_server import command as llama_server_command
@@ -97,10 +97,11 @@ def _start(stack: ExitStack, command: Any) -> PeerProcess:
 
 
 def _antiphon(settings: str) -> Any:
+    # The model is named by its file, because the model of the default settings has further samplers.
     def command(port: int, upstream: str, folder: Path) -> list[str]:
         config = folder / "antiphon.toml"
         config.write_text(
-            f'[models.{MODEL}]\nsource = "{DEFAULT_MODEL}"\nparallel = {_PARALLEL}\n'
+            f'[models.{MODEL}]\nsource = "{smollm2()}"\nparallel = {_PARALLEL}\n'
             f"context_size = {_CONTEXT}\n{settings}\n"
         )
         flags = ["--config", str(config), "--port", str(port), "--store", f"sqlite:{folder}/a.db"]
