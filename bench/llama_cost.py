@@ -97,7 +97,7 @@ def _start(stack: ExitStack, command: Any) -> PeerProcess:
 
 
 def _antiphon(settings: str) -> Any:
-    # The model is named by its file, because the model of the default settings has further samplers.
+    # The default model's own samplers do not apply to its file.
     def command(port: int, upstream: str, folder: Path) -> list[str]:
         config = folder / "antiphon.toml"
         config.write_text(

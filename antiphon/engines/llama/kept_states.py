@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,6 +91,7 @@ class KeptStates:
         self._clock = itertools.count(1)
         self._bytes = self._disk_bytes = 0
         self._waiting: set[str] = set()
+        self._in_use: list[KeptState] = []
         #: The bytes of one token, as far as known. It tells whether a state will fit.
         self._token_bytes = 0.0
         self.hits = self.misses = self.evictions = 0
@@ -128,13 +130,22 @@ class KeptStates:
         """Return whether the state with these ids can be kept at all, as far as this is known."""
         return 0 < self.max_bytes >= self._token_bytes * len(ids)
 
-    def use(self, state: KeptState) -> None:
-        """Record that a prompt continues the state."""
+    @contextmanager
+    def using(self, state: KeptState) -> Iterator[None]:
+        """While a prompt gets the state, do not replace or evict it."""
+        self._use(state)
+        self._in_use.append(state)
+        try:
+            yield
+        finally:
+            self._in_use.remove(state)
+
+    def _use(self, state: KeptState) -> None:
         state.used = next(self._clock)
 
-    def add(self, state: KeptState, sparing: KeptState | None = None) -> bool:
-        """Keep a state, and delete the states that it extends. Evict others if the budget needs it,
-        but not ``sparing``. Returns False if the state does not fit; then it is deleted."""
+    def add(self, state: KeptState) -> bool:
+        """Keep a state, and delete the states that it extends. Evict others if the budget needs it.
+        Returns False if the state does not fit; then it is deleted."""
         self._token_bytes = max(self._token_bytes, state.size / max(1, len(state.ids)))
         if state.size > self.max_bytes:
             if state.file is not None:
@@ -142,7 +153,7 @@ class KeptStates:
             return False
         for other in tuple(self._groups.get(state.group, ())):
             shared = common_prefix_length(other.ids, state.ids)
-            if other is not sparing and shared >= len(other.ids) - _SLACK:
+            if other not in self._in_use and shared >= len(other.ids) - _SLACK:
                 if state.owner.is_durable and other.path is not None:
                     state.older = [*state.older, *other.older, other.path]
                     self._disk_bytes -= other.size
@@ -150,8 +161,8 @@ class KeptStates:
                 self.remove(other)
         self._groups.setdefault(state.group, []).append(state)
         self._bytes += state.size
-        self.use(state)
-        self._evict(state, sparing)
+        self._use(state)
+        self._evict(state)
         return state.file is not None or state.path is not None
 
     def remove(self, state: KeptState) -> None:
@@ -185,7 +196,7 @@ class KeptStates:
                 self._drop_path(state)
                 continue
             self._groups.setdefault(group, []).append(state)
-            self.use(state)
+            self._use(state)
         self._evict_from_disk()
 
     async def open(self, state: KeptState) -> StateFile | None:
@@ -207,7 +218,7 @@ class KeptStates:
             return None
         state.file = file
         self._bytes += state.size
-        self._evict(state, state)
+        self._evict(state)
         return file
 
     async def persist(self, state: KeptState) -> None:
@@ -269,9 +280,10 @@ class KeptStates:
 
     # --- budgets ---------------------------------------------------------------------------------
 
-    def _evict(self, state: KeptState, sparing: KeptState | None) -> None:
+    def _evict(self, state: KeptState) -> None:
+        spared = (state, *self._in_use)
         while self._bytes > self.max_bytes:
-            others = (e for e in self if e.file and e is not state and e is not sparing)
+            others = (each for each in self if each.file and each not in spared)
             evicted = min(others, key=self._rank, default=state)
             self._drop_file(evicted)
             self.evictions += 1

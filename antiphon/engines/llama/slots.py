@@ -9,7 +9,8 @@ Generations wait for a free slot here and not in llama.cpp, because here waiting
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
@@ -74,7 +75,8 @@ class _Contents(NamedTuple):
 
 
 class _Ending(NamedTuple):
-    """A slot that will be free soon, and what it will contain."""
+    """A slot that will be free soon, because its generation is ending or its state is being copied.
+    ``contents``: what it will contain, or what will be kept of it."""
 
     contents: _Contents
     released: asyncio.Event
@@ -107,11 +109,10 @@ class Slots:
         self._contents = [_Contents(NO_GROUP) for _ in range(count)]
         #: Slot → the adapter that it last used; None if it is unknown.
         self._adapters: list[str | None] = [""] * count
+        #: Slot → why it will be free soon.
         self._ending: dict[int, _Ending] = {}
         #: Slot → the prompt that is being computed in it.
         self._prefills: dict[int, Prefill] = {}
-        #: Held while a slot is chosen and prepared: its state is copied meanwhile.
-        self._preparing = asyncio.Lock()
 
     async def acquire(
         self,
@@ -130,19 +131,9 @@ class Slots:
         await self._free.acquire(owner.tenant)
         waited: list[Prefill] = []
         try:
-            while True:
-                async with self._preparing:
-                    waiting = None
-                    if (ending := self._find_ending(prompt, group)) is not None:
-                        waiting = ending.released
-                    elif (prefill := self._find_prefill(prompt, group, waited)) is not None:
-                        waited.append(prefill)
-                        waiting = prefill.want(common_prefix_length(prefill.ids, prompt))
-                    else:
-                        number = await self._prepare(prompt, group)
-                        del self._idle[number]
-                        break
+            while (waiting := self._reason_to_wait(prompt, group, waited)) is not None:
                 await waiting.wait()
+            number = await self._prepare(prompt, group)
         except BaseException:
             self._free.release(owner.tenant)
             raise
@@ -163,8 +154,7 @@ class Slots:
         it. ``computed``: how many ids of its prompt are computed."""
         prefill = self._prefills[slot.number]
         contents = _Contents(slot.group, prefill.ids[:computed], slot.owner)
-        async with self._preparing:
-            await self._keep_contents(slot.number, contents)
+        await self._keep_contents(slot.number, contents)
         if self._states.covers(contents.ids, slot.group):
             prefill.settle(computed)
         else:
@@ -201,13 +191,15 @@ class Slots:
     async def keep(self, slot: Slot) -> KeptState | None:
         """Keep the state of a released slot, if the slot is still free. Returns the kept state, or
         None if it is not kept."""
-        async with self._preparing:
-            contents = self._contents[slot.number]
-            if slot.number not in self._idle or contents.group != slot.group:
-                return None
+        if (ending := self._ending.get(slot.number)) is not None:  # it is being copied
+            await ending.released.wait()
+        contents = self._contents[slot.number]
+        if slot.number not in self._idle or contents.group != slot.group:
+            return None
+        with self._copying(slot.number):
             await self._keep(slot.number)
-            state, shared = self._states.find(contents.ids, slot.group)
-            return state if shared >= len(contents.ids) - 1 else None
+        state, shared = self._states.find(contents.ids, slot.group)
+        return state if shared >= len(contents.ids) - 1 else None
 
     def forget(self) -> None:
         """Forget the states in all slots, because llama.cpp has been started again."""
@@ -223,8 +215,22 @@ class Slots:
 
     # --- choosing --------------------------------------------------------------------------------
 
+    def _reason_to_wait(
+        self, prompt: Sequence[int], group: StateGroup, waited: list[Prefill]
+    ) -> asyncio.Event | None:
+        """Return an event that the prompt must wait for before a slot is chosen for it; None if it
+        need not wait. ``waited``: the prompts for which it has waited."""
+        if (ending := self._find_ending(prompt, group)) is not None:
+            return ending.released
+        if not self._idle:  # a slot that no generation holds is being copied
+            return next(iter(self._ending.values())).released
+        if (prefill := self._find_prefill(prompt, group, waited)) is not None:
+            waited.append(prefill)
+            return prefill.want(common_prefix_length(prefill.ids, prompt))
+        return None
+
     def _find_ending(self, prompt: Sequence[int], group: StateGroup) -> _Ending | None:
-        """Return the generation that is ending and that the prompt continues better than any free
+        """Return the slot that will be free soon and that the prompt continues better than any free
         slot."""
         best = None
         longest = self._best_idle(prompt, group)[1]
@@ -263,17 +269,35 @@ class Slots:
         return best, longest
 
     async def _prepare(self, prompt: Sequence[int], group: StateGroup) -> int:
-        """Choose an idle slot for the prompt, and copy states as needed."""
+        """Choose an idle slot for the prompt, take it and copy states as needed."""
         number, in_slot = self._best_idle(prompt, group)
         state, in_state = self._states.find(prompt, group)
         if max(in_slot, in_state) < MIN_SHARED and number is None:
             self._states.misses += 1
-            return await self._vacate(self._least_useful(group))
-        self._states.hits += 1
-        if state is not None and in_state > in_slot:
-            return await self._restore(state, self._least_useful(group))
-        assert number is not None
-        return await self._fork(number, in_slot)
+            number = self._least_useful(group)
+            with self._copying(number):
+                await self._keep(number)
+        else:
+            self._states.hits += 1
+            if state is not None and in_state > in_slot:
+                number = await self._restore(state, self._least_useful(group))
+            else:
+                assert number is not None
+                number = await self._fork(number, in_slot)
+        del self._idle[number]
+        return number
+
+    @contextmanager
+    def _copying(self, number: int) -> Iterator[None]:
+        """Take an idle slot while its state is copied. Prompts that continue the state wait."""
+        del self._idle[number]
+        ending = self._ending[number] = _Ending(self._contents[number], asyncio.Event())
+        try:
+            yield
+        finally:
+            del self._ending[number]
+            self._idle[number] = None
+            ending.released.set()
 
     def _least_useful(self, group: StateGroup) -> int:
         """Return the idle slot to overwrite: an empty one, or else the one that has been idle
@@ -282,50 +306,45 @@ class Slots:
         same = [each for each in empty if self._adapters[each] == _adapter_name(group)]
         return next(iter((*same, *empty, *self._idle)))
 
-    async def _vacate(self, number: int) -> int:
-        """Keep the state of a slot that will be overwritten. Return the slot's number."""
-        await self._keep(number)
-        return number
-
     async def _fork(self, number: int, shared: int) -> int:
-        """Return a slot whose state has the first ``shared`` ids of a slot. It is this slot itself
-        if the rest of its state is not worth a copy or is kept. Otherwise the slot is copied."""
+        """Return an idle slot whose state has the first ``shared`` ids of a slot. It is this slot
+        itself if the rest of its state is not worth a copy or is kept. Otherwise the slot is
+        copied."""
         contents = self._contents[number]
         if (len(contents.ids) - shared) * COPY_COST <= len(contents.ids):
             return number
-        state = await self._keep(number)
+        with self._copying(number):
+            state = await self._keep(number)
         target = self._least_useful(contents.group or NO_GROUP)
         if state is None or self._contents[target].ids:
             return number
         return await self._restore(state, target)
 
     async def _restore(self, state: KeptState, number: int) -> int:
-        """Copy a kept state to a slot, whose own state is kept first. Return the slot's number. If
-        the state cannot be restored, it is deleted, and the slot is empty."""
-        self._states.use(state)
-        await self._keep(number, sparing=state)
+        """Copy a kept state to an idle slot, whose own state is kept first. Return the slot's
+        number. If the state cannot be restored, it is deleted, and the slot is empty."""
         group, changes = state.group, self._adapters[number] != _adapter_name(state.group)
-        self._contents[number] = _Contents(None)
         assert self._copier is not None
-        file = await _uncancelled(self._states.open(state))
-        if file is None:
-            return number
-        restoring = self._copier.restore(number, file, group.adapter, changes)
-        if await _uncancelled(restoring):
-            self._contents[number] = _Contents(group, state.ids, state.owner)
-            self._adapters[number] = _adapter_name(group)
-        else:
-            self._states.remove(state)
+        with self._copying(number), self._states.using(state):
+            await self._keep(number)
+            self._contents[number] = _Contents(None)
+            file = await _uncancelled(self._states.open(state))
+            if file is None:
+                return number
+            restoring = self._copier.restore(number, file, group.adapter, changes)
+            if await _uncancelled(restoring):
+                self._contents[number] = _Contents(group, state.ids, state.owner)
+                self._adapters[number] = _adapter_name(group)
+            else:
+                self._states.remove(state)
         return number
 
-    async def _keep(self, number: int, sparing: KeptState | None = None) -> KeptState | None:
-        """Keep the state of an idle slot, unless it is short, is kept already, or does not fit.
-        Returns the state if it is kept now. ``sparing``: a state that must not be evicted."""
-        return await self._keep_contents(number, self._contents[number], sparing)
+    async def _keep(self, number: int) -> KeptState | None:
+        """Keep the state of a slot that no generation holds, unless the state is short, is kept
+        already, or does not fit. Returns the state if it is kept now."""
+        return await self._keep_contents(number, self._contents[number])
 
-    async def _keep_contents(
-        self, number: int, contents: _Contents, sparing: KeptState | None = None
-    ) -> KeptState | None:
+    async def _keep_contents(self, number: int, contents: _Contents) -> KeptState | None:
         group, ids, owner = contents
         states, copier = self._states, self._copier
         if group is None or copier is None or len(ids) < MIN_SHARED or not states.fits(ids):
@@ -336,7 +355,7 @@ class Slots:
         if file is None:
             return None
         state = KeptState(group, ids, file, file.size, owner)
-        return state if states.add(state, sparing) else None
+        return state if states.add(state) else None
 
 
 def _adapter_name(group: StateGroup) -> str:

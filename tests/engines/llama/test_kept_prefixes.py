@@ -163,6 +163,91 @@ async def test_a_copy_ends_before_a_cancelled_prompt_gives_up_its_slot(llama: Ll
     assert len({slot.number for slot in slots}) == 4
 
 
+class Gate:
+    """Holds the copies of states until it is open."""
+
+    def __init__(self, llama: Llama) -> None:
+        self.begun = 0
+        self._open = asyncio.Event()
+        self._llama, self._save = llama, llama.save
+        llama.save = self.save  # type: ignore[method-assign]
+
+    async def save(self, slot: int) -> StateFile | None:
+        self.begun += 1
+        await self._open.wait()
+        return await self._save(slot)
+
+    async def wait(self, count: int) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while self.begun < count:
+                await asyncio.sleep(0)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def test_states_of_several_slots_are_copied_at_the_same_time(llama: Llama) -> None:
+    prompts = [tuple(range(1000 * n, 1000 * n + 500)) for n in range(1, 9)]
+    for prompt in prompts[:4]:
+        await llama.generate(None, prompt, 100)
+    gate = Gate(llama)
+    waiting = [asyncio.create_task(llama.slots.acquire(prompt)) for prompt in prompts[4:]]
+    await gate.wait(4)
+    gate.open()
+    slots = await asyncio.gather(*waiting)
+    assert len({slot.number for slot in slots}) == 4
+    for slot, prompt in zip(slots, prompts[4:], strict=True):
+        llama.end(slot, prompt, range(2))
+    for prompt in prompts[:4]:
+        cached, _ = await llama.generate(None, (*prompt, 1), 1)
+        assert cached == len(prompt)
+
+
+async def test_prompt_waits_while_the_state_that_it_continues_is_copied(llama: Llama) -> None:
+    """Another conversation takes its slot meanwhile."""
+    prompts = [tuple(range(1000 * n, 1000 * n + 500)) for n in range(1, 6)]
+    for prompt in prompts[:4]:
+        await llama.generate(None, prompt, 100)
+    gate = Gate(llama)
+    other = asyncio.create_task(llama.slots.acquire(prompts[4]))
+    await gate.wait(1)
+    following = asyncio.create_task(llama.generate(None, (*prompts[0], 1), 1))
+    await asyncio.sleep(0)
+    gate.open()
+    assert (await other).number == 0
+    assert (await following)[0] == len(prompts[0])
+
+
+async def test_prompt_waits_for_the_only_slot_while_it_is_copied(files: StateFiles) -> None:
+    llama = Llama(files, count=1)
+    slot = await llama.slots.acquire(HEAD)
+    llama.end(slot, HEAD, range(100))
+    gate = Gate(llama)
+    keeping = asyncio.create_task(llama.slots.keep(slot))
+    await gate.wait(1)
+    waiting = asyncio.create_task(llama.slots.acquire(tuple(range(5000, 5500))))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    gate.open()
+    assert await keeping is not None
+    assert (await waiting).number == slot.number
+
+
+async def test_state_is_not_evicted_while_a_slot_gets_it(files: StateFiles) -> None:
+    llama = Llama(files, limit=1200)
+    prompts = [tuple(range(1000 * n, 1000 * n + 500)) for n in range(1, 7)]
+    for prompt in prompts[:5]:
+        await llama.generate(None, prompt, 2)  # the first one is kept, and not in a slot
+    gate = Gate(llama)
+    restoring = asyncio.create_task(llama.slots.acquire((*prompts[0], 1)))
+    waiting = asyncio.create_task(llama.slots.acquire(prompts[5]))
+    await gate.wait(2)
+    gate.open()
+    slot, _ = await asyncio.gather(restoring, waiting)
+    assert llama.begin(slot, (*prompts[0], 1)) == len(prompts[0])
+    assert llama.states.counts.evictions
+
+
 HEAD = tuple(range(500))
 
 
