@@ -25,7 +25,7 @@ from antiphon.store import (
     vectors,
 )
 from antiphon.store.base import Retention, Store
-from antiphon.store.common.subscriptions import Subscription
+from antiphon.store.common.subscriptions import Subscription, Subscriptions
 
 _HEAD = """\
 # Write a store
@@ -74,7 +74,8 @@ implementation that calls these methods. Override one of them if your database h
 reference: if a question is open, do what it does. `antiphon/store/common/` has code that the
 built-in stores share and that may change, such as the fair choice of the runs to claim
 (`claims.py`), the choice of the responses that a sweep deletes (`eviction.py`), and the conversion
-between values and rows (`row_mapping.py`).
+between values and rows (`row_mapping.py`). `antiphon.wire` has the types of the API, such as `File`
+and `ResponseSummary`; `antiphon.wire.response_list.summarize` makes the summary of a response.
 
 `KeyStore`, `RateStore`, `ContainerDirectory` and `SkillStore` keep their data in `values`. The
 second and the third measure time by the monotonic clock of the machine. If processes of several
@@ -134,6 +135,7 @@ _PROVIDED: tuple[tuple[str, type[Any]], ...] = (
 )
 _HELPERS: tuple[type[Any], ...] = (
     runs.LocalNotifications,
+    Subscriptions,
     Subscription,
     runs.RunListener,
     runs.RunLimitReached,
@@ -147,7 +149,8 @@ def store_page() -> str:
     count = sum(len(contract.__abstractmethods__) for _, contract in _CONTRACTS)
     lines = [_HEAD.format(count=count).rstrip(), ""]
     for place, contract in _CONTRACTS:
-        lines += [f"## {contract.__name__}", "", f"The contract of {place}.", ""]
+        text = f"The contract of {place}, in `{contract.__module__}`."
+        lines += [f"## {contract.__name__}", "", text, ""]
         lines += _class(contract, only_abstract=True)
     lines += ["## Parts that you need not write", ""]
     for place, part in _PROVIDED:
@@ -156,10 +159,10 @@ def store_page() -> str:
         lines += [f"- {place}, `{part.__name__}`: {_plain(summary)} Its methods: {names}.", ""]
     lines += ["## Notifications and errors", ""]
     for helper in _HELPERS:
-        lines += [f"### {helper.__name__}", "", *_class(helper, only_abstract=False)]
+        lines += [_heading(helper), "", *_class(helper, only_abstract=False)]
     lines += ["## Values", ""]
     for value in (Retention, *_values()):
-        lines += [f"### {value.__name__}", "", *_struct(value)]
+        lines += [_heading(value), "", *_struct(value)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -194,13 +197,18 @@ def _struct(value: type[Struct]) -> list[str]:
     source = textwrap.dedent(inspect.getsource(value))
     (tree,) = ast.parse(source).body
     assert isinstance(tree, ast.ClassDef)
+    head = f"class {ast.unparse(tree).partition('class ')[2].partition(':')[0]}:"
     fields = [
         ast.get_source_segment(source, each) or ""
         for each in tree.body
         if isinstance(each, ast.AnnAssign)
     ]
     lines = [_plain(paragraph) + "\n" for paragraph in _paragraphs(value)]
-    return [*lines, "```python", *fields, "```", ""]
+    return [*lines, "```python", head, *(f"    {each}" for each in fields), "```", ""]
+
+
+def _heading(part: type[Any]) -> str:
+    return f"### {part.__name__} (`{part.__module__}`)"
 
 
 def _methods(contract: type[Any]) -> dict[str, str]:

@@ -248,7 +248,8 @@ class Store(Protocol):
           number or their size,
         - responses whose expiry time (``expires_at``) has passed,
         - deleted responses that no descendant needs any more,
-        - events of runs that ended more than ``max_log_age_s`` seconds ago,
+        - runs that ended more than ``max_log_age_s`` seconds ago, with their events. A run counts
+          as ended at the time ``now`` of the first sweep after its end,
         - expired files, and the contents of expired vector stores,
         - records of the audit log, and sums of the usage log, that are too old,
         - entries of the journal: those of deleted runs, and those about approvals that are older

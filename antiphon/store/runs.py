@@ -107,7 +107,8 @@ class RunStore(Protocol):
 
         Returns False and stores nothing if the response no longer has ``run.lock``. Raises
         ``RunLimitReached`` and stores nothing if the new run would exceed one of ``run.limits``.
-        The limits hold exactly even if many processes create runs at the same time.
+        The limits hold exactly even if many processes create runs at the same time. Raises
+        ``StoreError`` and stores nothing if there is a run with this id.
 
         The response can be loaded immediately. If ``response.store`` is true, requests can refer to
         the response's items by id as soon as the run has ended. Otherwise, they never can.
@@ -143,7 +144,9 @@ class RunStore(Protocol):
     @abstractmethod
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         """Take a run away from its owner, if it has one. The caller can end the run with the claim
-        that is returned. Returns None if the run is unknown or has ended."""
+        that is returned. The call counts as a claim, so it increases ``epoch`` and ``attempts``.
+        The new owner has no id, and has sent a heartbeat now. So if the caller does not end the
+        run, another owner can claim it later. Returns None if the run is unknown or has ended."""
 
     @abstractmethod
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
@@ -205,11 +208,12 @@ class RunStore(Protocol):
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
         """Return a page of whole batches with the events after sequence number ``after``. The page
-        has at least ``limit`` events, unless the log has no more events or the events are very
-        long.
+        has at least ``limit`` events after ``after``, and no batch that is not needed for this. It
+        has fewer if the log has no more events or the events are very long.
 
-        The first batch may also contain events up to ``after``. The batches have no ``tokens`` and
-        no ``at``. Returns None if the run is unknown, or if its events are no longer kept.
+        The first batch may also contain events up to ``after``, which do not count. The batches
+        have no ``tokens`` and no ``at``. Returns None if the run is unknown, or if its events are
+        no longer kept.
         """
 
     @abstractmethod
