@@ -199,10 +199,24 @@ def translate_validation_error(
     value = _value_at(raw, inner_path)
     for pattern, translate in _TRANSLATIONS.items():
         if (match := re.match(pattern, text)) is not None:
+            if isinstance(value, dict) and "[...]" in text:  # msgspec does not name the key
+                name = next((name for name in value if _may_be_meant(value[name], match)), "")
+                at, value = f"{at}.{truncated(name)}", value.get(name)
+            elif isinstance(value, dict) and "`key` in" in text:
+                value = max(value, key=len, default="")
             return translate(match, at, value)
     if text.startswith("Invalid ") and isinstance(value, str):
         return invalid_value(at, value, supported)
     return InvalidRequest(f"Invalid value for '{at}'.", param=at, code="invalid_value")
+
+
+def _may_be_meant(value: object, match: re.Match[str]) -> bool:
+    """Whether an error about a value of an object can be about this value: it has the wrong type,
+    or the wrong length."""
+    groups = match.groups()
+    if match.re.pattern == _LENGTH:
+        return isinstance(value, str) and len(value) > int(groups[2])
+    return len(groups) == 2 and json_type_name(value) == _MSGSPEC_TYPE_NAMES.get(groups[1])
 
 
 def _value_at(raw: Any, path: str) -> Any:
@@ -226,7 +240,9 @@ def _wrong_type(match: re.Match[str], at: str, value: object) -> InvalidRequest:
 
 
 def _wrong_length(match: re.Match[str], at: str, value: object) -> InvalidRequest:
-    sign, limit = match[1], int(match[2])
+    sign, limit = match[2], int(match[3])
+    if isinstance(value, dict) and sign == "<=":
+        return too_many_properties(at, len(value), limit)
     if not isinstance(value, str | list | tuple):
         return _invalid(at, f"expected a length {sign} {limit}.", "invalid_value")
     if sign == ">=":
@@ -243,11 +259,18 @@ def _wrong_pattern(match: re.Match[str], at: str, value: object) -> InvalidReque
     return pattern_mismatch(at, match[1])
 
 
+def _unknown_field(match: re.Match[str], at: str, value: object) -> InvalidRequest:
+    name = truncated(match[1])
+    return unknown_parameter(f"{at}.{name}" if at else name)
+
+
+_LENGTH = r"Expected `(\w+)` of length (<=|>=) (\d+)"
 #: Pattern of msgspec's message → function of (match, path, value) that returns our error.
 _TRANSLATIONS: Mapping[str, Callable[[re.Match[str], str, Any], InvalidRequest]] = {
     r"Object missing required field `([^`]*)`": _missing_field,
     r"Expected `([^`]*)`, got `([^`]*)`": _wrong_type,
-    r"Expected `\w+` of length (<=|>=) (\d+)": _wrong_length,
+    r"Object contains unknown field `([^`]*)`": _unknown_field,
+    _LENGTH: _wrong_length,
     r"Expected `(int|float)` ([<>]=?) (\S+)": _wrong_range,
     r"Expected `str` matching regex '(.*)'": _wrong_pattern,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -12,27 +12,15 @@ from antiphon.wire.resources.conversations import Metadata
 from antiphon.wire.resources.filters import Filter, read_filter
 from antiphon.wire.resources.vector_stores import StaticChunking, VectorStoreExpiresAfter
 
-from .errors import (
-    empty_value,
-    invalid_type,
-    invalid_value,
-    json_type_name,
-    missing_parameter,
-    out_of_range,
-    too_long_error,
-    too_many,
-    too_many_properties,
-)
-from .fields import drop_nulls, known_fields, read_array, read_object, read_tag
+from .errors import empty_value, missing_parameter, out_of_range
+from .fields import convert, known_fields, read_object
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
-from .requests import read_metadata
 
 _MAX_FILES, _MAX_BATCH_FILES = 500, 2000
 _MAX_QUERIES = 32
 _MAX_QUERY_CHARS = 4096
-#: The largest weight of a ranking. Sums and products of larger ones may be no number.
-_MAX_WEIGHT = 1e9
 Attributes = dict[str, str | int | float | bool]
+_S = TypeVar("_S", bound=Struct)
 
 
 class AddFile(Struct, frozen=True, kw_only=True):
@@ -91,10 +79,14 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
 
 _Name = Annotated[str, Meta(max_length=512)]
 _Attributes = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)] | float | bool],
+    dict[
+        Annotated[str, Meta(max_length=64)],
+        Annotated[str, Meta(max_length=512)] | int | float | bool,
+    ],
     Meta(max_length=16),
 ]
-_Weight = Annotated[float, Meta(ge=0)]
+#: Sums and products of larger weights may be no number.
+_Weight = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class AutoChunkingBody(
@@ -210,32 +202,32 @@ _Query = Annotated[str, Meta(min_length=1, max_length=_MAX_QUERY_CHARS)]
 
 
 class SearchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A search in a vector store. ``filters`` selects files by their attributes."""
+    """A search in a vector store. ``filters`` selects files by their attributes. ``rewrite_query``
+    must not be true: queries are used as written."""
 
     query: _Query | Annotated[tuple[_Query, ...], Meta(min_length=1, max_length=_MAX_QUERIES)]
     filters: FilterBody | None = None
     max_num_results: Annotated[int, Meta(ge=1, le=50)] | None = None
     ranking_options: RankingOptionsBody | None = None
-    rewrite_query: Literal[False] | None = None
+    rewrite_query: bool | None = None
 
 
 def parse_create_vector_store(
     body: bytes, limits: BodyLimits = DEFAULT_LIMITS
 ) -> CreateVectorStore:
     """Parse the body of ``POST /vector_stores``. Raises ``InvalidRequest``."""
-    raw = known_fields(
-        parse_json_object(body, limits) if body.strip() else {},
-        CreateVectorStoreBody.__struct_fields__,
-        "",
-    )
-    cut = _read_chunking(raw)
-    ids = _read_ids(raw.get("file_ids", []), "file_ids", _MAX_FILES)
+    raw = parse_json_object(body, limits) if body.strip() else {}
+    parsed = _convert(raw, CreateVectorStoreBody)
+    cut = _chunking(parsed.chunking_strategy)
     return CreateVectorStore(
-        name=_read_text(raw, "name") or "",
-        description=_read_text(raw, "description") or UNSET,
-        metadata=read_metadata(raw.get("metadata", {})),
-        expires_after=_read_expiry(raw["expires_after"]) if "expires_after" in raw else None,
-        files=tuple(AddFile(file_id=one, path=where, chunking=cut) for one, where in ids.items()),
+        name=parsed.name or "",
+        description=parsed.description or UNSET,
+        metadata=parsed.metadata or {},
+        expires_after=_expiry(parsed.expires_after),
+        files=tuple(
+            AddFile(file_id=id, path=path, chunking=cut)
+            for id, path in _paths(parsed.file_ids or ()).items()
+        ),
     )
 
 
@@ -244,20 +236,17 @@ def parse_update_vector_store(
 ) -> UpdateVectorStore:
     """Parse the body of ``POST /vector_stores/{id}``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
-    known_fields(raw, UpdateVectorStoreBody.__struct_fields__, "")
-    metadata, after = raw.get("metadata", UNSET), raw.get("expires_after", UNSET)
+    parsed = _convert(raw, UpdateVectorStoreBody)
     return UpdateVectorStore(
-        name=UNSET if "name" not in raw else _read_text(raw, "name") or "",
-        metadata=UNSET
-        if metadata is UNSET
-        else read_metadata({} if metadata is None else metadata),
-        expires_after=_read_expiry(after) if after is not UNSET and after is not None else after,
+        name=parsed.name or "" if "name" in raw else UNSET,
+        metadata=parsed.metadata or {} if "metadata" in raw else UNSET,
+        expires_after=_expiry(parsed.expires_after) if "expires_after" in raw else UNSET,
     )
 
 
 def parse_add_file(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> AddFile:
     """Parse the body of ``POST /vector_stores/{id}/files``. Raises ``InvalidRequest``."""
-    return _read_file(parse_json_object(body, limits), "")
+    return _file(_convert(parse_json_object(body, limits), AddFileBody))
 
 
 def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[AddFile, ...]:
@@ -267,31 +256,22 @@ def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[
     ``files``, with attributes and chunking for each file. If a file occurs twice, the last entry
     applies.
     """
-    raw = known_fields(parse_json_object(body, limits), FileBatchBody.__struct_fields__, "")
-    if "files" in raw:
-        if "file_ids" in raw:
+    parsed = _convert(parse_json_object(body, limits), FileBatchBody)
+    if parsed.files is not None:
+        if parsed.file_ids is not None:
             raise InvalidRequest(
                 "Mutually exclusive parameters: 'file_ids' and 'files'.",
                 param="files",
                 code="mutually_exclusive_parameters",
             )
-        files = read_array(raw["files"], "files", _MAX_BATCH_FILES)
-        if not files:
-            raise empty_value("files", ())
-        added = (
-            _read_file(read_object(one, f"files[{at}]"), f"files[{at}]")
-            for at, one in enumerate(files)
-        )
+        added = (_file(one, f"files[{at}].") for at, one in enumerate(parsed.files))
         return tuple({one.file_id: one for one in added}.values())
-    if "file_ids" not in raw:
+    if parsed.file_ids is None:
         raise missing_parameter("file_ids")
-    ids = _read_ids(raw["file_ids"], "file_ids", _MAX_BATCH_FILES)
-    if not ids:
-        raise empty_value("file_ids", ())
-    attributes, cut = _read_attributes(raw), _read_chunking(raw)
+    attributes, cut = parsed.attributes or {}, _chunking(parsed.chunking_strategy)
     return tuple(
-        AddFile(file_id=one, path=where, attributes=attributes, chunking=cut)
-        for one, where in ids.items()
+        AddFile(file_id=id, path=path, attributes=attributes, chunking=cut)
+        for id, path in _paths(parsed.file_ids).items()
     )
 
 
@@ -299,194 +279,89 @@ def parse_file_attributes(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> A
     """Parse the new attributes of a file. They replace all attributes that the file has. Raises
     ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
-    known_fields(raw, FileAttributesBody.__struct_fields__, "")
     if "attributes" not in raw:
         raise missing_parameter("attributes")
-    return _read_attributes(drop_nulls(raw))
+    return _convert(raw, FileAttributesBody).attributes or {}
 
 
 def parse_search(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SearchRequest:
     """Parse the body of ``POST /vector_stores/{id}/search``. Raises ``InvalidRequest``."""
-    raw = known_fields(parse_json_object(body, limits), SearchBody.__struct_fields__, "")
-    rewrite = raw.get("rewrite_query", False)
-    if not isinstance(rewrite, bool):
-        raise invalid_type("rewrite_query", "a boolean", json_type_name(rewrite))
-    if rewrite:
+    raw = parse_json_object(body, limits)
+    filters = raw.pop("filters", None)
+    parsed = _convert(raw, SearchBody)
+    if parsed.rewrite_query:
         raise InvalidRequest(
             "Unsupported value: 'rewrite_query' is not supported; queries are used as written.",
             param="rewrite_query",
             code="unsupported_value",
         )
-    count = raw.get("max_num_results", 10)
+    is_one = isinstance(parsed.query, str)
+    queries = (parsed.query,) if isinstance(parsed.query, str) else parsed.query
+    for at, text in enumerate(queries):
+        if not text.strip():
+            raise empty_value("query" if is_one else f"query[{at}]", "")
     return SearchRequest(
-        queries=_read_queries(raw.get("query")),
-        limit=_read_integer(count, "max_num_results", 1, 50),
-        filter=read_filter(raw["filters"], "filters") if "filters" in raw else None,
-        ranking=read_ranking(raw.get("ranking_options", {}), "ranking_options"),
+        queries=queries,
+        limit=parsed.max_num_results or 10,
+        filter=None if filters is None else read_filter(filters, "filters"),
+        ranking=_ranking(parsed.ranking_options, "ranking_options"),
     )
 
 
 def read_ranking(raw: object, path: str) -> RankingOptions:
     """Read ``ranking_options``. Raises ``InvalidRequest``."""
-    fields = known_fields(read_object(raw, path), RankingOptionsBody.__struct_fields__, path)
-    ranker = fields.get("ranker", "auto")
-    if not isinstance(ranker, str):
-        raise invalid_type(f"{path}.ranker", "a string", json_type_name(ranker))
-    threshold = _read_decimal(fields.get("score_threshold", 0.0), f"{path}.score_threshold", 1.0)
-    where = f"{path}.hybrid_search"
-    weights = known_fields(
-        read_object(fields.get("hybrid_search", {}), where),
-        HybridSearchBody.__struct_fields__,
-        where,
-    )
-    embedding_weight = _read_decimal(
-        weights.get("embedding_weight", 1.0), f"{where}.embedding_weight"
-    )
-    text_weight = _read_decimal(weights.get("text_weight", 1.0), f"{where}.text_weight")
-    if not embedding_weight + text_weight:
+    return _ranking(_convert(read_object(raw, path), RankingOptionsBody, path), path)
+
+
+def _ranking(options: RankingOptionsBody | None, path: str) -> RankingOptions:
+    if options is None:
+        return RankingOptions()
+    given = options.hybrid_search or HybridSearchBody()
+    weights = (given.embedding_weight, given.text_weight)
+    by_vectors, by_words = (1.0 if each is None else each for each in weights)
+    if not by_vectors + by_words:
+        where = f"{path}.hybrid_search"
         raise InvalidRequest(
             f"Invalid '{where}': at least one weight must be above 0.",
             param=where,
             code="invalid_value",
         )
     return RankingOptions(
-        ranker=ranker,
-        threshold=threshold,
-        embedding_weight=embedding_weight,
-        text_weight=text_weight,
+        ranker="auto" if options.ranker is None else options.ranker,
+        threshold=options.score_threshold or 0.0,
+        embedding_weight=by_vectors,
+        text_weight=by_words,
     )
 
 
-# --- fields --------------------------------------------------------------------------------------
+def _convert(raw: JsonObject, cls: type[_S], path: str = "") -> _S:
+    return convert(known_fields(raw, cls.__struct_fields__, path), cls, path)
 
 
-def _read_file(raw: JsonObject, path: str) -> AddFile:
-    before = f"{path}." if path else ""
-    fields, where = known_fields(raw, AddFileBody.__struct_fields__, path), f"{before}file_id"
-    if "file_id" not in fields:
-        raise missing_parameter(where)
-    if not isinstance(fields["file_id"], str):
-        raise invalid_type(where, "a string", json_type_name(fields["file_id"]))
+def _file(body: AddFileBody, before: str = "") -> AddFile:
+    """Return a file to add. ``before``: the beginning of the paths of its fields."""
     return AddFile(
-        file_id=fields["file_id"],
-        path=where,
-        attributes=_read_attributes(fields, before),
-        chunking=_read_chunking(fields, before),
+        file_id=body.file_id,
+        path=f"{before}file_id",
+        attributes=body.attributes or {},
+        chunking=_chunking(body.chunking_strategy, before),
     )
 
 
-def _read_attributes(raw: JsonObject, path: str = "") -> Attributes:
-    where = f"{path}attributes"
-    fields = raw.get("attributes", {})
-    if not isinstance(fields, dict):
-        raise invalid_type(where, "an object", json_type_name(fields))
-    if len(fields) > 16:
-        raise too_many_properties(where, len(fields), 16)
-    for name, value in fields.items():
-        if len(name) > 64:
-            raise too_long_error(where, len(name), 64)
-        if not isinstance(value, str | bool | int | float):
-            at = f"{where}.{name}"
-            raise invalid_type(at, "a string, a number or a boolean", json_type_name(value))
-        if isinstance(value, str) and len(value) > 512:
-            raise too_long_error(f"{where}.{name}", len(value), 512)
-    return fields
-
-
-def _read_chunking(raw: JsonObject, path: str = "") -> StaticChunking:
-    """Parse a chunking strategy. As in OpenAI's API, ``auto`` means chunks of 800 tokens that
-    overlap by 400 tokens."""
-    where = f"{path}chunking_strategy"
-    fields = known_fields(
-        read_object(raw.get("chunking_strategy", {"type": "auto"}), where),
-        ("type", "static"),
-        where,
-    )
-    if read_tag(fields, where, ("auto", "static")) == "auto":
+def _chunking(body: ChunkingBody | None, before: str = "") -> StaticChunking:
+    if not isinstance(body, StaticChunkingBody):
         return StaticChunking()
-    if "static" not in fields:
-        raise missing_parameter(f"{where}.static")
-    names = StaticChunking.__struct_fields__
-    inner = known_fields(read_object(fields["static"], f"{where}.static"), names, f"{where}.static")
-    for name in ("max_chunk_size_tokens", "chunk_overlap_tokens"):
-        if name not in inner:
-            raise missing_parameter(f"{where}.static.{name}")
-    at = f"{where}.static.max_chunk_size_tokens"
-    size = _read_integer(inner["max_chunk_size_tokens"], at, 100, 4096)
-    at = f"{where}.static.chunk_overlap_tokens"
-    overlap = _read_integer(inner["chunk_overlap_tokens"], at, 0, size // 2)
+    size, overlap = body.static.max_chunk_size_tokens, body.static.chunk_overlap_tokens
+    if overlap > size // 2:
+        path = f"{before}chunking_strategy.static.chunk_overlap_tokens"
+        raise out_of_range(path, "integer", overlap, "<=", str(size // 2))
     return StaticChunking(max_chunk_size_tokens=size, chunk_overlap_tokens=overlap)
 
 
-def _read_expiry(raw: object) -> VectorStoreExpiresAfter:
-    fields = known_fields(read_object(raw, "expires_after"), ("anchor", "days"), "expires_after")
-    anchor = fields.get("anchor")
-    if anchor is None:
-        raise missing_parameter("expires_after.anchor")
-    if anchor != "last_active_at":
-        raise invalid_value("expires_after.anchor", str(anchor), ("last_active_at",))
-    if "days" not in fields:
-        raise missing_parameter("expires_after.days")
-    return VectorStoreExpiresAfter(
-        anchor="last_active_at", days=_read_integer(fields["days"], "expires_after.days", 1, 365)
-    )
+def _expiry(body: ExpiryBody | None) -> VectorStoreExpiresAfter | None:
+    return None if body is None else VectorStoreExpiresAfter(anchor=body.anchor, days=body.days)
 
 
-def _read_queries(raw: object) -> tuple[str, ...]:
-    if raw is None:
-        raise missing_parameter("query")
-    texts = [raw] if isinstance(raw, str) else raw
-    if not isinstance(texts, list):
-        raise invalid_type("query", "a string or an array of strings", json_type_name(raw))
-    if len(texts) > _MAX_QUERIES:
-        raise too_many("query", len(texts), _MAX_QUERIES)
-    for at, text in enumerate(texts):
-        where = "query" if isinstance(raw, str) else f"query[{at}]"
-        if not isinstance(text, str):
-            raise invalid_type(where, "a string", json_type_name(text))
-        if len(text) > _MAX_QUERY_CHARS:
-            raise too_long_error(where, len(text), _MAX_QUERY_CHARS)
-        if not text.strip():
-            raise empty_value(where, "")
-    if not texts:
-        raise empty_value("query", ())
-    return tuple(texts)
-
-
-def _read_ids(raw: object, path: str, most: int) -> dict[str, str]:
-    """Return a mapping from file id to the path of its entry in the array ``raw``. If an id occurs
-    twice, the last entry counts. ``most``: the maximum length of the array."""
-    ids = read_array(raw, path, most)
-    for at, one in enumerate(ids):
-        if not isinstance(one, str):
-            raise invalid_type(f"{path}[{at}]", "a string", json_type_name(one))
-    return {one: f"{path}[{at}]" for at, one in enumerate(ids)}
-
-
-def _read_text(raw: JsonObject, name: str) -> str | None:
-    value = raw.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise invalid_type(name, "a string", json_type_name(value))
-    if len(value) > 512:
-        raise too_long_error(name, len(value), 512)
-    return value
-
-
-def _read_integer(raw: object, path: str, least: int, most: int) -> int:
-    if not isinstance(raw, int) or isinstance(raw, bool):
-        raise invalid_type(path, "an integer", json_type_name(raw))
-    if not least <= raw <= most:
-        sign, bound = (">=", least) if raw < least else ("<=", most)
-        raise out_of_range(path, "integer", raw, sign, str(bound))
-    return raw
-
-
-def _read_decimal(raw: object, path: str, most: float = _MAX_WEIGHT) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise invalid_type(path, "a decimal", json_type_name(raw))
-    if not 0 <= raw <= most:
-        sign, bound = (">=", 0.0) if raw < 0 else ("<=", most)
-        raise out_of_range(path, "decimal", raw, sign, str(bound))
-    return float(raw)
+def _paths(ids: tuple[str, ...]) -> dict[str, str]:
+    """Return file id → the path of its last entry in ``file_ids``."""
+    return {id: f"file_ids[{at}]" for at, id in enumerate(ids)}
