@@ -1,8 +1,5 @@
-"""Types of the request bodies of Ollama's API, for the OpenAPI document and for short requests.
-
-The fields follow the types of the ``ollama`` client 0.6.3. ``request.py`` translates the requests
-that generate text.
-"""
+"""Types of the request bodies of Ollama's API. The fields follow the types of the ``ollama`` client
+0.6.3. ``request.py`` translates the requests that generate text."""
 
 from __future__ import annotations
 
@@ -21,19 +18,19 @@ class OllamaCalledFunction(Struct, frozen=True, kw_only=True):
     """A called function. Unlike in OpenAI's API, ``arguments`` is an object."""
 
     name: str
-    arguments: JsonObject
-    index: int | UnsetType = UNSET
+    arguments: JsonObject | None = None
+    index: int | UnsetType | None = UNSET
 
 
 class OllamaToolCall(Struct, frozen=True, kw_only=True):
     function: OllamaCalledFunction
-    id: str | UnsetType = UNSET
+    id: str | UnsetType | None = UNSET
 
 
 class OllamaMessage(Struct, frozen=True, kw_only=True):
     """A message of a conversation. ``images``: base64 data. ``tool_name``, ``tool_call_id``: the
     call to which a message with the role ``tool`` belongs. By default, it belongs to the oldest
-    call without a result."""
+    call without a result. ``name`` is the older name of ``tool_name``."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
@@ -41,10 +38,11 @@ class OllamaMessage(Struct, frozen=True, kw_only=True):
     images: tuple[str, ...] | None = None
     tool_calls: tuple[OllamaToolCall, ...] | None = None
     tool_name: str | None = None
+    name: str | None = None
     tool_call_id: str | None = None
 
 
-class _Generation(Struct, frozen=True, kw_only=True):
+class OllamaGeneration(Struct, frozen=True, kw_only=True):
     """The fields that ``/api/chat`` and ``/api/generate`` share.
 
     - ``format``: ``json``, or a JSON schema.
@@ -65,14 +63,14 @@ class _Generation(Struct, frozen=True, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
 
 
-class OllamaChat(_Generation, frozen=True, kw_only=True):
+class OllamaChat(OllamaGeneration, frozen=True, kw_only=True):
     """A request to answer a conversation. Without messages, it only loads the model."""
 
     messages: tuple[OllamaMessage, ...] = ()
     tools: tuple[ChatTool, ...] | None = None
 
 
-class OllamaGenerate(_Generation, frozen=True, kw_only=True):
+class OllamaGenerate(OllamaGeneration, frozen=True, kw_only=True):
     """A request to answer a prompt. Without a prompt, it only loads the model. ``raw``: the model
     continues the prompt without a chat template."""
 

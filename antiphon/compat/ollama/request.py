@@ -19,19 +19,20 @@ from antiphon.compat.error_paths import ErrorPaths
 from antiphon.compat.translated_request import TranslatedRequest
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.parsing.errors import (
-    empty_value,
-    invalid_type,
-    invalid_value,
-    json_type_name,
-    missing_parameter,
-)
-from antiphon.wire.parsing.fields import drop_nulls, read_array, read_object
+from antiphon.wire.parsing.errors import empty_value, invalid_value, too_many
+from antiphon.wire.parsing.fields import convert, drop_nulls, read_array
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.response import Response
 
 from .answer import OllamaAnswer, OllamaForm, OllamaStream, ollama_answer
+from .bodies import (
+    OllamaChat,
+    OllamaGenerate,
+    OllamaGeneration,
+    OllamaMessage,
+    OllamaToolCall,
+)
 
 #: Option → field of the Responses request. The other options concern the engine: they are ignored.
 _OPTIONS: Mapping[str, str] = {
@@ -58,8 +59,6 @@ _REFUSED: Mapping[str, str] = {
     "steps": "this server generates images with the tool 'image_generation'",
     "_debug_render_only": "send 'enable_response_messages' to /v1/responses instead",
 }
-_EFFORTS = ("low", "medium", "high", "max")
-_ROLES = ("system", "user", "assistant", "tool")
 #: A duration in Go's notation, such as ``1h30m`` or ``-1s``.
 _DURATION = re.compile(r"-?(?:\d{1,9}(?:\.\d{1,9})?(?:ns|us|µs|ms|s|m|h)){1,8}|-?\d{1,12}|0")
 #: The first bytes of images in base64 → media type.
@@ -97,52 +96,43 @@ class OllamaRequest(TranslatedRequest, frozen=True, kw_only=True):
 def parse_chat(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> OllamaRequest:
     """Parse and translate the body of ``/api/chat``. Raises ``InvalidRequest`` with the path of the
     field as the client wrote it."""
-    raw = drop_nulls(parse_json_object(body, limits))
-    paths = ErrorPaths(input="messages")
-    fields: JsonObject = {"input": _Messages(paths, limits).read(raw.get("messages", []))}
-    if "tools" in raw:
+    raw = _read(body, limits)
+    tools = raw.pop("tools", None)
+    for message in raw["messages"] if isinstance(raw.get("messages"), list) else ():
+        if isinstance(message, dict) and isinstance(role := message.get("role"), str):
+            message["role"] = role.lower()
+    request, paths = convert(raw, OllamaChat, ""), ErrorPaths(input="messages")
+    fields: JsonObject = {"input": _Messages(paths, limits).read(request.messages)}
+    if tools is not None:
         tools = [
             {"type": "function", **tool} if isinstance(tool, dict) else tool
-            for tool in read_array(raw["tools"], "tools", limits.tools)
+            for tool in read_array(tools, "tools", limits.tools)
         ]
         fields |= READERS["tools"](tools, "tools", paths, limits)
-    return _request(raw, fields, paths, limits, OllamaForm(chat=True))
+    return _translate(request, fields, paths, limits, OllamaForm(chat=True))
 
 
 def parse_generate(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> OllamaRequest:
     """Parse and translate the body of ``/api/generate``. Raises ``InvalidRequest`` with the path of
     the field as the client wrote it."""
-    raw = drop_nulls(parse_json_object(body, limits))
+    request = convert(_read(body, limits), OllamaGenerate, "")
     paths = ErrorPaths(input="prompt", instructions="system")
-    prompt = _string(raw, "prompt")
+    prompt, images = request.prompt, request.images or ()
     fields: JsonObject = {"input": []}
-    if images := raw.get("images", []):
+    if images:
         paths.add("input[0].content", "images")
     if prompt or images:
         content = [*_images(images, "images", limits), {"type": "input_text", "text": prompt}]
         fields["input"] = [{"type": "message", "role": "user", "content": content}]
-    if system := _string(raw, "system"):
-        fields["instructions"] = system
-    is_raw = raw.get("raw", False)
-    if not isinstance(is_raw, bool):
-        raise invalid_type("raw", "a boolean", json_type_name(is_raw))
-    translated = _request(raw, fields, paths, limits, OllamaForm(chat=False))
-    return replace(translated, raw_prompt=prompt) if is_raw and prompt else translated
+    if request.system:
+        fields["instructions"] = request.system
+    translated = _translate(request, fields, paths, limits, OllamaForm(chat=False))
+    return replace(translated, raw_prompt=prompt) if request.raw and prompt else translated
 
 
-def _string(raw: JsonObject, name: str) -> str:
-    value = raw.get(name, "")
-    if not isinstance(value, str):
-        raise invalid_type(name, "a string", json_type_name(value))
-    return value
-
-
-def _request(
-    raw: JsonObject, fields: JsonObject, paths: ErrorPaths, limits: BodyLimits, form: OllamaForm
-) -> OllamaRequest:
-    """Translate the fields that both endpoints have. ``fields``: the translated conversation."""
-    if not _string(raw, "model"):
-        raise missing_parameter("model")
+def _read(body: bytes, limits: BodyLimits) -> JsonObject:
+    """Return the fields of a body. Raises ``InvalidRequest`` for a field that is refused."""
+    raw = drop_nulls(parse_json_object(body, limits))
     for name, remedy in _REFUSED.items():
         if raw.get(name) not in (None, "", [], False):
             raise InvalidRequest(
@@ -150,19 +140,30 @@ def _request(
                 param=name,
                 code="unsupported_parameter",
             )
-    only_loads, think = not fields["input"], raw.get("think")
-    keep_alive = read_keep_alive(raw.get("keep_alive"))
+    return raw
+
+
+def _translate(
+    body: OllamaGeneration,
+    fields: JsonObject,
+    paths: ErrorPaths,
+    limits: BodyLimits,
+    form: OllamaForm,
+) -> OllamaRequest:
+    """Translate the fields that both endpoints have. ``fields``: the translated conversation."""
+    only_loads, think = not fields["input"], body.think
+    keep_alive = read_keep_alive(body.keep_alive)
     fields = {
-        "model": raw["model"],
+        "model": body.model,
         "store": False,
-        "stream": raw.get("stream", True),
-        "truncation": "disabled" if raw.get("truncate") is False else "auto",
+        "stream": body.stream,
+        "truncation": "auto" if body.truncate else "disabled",
         "return_metrics": True,
         **fields,
-        **_options(raw.get("options", {}), paths),
-        **_format(raw.get("format", ""), paths),
+        **_options(body.options or {}, paths),
+        **_format(body.format or "", paths),
         **_thinking(think, paths),
-        **_logprobs(raw),
+        **_logprobs(body),
     }
     if only_loads:
         fields["input"] = "-"
@@ -198,9 +199,9 @@ def read_keep_alive(raw: object) -> float | None:
     return None if raw else 0
 
 
-def _options(raw: object, paths: ErrorPaths) -> JsonObject:
+def _options(raw: JsonObject, paths: ErrorPaths) -> JsonObject:
     fields: JsonObject = {}
-    for name, value in read_object(raw, "options").items():
+    for name, value in drop_nulls(raw).items():
         if (field := _OPTIONS.get(name)) is None:
             continue
         if name in _UNSET_IF_NEGATIVE and isinstance(value, int) and value < 0:
@@ -212,39 +213,32 @@ def _options(raw: object, paths: ErrorPaths) -> JsonObject:
     return fields
 
 
-def _format(raw: object, paths: ErrorPaths) -> JsonObject:
+def _format(raw: str | JsonObject, paths: ErrorPaths) -> JsonObject:
     if raw == "":
         return {}
     paths.add("text.format", "format")
     if raw == "json":
         return {"text": {"format": {"type": "json_object"}}}
-    if not isinstance(raw, dict):
-        raise invalid_value("format", str(raw), ("json",))
+    if isinstance(raw, str):
+        raise invalid_value("format", raw, ("json",))
     # OpenAI's rules for strict schemas do not apply here: clients send the schemas of their types.
     form = {"type": "json_schema", "name": "output", "schema": raw, "strict": False}
     return {"text": {"format": form}}
 
 
-def _thinking(raw: object, paths: ErrorPaths) -> JsonObject:
+def _thinking(raw: bool | str | None, paths: ErrorPaths) -> JsonObject:
     """Translate ``think``. ``true`` lets the model reason as it does by default."""
     paths.add("reasoning.effort", "think")
     if raw is None or raw is True:
         return {}
-    if raw is False:
-        return {"reasoning": {"effort": "none"}}
-    if raw not in _EFFORTS:
-        raise invalid_value("think", str(raw), _EFFORTS)
-    return {"reasoning": {"effort": raw}}
+    return {"reasoning": {"effort": raw or "none"}}
 
 
-def _logprobs(raw: JsonObject) -> JsonObject:
-    wanted, count = raw.get("logprobs", False), raw.get("top_logprobs", 0)
-    if not isinstance(wanted, bool):
-        raise invalid_type("logprobs", "a boolean", json_type_name(wanted))
-    fields: JsonObject = {"include": ["message.output_text.logprobs"]} if wanted else {}
-    if wanted and count:
-        fields["top_logprobs"] = count
-    return fields
+def _logprobs(body: OllamaGeneration) -> JsonObject:
+    if not body.logprobs:
+        return {}
+    count = {"top_logprobs": body.top_logprobs} if body.top_logprobs else {}
+    return {"include": ["message.output_text.logprobs"], **count}
 
 
 class _Messages:
@@ -256,80 +250,58 @@ class _Messages:
         self._limits = limits
         self._items: list[JsonObject] = []
         #: The calls without a result: id in the items, id that the client wrote, and name.
-        self._open_calls: list[tuple[str, object, object]] = []
+        self._open_calls: list[tuple[str, object, str]] = []
         self._call_count = 0
 
-    def read(self, raw: object) -> list[JsonObject]:
+    def read(self, messages: Sequence[OllamaMessage]) -> list[JsonObject]:
         """Return the input items of the messages. Raises ``InvalidRequest``."""
-        messages = read_array(raw, "messages", self._limits.items)
+        if len(messages) > self._limits.items:
+            raise too_many("messages", len(messages), self._limits.items)
         for index, message in enumerate(messages):
-            path = f"messages[{index}]"
-            fields = read_object(message, path)
-            role = fields.get("role")
-            if role is None:
-                raise missing_parameter(f"{path}.role")
-            role = str(role).lower()
-            if role not in _ROLES:
-                raise invalid_value(f"{path}.role", role, _ROLES)
-            content = fields.get("content", "")
-            if not isinstance(content, str):
-                raise invalid_type(f"{path}.content", "a string", json_type_name(content))
-            _READ_ROLE[role](self, role, fields, content, path)
+            _READ_ROLE[message.role](self, message, message.content or "", f"messages[{index}]")
         return self._items
 
     def _add(self, item: JsonObject, path: str) -> None:
         self._paths.add(f"input[{len(self._items)}]", path)
         self._items.append(item)
 
-    def _input(self, role: str, fields: JsonObject, content: str, path: str) -> None:
-        parts = _images(fields.get("images", []), f"{path}.images", self._limits)
+    def _input(self, message: OllamaMessage, content: str, path: str) -> None:
+        parts = _images(message.images or (), f"{path}.images", self._limits)
         whole: Any = [{"type": "input_text", "text": content}, *parts] if parts else content
-        self._add({"type": "message", "role": role, "content": whole}, path)
+        self._add({"type": "message", "role": message.role, "content": whole}, path)
 
-    def _assistant(self, role: str, fields: JsonObject, content: str, path: str) -> None:
-        if thinking := fields.get("thinking"):
-            if not isinstance(thinking, str):
-                raise invalid_type(f"{path}.thinking", "a string", json_type_name(thinking))
-            part = {"type": "reasoning_text", "text": thinking}
+    def _assistant(self, message: OllamaMessage, content: str, path: str) -> None:
+        if message.thinking:
+            part = {"type": "reasoning_text", "text": message.thinking}
             self._add({"type": "reasoning", "content": [part]}, f"{path}.thinking")
-        calls = read_array(fields.get("tool_calls", []), f"{path}.tool_calls", self._limits.parts)
+        calls = message.tool_calls or ()
+        if len(calls) > self._limits.parts:
+            raise too_many(f"{path}.tool_calls", len(calls), self._limits.parts)
         if content or not calls:
-            self._add({"type": "message", "role": role, "content": content}, path)
+            self._add({"type": "message", "role": message.role, "content": content}, path)
         for index, call in enumerate(calls):
             self._call(call, f"{path}.tool_calls[{index}]")
 
-    def _call(self, raw: object, path: str) -> None:
-        fields = read_object(raw, path)
-        function = read_object(fields.get("function", {}), f"{path}.function")
-        if "name" not in function:
-            raise missing_parameter(f"{path}.function.name")
-        arguments = function.get("arguments", {})
-        if not isinstance(arguments, dict):
-            where = f"{path}.function.arguments"
-            raise invalid_type(where, "an object", json_type_name(arguments))
+    def _call(self, call: OllamaToolCall, path: str) -> None:
         self._call_count += 1
-        call_id = f"call_{self._call_count}"
-        self._open_calls.append((call_id, fields.get("id"), function["name"]))
+        call_id, function = f"call_{self._call_count}", call.function
+        self._open_calls.append((call_id, call.id, function.name))
         item = {
             "type": "function_call",
             "call_id": call_id,
-            "name": function["name"],
-            "arguments": encode(arguments).decode(),
+            "name": function.name,
+            "arguments": encode(function.arguments or {}).decode(),
         }
         self._add(item, f"{path}.function")
 
-    def _tool(self, role: str, fields: JsonObject, content: str, path: str) -> None:
-        item = {
-            "type": "function_call_output",
-            "call_id": self._called(fields, path),
-            "output": content,
-        }
-        self._add(item, path)
+    def _tool(self, message: OllamaMessage, content: str, path: str) -> None:
+        call_id = self._called(message, path)
+        self._add({"type": "function_call_output", "call_id": call_id, "output": content}, path)
 
-    def _called(self, fields: JsonObject, path: str) -> str:
+    def _called(self, message: OllamaMessage, path: str) -> str:
         """Return the id of the call to which a result belongs: the call with the id or the name
         that the result states, or else the oldest call without a result."""
-        id, name = fields.get("tool_call_id"), fields.get("tool_name", fields.get("name"))
+        id, name = message.tool_call_id, message.tool_name or message.name
         for call in self._open_calls:
             call_id, client_id, called = call
             if (id is None or id == client_id) and (name is None or name == called):
@@ -343,7 +315,7 @@ class _Messages:
         )
 
 
-_READ_ROLE: Mapping[str, Callable[[_Messages, str, JsonObject, str, str], None]] = {
+_READ_ROLE: Mapping[str, Callable[[_Messages, OllamaMessage, str, str], None]] = {
     "system": _Messages._input,
     "user": _Messages._input,
     "assistant": _Messages._assistant,
@@ -351,12 +323,12 @@ _READ_ROLE: Mapping[str, Callable[[_Messages, str, JsonObject, str, str], None]]
 }
 
 
-def _images(raw: object, path: str, limits: BodyLimits) -> list[JsonObject]:
+def _images(images: Sequence[str], path: str, limits: BodyLimits) -> list[JsonObject]:
     """Translate images in base64 to parts with data URLs."""
+    if len(images) > limits.parts:
+        raise too_many(path, len(images), limits.parts)
     parts: list[JsonObject] = []
-    for index, image in enumerate(read_array(raw, path, limits.parts)):
-        if not isinstance(image, str):
-            raise invalid_type(f"{path}[{index}]", "a string", json_type_name(image))
+    for index, image in enumerate(images):
         if not image:
             raise empty_value(f"{path}[{index}]", image)
         if not image.startswith("data:"):
