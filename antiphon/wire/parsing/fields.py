@@ -26,7 +26,7 @@ from .errors import (
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
 _S = TypeVar("_S", bound=msgspec.Struct)
-_FIELD_PATH = re.compile(r"`\$\.([A-Za-z_]+)(?:\[\d+\])?`$")
+_ERROR_PATH = re.compile(r"`\$\.([^`]*)`$")
 
 
 def classes_by_tag(classes: tuple[type[_S], ...]) -> Mapping[str, type[_S]]:
@@ -120,20 +120,39 @@ def body_parser(
 
 
 def _supported_values(cls: type[msgspec.Struct], error: msgspec.ValidationError) -> tuple[Any, ...]:
-    """Return the allowed values of the field that ``error`` names. Return an empty tuple if ``cls``
-    has no list of values for this field."""
-    field = _FIELD_PATH.search(str(error))
-    return _literal_values(cls).get(field.group(1), ()) if field else ()
+    """Return the allowed values of the field that ``error`` names. Return an empty tuple if the
+    field has no list of values."""
+    path = _ERROR_PATH.search(str(error))
+    kinds: tuple[Any, ...] = (cls,)
+    for name in re.findall(r"[A-Za-z_]+|\[", path.group(1)) if path else ():
+        kinds = tuple(inner for kind in kinds for inner in _inner_types(kind, name))
+    return tuple(value for kind in kinds for value in _values_of(kind)) if path else ()
+
+
+def _arms(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union; of any other type, the type itself."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _inner_types(kind: Any, name: str) -> list[Any]:
+    """Return the types of a field. ``name``: the name of the field, or ``[`` for the entries of an
+    array."""
+    found: list[Any] = []
+    for arm in _arms(kind):
+        if name == "[":
+            found += get_args(arm)[:1]
+        elif isinstance(arm, type) and issubclass(arm, msgspec.Struct):
+            config = arm.__struct_config__
+            is_tag = name == config.tag_field
+            found += [Literal[config.tag]] if is_tag else _hints(arm).get(name, ())
+    return found
 
 
 @lru_cache(maxsize=256)
-def _literal_values(cls: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
-    return {name: tuple(_values_of(hint)) for name, hint in get_type_hints(cls).items()}
+def _hints(cls: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
+    return {name: (hint,) for name, hint in get_type_hints(cls).items()}
 
 
-def _values_of(hint: object) -> list[Any]:
-    if get_origin(hint) is Literal:
-        return list(get_args(hint))
-    if get_origin(hint) in (Union, UnionType, tuple):
-        return [value for arm in get_args(hint) for value in _values_of(arm)]
-    return []
+def _values_of(kind: object) -> list[Any]:
+    """Return the values of the literals in a type."""
+    return [value for arm in _arms(kind) if get_origin(arm) is Literal for value in get_args(arm)]
