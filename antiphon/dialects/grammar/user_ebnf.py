@@ -279,7 +279,6 @@ class _Writer:
         if "root" not in rules:
             raise UnwritableGrammar("the grammar has no rule 'root'")
         self._rules = rules
-        self._prefix = prefix
         self._regexes: dict[str, str] = {}
         self._names: dict[str, str] = {}
         taken: set[str] = set()

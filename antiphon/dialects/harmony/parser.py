@@ -118,7 +118,6 @@ class HarmonyParser:
         passes_unknown: bool = False,
         logprob_token_ids: bool = False,
     ) -> None:
-        self._tokenizer = tokenizer
         self._codes = codes
         self._shapes = shapes
         self._native_tools = native_tools

@@ -33,7 +33,6 @@ _SAMPLES: Mapping[str, JsonObject] = {
     },
 }
 _SAMPLE_FIELDS: Mapping[str, Any] = {"model": "MODEL", "max_tokens": 60}
-_SAMPLE_VALUES: Mapping[str, Any] = {"string": "text", "integer": 1, "number": 1, "boolean": True}
 _SAMPLE_DEPTH = 4
 
 

@@ -24,8 +24,6 @@ from array import array
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import structlog
-
 from antiphon.errors import StoreError
 from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.records import (
@@ -46,8 +44,6 @@ from antiphon.wire.response import Response
 from .event_codec import encode_batch
 
 _T = TypeVar("_T")
-
-_log = structlog.get_logger(__name__)
 
 #: Number of unwritten events of one run. If there are more, the run reads no further deltas.
 _MAX_UNWRITTEN = 512

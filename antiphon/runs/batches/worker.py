@@ -90,7 +90,6 @@ class BatchWorker:
         lines_at_a_time: int,
         clock: Callable[[], float],
     ) -> None:
-        self._batches = batches
         self._store = batches.store
         self._files = files
         self._keys = keys

@@ -158,7 +158,6 @@ class _Recoverer:
         functions: Mapping[ToolName, ToolFunction],
         on_interruption: OnInterruption,
     ) -> None:
-        self._point = point
         self._functions = functions
         self._on_interruption = on_interruption
         self.deltas: list[Delta] = []

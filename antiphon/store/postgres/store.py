@@ -93,7 +93,6 @@ class PostgresStore(Store):
         self.is_encrypted = pool.is_encrypted
         self._saves = SaveQueue(pool)
         self._large = LargeResponses()
-        self._pgvector = pgvector
         self.runs = PostgresRuns(pool, self._prepare_save, bus)
         self.files = PostgresFiles(pool)
         self.vectors = PostgresVectorIndex(pool, pgvector)

@@ -27,7 +27,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("this user cannot mount a file system")
     yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 def stored(number: int, words: int = 20_000) -> StoredResponse:
