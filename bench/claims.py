@@ -43,7 +43,7 @@ class _Counter:
 
 async def _claims(server: Postgres, rate: int) -> list[Line]:
     from antiphon.store import open_store
-    from antiphon.store.store_observer import observe_store
+    from antiphon.store.upkeep.store_observer import observe_store
     from antiphon.wire.parsing.requests import parse_create_response
 
     url, counter = await server.create_database(), _Counter()

@@ -38,7 +38,7 @@ from antiphon.runs.service import Service
 from antiphon.security.encryption import Encryptor
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.clock import Clock
+from antiphon.store.upkeep.clock import Clock
 from antiphon.support.log import Log
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.relay import ContainerRelay

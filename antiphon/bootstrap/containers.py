@@ -31,8 +31,8 @@ from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import Sandbox
 from antiphon.sandbox.egress.dialer import Dialer
 from antiphon.store.base import Store
-from antiphon.store.clock import Clock
 from antiphon.store.containers import ContainerDirectory
+from antiphon.store.upkeep.clock import Clock
 from antiphon.support.installation import needs_extra
 from antiphon.support.log import Log
 from antiphon.support.plugins import load_plugin

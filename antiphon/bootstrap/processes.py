@@ -19,7 +19,7 @@ from antiphon.models import catalog
 from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.resources.file_storage.files import Files
 from antiphon.store import is_postgres, open_store
-from antiphon.store.clock import StoreClock
+from antiphon.store.upkeep.clock import StoreClock
 from antiphon.support.fair_threads import default_threads
 from antiphon.support.log import Log
 from antiphon.support.logs import LogLevel, capture_libraries

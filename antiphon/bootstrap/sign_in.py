@@ -15,7 +15,7 @@ from antiphon.oidc.login import LoginClient, Logins
 from antiphon.oidc.provider import IssuerAddress, Provider
 from antiphon.oidc.tokens import AccessTokens, Issuer
 from antiphon.security.encryption import Encryptor
-from antiphon.store.clock import Clock
+from antiphon.store.upkeep.clock import Clock
 from antiphon.upstream.http import HttpClient
 
 _CONNECT_S, _SILENCE_S = 5.0, 10.0

@@ -19,10 +19,10 @@ from antiphon.http.metrics import Metrics
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store import is_postgres, open_store
 from antiphon.store.base import Store
-from antiphon.store.clock import Clock, StoreClock
 from antiphon.store.common.row_cipher import RowCipher
-from antiphon.store.store_observer import observe_store
-from antiphon.store.sweeper import Sweeper
+from antiphon.store.upkeep.clock import Clock, StoreClock
+from antiphon.store.upkeep.store_observer import observe_store
+from antiphon.store.upkeep.sweeper import Sweeper
 from antiphon.support.installation import antiphon_command
 from antiphon.support.log import Log
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender

@@ -19,8 +19,8 @@ from antiphon.runs.execution.run import Run, RunSpec
 from antiphon.runs.execution.supervisor import Supervisor
 from antiphon.runs.history.chain_cache import chain_items
 from antiphon.runs.history.encrypted_items import TenantSealer
-from antiphon.store.health import StoreHealth
 from antiphon.store.records import ConversationLock, StoredResponse
+from antiphon.store.upkeep.health import StoreHealth
 from antiphon.stream.writer import ResponseWriter
 from antiphon.tracing.base import TraceHeaders
 from antiphon.wire.items import Item

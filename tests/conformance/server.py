@@ -35,7 +35,7 @@ from antiphon.runs.policy import Policy
 from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
-from antiphon.store.store_observer import observe_store
+from antiphon.store.upkeep.store_observer import observe_store
 from antiphon.support.logs import open_log
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.tokenizer import ByteTokenizer

@@ -28,8 +28,8 @@ from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.runs.batches.worker import BatchWorker
 from antiphon.runs.execution.run import EventSink
-from antiphon.store.health import StoreHealth
 from antiphon.store.rates import RateStore
+from antiphon.store.upkeep.health import StoreHealth
 from antiphon.stream.writer import ResponseWriter
 from antiphon.support.logs import open_log
 from antiphon.testing.memory_store.store import MemoryStore

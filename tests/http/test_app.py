@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.store.health import StoreHealth
+from antiphon.store.upkeep.health import StoreHealth
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.admin.server_info import ProcessHealth
 

@@ -22,7 +22,7 @@ from antiphon.runs.dependencies import OptionalFeatures, RunDependencies
 from antiphon.runs.policy import Policy
 from antiphon.runs.service import Service
 from antiphon.store.base import Retention
-from antiphon.store.sweeper import Sweeper
+from antiphon.store.upkeep.sweeper import Sweeper
 
 from .database import Connection, Database, NetworkConditions
 from .engine import SimulatedBackend, Toolbox, Tools

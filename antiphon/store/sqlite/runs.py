@@ -35,7 +35,7 @@ from antiphon.store.records import (
 from antiphon.store.runs import RunLimitReached, RunStore
 
 from .database import Database
-from .peer_notifications import PeerNotifications
+from .notifications.peer_notifications import PeerNotifications
 from .run_tables import ClaimedFrom, RunTables, page_of
 
 #: The largest sequence number.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .base import Store
+from antiphon.store.base import Store
 
 #: Returns unix seconds.
 Clock = Callable[[], float]

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from antiphon.store.base import Retention, Store
+from antiphon.store.records import SweepRecord
 from antiphon.support.log import Log
 from antiphon.support.tasks import BackgroundTasks, repeat
-
-from .base import Retention, Store
-from .records import SweepRecord
 
 _SWEEP_S = 60
 #: A clock that shows more than this many seconds since the last sweep is implausible. It is

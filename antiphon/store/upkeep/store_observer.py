@@ -8,10 +8,9 @@ from inspect import iscoroutinefunction
 from typing import Any, Protocol, cast
 
 from antiphon.errors import StoreError
+from antiphon.store.base import Store
 from antiphon.store.common.subscriptions import Subscription
-
-from .base import Store
-from .usage import UsageRecord
+from antiphon.store.usage import UsageRecord
 
 #: Parts of a store. Their names are prefixes of the names of their operations.
 _PARTS = ("runs", "files", "skills", "vectors", "usage_log", "journal")

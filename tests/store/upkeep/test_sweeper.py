@@ -10,7 +10,7 @@ import pytest
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.records import Append, RunEnd, SweepRecord
-from antiphon.store.sweeper import Sweeper, check_clock
+from antiphon.store.upkeep.sweeper import Sweeper, check_clock
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import batch, begin_run, ended_response, numbers

@@ -15,8 +15,8 @@ from antiphon.store.base import Retention
 from antiphon.store.common import claimable_runs
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, Reservation, RunEnd
-from antiphon.store.sqlite import peer_notifications
-from antiphon.store.sqlite.peers import Peers
+from antiphon.store.sqlite.notifications import peer_notifications
+from antiphon.store.sqlite.notifications.peers import Peers
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import (

@@ -8,9 +8,8 @@ import asyncio
 import structlog
 
 from antiphon.errors import DISK_FULL, READ_ONLY, Overloaded, StoreError
+from antiphon.store.base import Store
 from antiphon.support.tasks import BackgroundTasks
-
-from .base import Store
 
 _log = structlog.get_logger(__name__)
 

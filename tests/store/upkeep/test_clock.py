@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.store.base import Retention, Store
-from antiphon.store.clock import StoreClock
+from antiphon.store.upkeep.clock import StoreClock
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.store_checks.responses import make_response
 

@@ -9,7 +9,7 @@ import pytest
 from antiphon.errors import StoreError
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import ClaimQuery
-from antiphon.store.store_observer import observe_store
+from antiphon.store.upkeep.store_observer import observe_store
 from antiphon.store.usage import UsageRecord
 from antiphon.testing.memory_store.store import MemoryStore
 

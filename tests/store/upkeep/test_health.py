@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from antiphon.errors import Overloaded, StoreError
-from antiphon.store import health
-from antiphon.store.health import StoreHealth
 from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.store import SqliteStore
+from antiphon.store.upkeep import health
+from antiphon.store.upkeep.health import StoreHealth
 from antiphon.testing.memory_store.store import MemoryStore
 
 

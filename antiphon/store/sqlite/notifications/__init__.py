@@ -1,0 +1,1 @@
+"""Notifications between the processes that share an SQLite database."""
