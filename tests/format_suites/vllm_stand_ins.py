@@ -339,6 +339,14 @@ class Adapter:
 
     finalize = finish_streaming
 
+    def get_remaining_unstreamed_args(self) -> str:
+        """Return the arguments that the end of the reply completes."""
+        return "".join(text for kind, text in self._feed("", final=True) if kind == "argument")
+
+    def _parse_arguments(self, text: str) -> dict[str, Any]:
+        """Return the arguments of a call of FunctionGemma."""
+        return _arguments("functiongemma", text)
+
     def _delta(self, pieces: list[tuple[str, str]]) -> DeltaMessage | None:
         assert self._reply is not None
         if self.form in _WHOLE_CALLS:
@@ -533,7 +541,42 @@ def _constants(path: Path) -> Mapping[str, Any]:
     return found
 
 
+def _arguments(form: str, text: str) -> dict[str, Any]:
+    """Return the arguments of a call that is written with braces. ``text``: what stands between the
+    braces."""
+    parser, tokenizer = format_parser(SHIPPED.tool_format(form), None, AnyNames(), special=True)
+    row = SHIPPED.tool_format(form)
+    assert row is not None
+    opening, closing = row.written.before, row.written.after
+    ids = tokenizer.encode(f"{opening}f{{{text}{closing}", special=True)
+    reply = Reply().read(parser, ids, lambda: 1, "stop")
+    (call,) = reply.calls
+    found: dict[str, Any] = json.loads(call[1])
+    return found
+
+
+def _spelled(value: Any) -> Any:
+    """Return a value with texts in the place of numbers and words, which vLLM reads later."""
+    if isinstance(value, dict):
+        return {key: _spelled(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_spelled(each) for each in value]
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _parse_gemma4_args(text: str, *, partial: bool = False) -> Any:
+    if partial:
+        pytest.skip("an internal of vLLM: partial arguments")
+    return _spelled(_arguments("gemma4", text))
+
+
+def _parse_gemma4_array(text: str, *, partial: bool = False) -> Any:
+    return _parse_gemma4_args(f"x:[{text}]", partial=partial)["x"]
+
+
 _SPECIAL: Mapping[str, Any] = {
+    "_parse_gemma4_args": _parse_gemma4_args,
+    "_parse_gemma4_array": _parse_gemma4_array,
     "AutoTokenizer": _Tokenizer,
     "get_tokenizer": lambda *_, **__: _Tokenizer(),
     "detokenize_incrementally": _detokenize,

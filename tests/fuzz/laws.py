@@ -31,7 +31,8 @@ def check_laws(
 ) -> None:
     """Raise ``AssertionError`` if the parser breaks a law for the output ``text``.
 
-    - ``cuts``: positions at which to cut the output, modulo its length in tokens.
+    - ``cuts``: positions at which to cut the output into chunks, modulo its length in tokens. The
+      output ends at the first of them where it is cut off.
     - ``thinking``: whether the prompt has opened the reasoning.
     - ``pieces``: the tokens are pieces of several bytes, otherwise each byte is a token.
     """
@@ -49,12 +50,12 @@ def check_laws(
         for value in item.values():
             value.encode()  # raises for half a character
     _check_conservation(text, target.headers(text), found)
-    for cut in at[1:]:
-        deltas = read(target.make(thinking), [ids[:cut]], "length")
-        _check_arguments(deltas)
-        early, is_open = items(deltas)
-        closed = _calls(early[:-1] if is_open else early)
-        assert closed == _calls(found)[: len(closed)], "a call was closed before its end"
+    end = cuts[0] % (len(ids) + 1) if cuts else len(ids)
+    deltas = read(target.make(thinking), [ids[:end]], "length")
+    _check_arguments(deltas)
+    early, is_open = items(deltas)
+    closed = _calls(early[:-1] if is_open else early)
+    assert closed == _calls(found)[: len(closed)], "a call was closed before its end"
 
 
 def _check_arguments(deltas: Sequence[Delta]) -> None:

@@ -33,7 +33,7 @@ _NAMES = sorted(TARGETS)
 _KINDS = ("remove", "double", "insert", "splice", "swap", "quote tag")
 _MAX_SPAN, _MAX_LENGTH, _MAX_TRACERS = 80, 2_000, 8
 #: The share of outputs in tokens of several bytes, which are read in a fraction of the time.
-_PIECES_SHARE = 0.9
+_PIECES_SHARE = 0.97
 
 
 class Mutation(Struct, frozen=True, kw_only=True):

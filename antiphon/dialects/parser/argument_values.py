@@ -39,6 +39,8 @@ _NAMES: Mapping[type, str] = {
 REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
 _DEPTH = 8
 STRING = frozenset({"string"})
+#: How many closing brackets that nothing opened a value may end with.
+_MAX_STRAY = 3
 _SCALARS = frozenset({"integer", "number", "boolean", "null"})
 
 
@@ -107,6 +109,8 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     - Python literals and literals of the form ``{key:value}`` are converted.
     - All other text becomes a string. Quotes around the text become part of the string.
 
+    If the schema allows no string, closing brackets at the end that nothing opened are dropped.
+
     Exception to the first two rules: if the schema allows a string but not the type of this value,
     the text becomes a string. A text without any characters becomes an empty array or object, or
     null, if the schema allows this type and no string.
@@ -117,6 +121,9 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     candidates = [bare, _literal_to_json(bare)]
     if QUOTE in bare:  # a model that drifts between quotes leaves out some of them
         candidates.append(_literal_to_json(bare.replace(QUOTE, "")))
+    if types and "string" not in types:
+        stray = len(bare) - len(bare.rstrip("]})"))
+        candidates += [_literal_to_json(bare[:-n]) for n in range(1, min(stray, _MAX_STRAY + 1))]
     for candidate in candidates:
         try:
             value = load(candidate)

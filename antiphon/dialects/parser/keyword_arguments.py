@@ -345,7 +345,7 @@ class KeywordArgumentReader:
         elif char in "([{":
             self._depth += 1
         elif char in ")]}":
-            self._depth -= 1
+            self._depth = max(0, self._depth - 1)  # models also close what they did not open
 
     def _end_literal(self) -> None:
         self._target.add_value("".join(self._part).strip())
