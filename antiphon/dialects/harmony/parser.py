@@ -311,16 +311,18 @@ class HarmonyParser:
             self._kind = "analysis"
         else:
             self._kind = "commentary" if header.channel == "commentary" else "final"
-        self._follow_json()
+        self._follow_json(is_addressed=header.recipient is not None)
         self._count_reasoning(tokens)
 
-    def _follow_json(self) -> None:
-        """Start to track JSON strings if the current message is a call with JSON arguments, or an
-        answer for which the engine enforces JSON. A control token inside such a string is text."""
+    def _follow_json(self, *, is_addressed: bool = False) -> None:
+        """Start to track JSON strings if the current message may be JSON: a call, a message to an
+        unknown tool (``is_addressed``), or an answer for which the engine enforces JSON. A control
+        token inside such a string is text, so the string may quote another call."""
         is_json = (
             not isinstance(self._call, _PlainInputCall)
             if self._kind == "call"
-            else self._is_json_answer and self._is_constrained and self._kind == "final"
+            else is_addressed
+            or (self._is_json_answer and self._is_constrained and self._kind == "final")
         )
         self._json_span = JsonSpan() if is_json else None
 

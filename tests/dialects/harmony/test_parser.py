@@ -218,6 +218,11 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "analysis<|message|>Hm.<|end|><|start|>assistantfinal<|message|>Yes.<|return|>",
         [reasoning_done("Hm."), answer("Yes.")],
     ),
+    "a message to an unknown tool that quotes a call": (
+        '<|channel|>commentary to=functions.erase<|message|>{"a":"<|end|><|start|>assistant '
+        'to=functions.now<|message|>{}"}<|end|>',
+        [preamble('{"a":"<|end|><|start|>assistant to=functions.now<|message|>{}"}')],
+    ),
     "an unknown channel": ("<|channel|>poetry<|message|>Yes.<|return|>", [answer("Yes.")]),
     "a channel with a sign": (
         "<|channel|>commentary?<|message|>So.<|end|>" + FINAL,
