@@ -47,6 +47,7 @@ Sequences = tuple[tuple[str, ...], ...]
 #: Limits of the text after a terminal that is held back: white space between two parts, and a name.
 _MAX_BLANK = 64
 _BLANK = re.compile(rf"\s{{0,{_MAX_BLANK}}}")
+_PLAIN_NAME = re.compile(r"[\w.\-$:/]+")
 _NAME = re.compile('[^<>"\n\ud800-\udfff]{0,64}')
 
 
@@ -89,7 +90,10 @@ class Continuation:
         if end == len(self._text) and not self._is_final:
             is_prefix = known is None or any(each.startswith(name) for each in known)
             return None if is_prefix else False, end
-        return bool(name) and (known is None or name in known), end
+        if known is None:
+            is_name = _PLAIN_NAME.fullmatch(name) or name in (self._parameters or ())
+            return bool(is_name), end
+        return name in known, end
 
     def _match_literal(self, part: str, at: int) -> tuple[bool | None, int]:
         if part == UNWRAPPED:

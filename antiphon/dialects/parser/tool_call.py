@@ -143,7 +143,7 @@ class CallBuilder:
     def missing_parameters(self) -> Collection[str] | None:
         """The parameters of the function that the call has not given yet. None if the function's
         parameters are unknown."""
-        names = self.parameter_names
+        names = self._properties
         return [name for name in names if name not in self._keys] if names else None
 
     def start(self) -> bool:

@@ -24,7 +24,8 @@ from tests.dialects.replies import (
 SHAPES = {
     "write": ToolShape(
         wire_name="write", schema=schema(text={"type": "string"}, path={"type": "string"})
-    )
+    ),
+    "edit": ToolShape(wire_name="edit", custom=True, schema=schema(input={"type": "string"})),
 }
 #: How a value contains a tag.
 VALUES = ("a {} b", "{} b", "a\n{}\nb", "a {0}{0} b")
@@ -85,6 +86,16 @@ def test_value_contains_the_tags_between_two_parameters(name: str) -> None:
         output = write_calls(TOOLS[name], [("write", arguments)])
         (found,) = calls_in(name, output, 1, special=True)
         assert json.loads(str(found["arguments"])) == arguments
+
+
+@pytest.mark.parametrize("name", sorted(TOOLS))
+def test_input_of_a_custom_tool_contains_another_parameter(name: str) -> None:
+    """A custom tool has one parameter, so the tags of another one are text."""
+    parameter = TOOLS[name].written.parameter
+    tags = "" if parameter is None else f"{parameter.before}x{parameter.text}"
+    text = f"+ {tags}\n```\n{tags} y".replace("{line}", "\n").replace("{key}", "x")
+    output = write_calls(TOOLS[name], [("edit", {"input": text})])
+    assert [item["input"] for item in calls_in(name, output, 1, special=True)] == [text]
 
 
 @pytest.mark.requirement("FM-ROWS")
