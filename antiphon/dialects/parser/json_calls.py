@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder
+
+from .tool_call import CallBuilder
 
 _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
@@ -29,33 +30,6 @@ _KNOWN_KEYS = _NAME_KEYS | ARGUMENT_KEYS | _METADATA.keys()
 _Step = Callable[[str, int], int]
 
 
-class JsonCallTarget(Protocol):
-    """The object to which ``JsonCallReader`` passes the parts of a call. ``CallBuilder`` implements
-    it."""
-
-    name: str
-    has_started: bool
-    #: Text inside the call that is part of neither the name, the id nor the arguments.
-    stray_text: list[str]
-
-    @property
-    def is_likely(self) -> bool:
-        """Whether the text is probably a call: either a special token marks it, or it names a known
-        tool."""
-
-    @property
-    def parameter_names(self) -> Collection[str]:
-        """The names of the parameters of the function that is called. Empty for a custom tool and
-        for an unknown function."""
-
-    def start(self) -> bool:
-        """Start the call. The caller must have set ``name``. Returns False and starts nothing if
-        the text is not a call."""
-
-    def add_json_arguments(self, text: str) -> None:
-        """Add the next piece of the arguments, which are JSON."""
-
-
 class JsonCallReader:
     """Reads a call such as ``{"name": …, "arguments": {…}}`` incrementally. The keys may have any
     order.
@@ -69,7 +43,7 @@ class JsonCallReader:
       them after the call as text of the answer.
     """
 
-    def __init__(self, call: JsonCallTarget) -> None:
+    def __init__(self, call: CallBuilder) -> None:
         self._call = call
         self._step: _Step = self._read_opening
         self._depth = 0

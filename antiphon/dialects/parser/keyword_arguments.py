@@ -4,14 +4,13 @@ braces."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Protocol
 
 from antiphon.dialects.formats.types import ParameterSyntax
 from antiphon.dialects.json_stream import StringDecoder
 
 from .argument_values import string_decoder
 from .lexer import QUOTE
+from .tool_call import CallBuilder
 
 _KEY = re.compile(r"[\w.\-$]*")
 _BLANK = re.compile(r"\s*")
@@ -38,31 +37,6 @@ _PLAIN_QUOTES = ('"', "'")
 _PREFIXES = frozenset({"b", "f", "r", "u", "br", "rb", "fr", "rf"})
 
 
-class KeywordTarget(Protocol):
-    """The object to which ``KeywordArgumentReader`` passes the parsed arguments. ``CallBuilder``
-    implements it."""
-
-    #: Text that is part of no argument.
-    stray_text: list[str]
-
-    @property
-    def missing_parameters(self) -> Collection[str] | None:
-        """The parameters of the function that the call has not given yet. None if the function's
-        parameters are unknown."""
-
-    def start_parameter(self, key: str) -> None:
-        """Start the parameter ``key``. If the key is empty, the value is a positional argument."""
-
-    def add_value(self, text: str) -> None:
-        """Add the complete value of the current parameter, as the literal that the model wrote."""
-
-    def add_string(self, text: str) -> None:
-        """Add the next piece of the current parameter's value, which is a string."""
-
-    def end_string(self) -> None:
-        """End the string whose pieces were added with ``add_string``."""
-
-
 class KeywordArgumentReader:
     """Reads arguments of the form ``key=value, …)`` or ``key:value, …}`` incrementally, up to the
     closing bracket ``close``. ``form``: how the tool format writes one argument. ``quote``: the
@@ -76,7 +50,7 @@ class KeywordArgumentReader:
     """
 
     def __init__(
-        self, target: KeywordTarget, form: ParameterSyntax, close: str, quote: str = ""
+        self, target: CallBuilder, form: ParameterSyntax, close: str, quote: str = ""
     ) -> None:
         self._target = target
         self._key_ends = ":=" if form.json == ":" else form.json

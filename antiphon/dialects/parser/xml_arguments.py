@@ -4,13 +4,14 @@ in the tag ``item``."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from antiphon.dialects.json_stream import dump, load
 
 from .argument_values import STRING, PropertyTypes, property_types, to_json_text
 from .lexer import QUOTE
+from .tool_call import CallBuilder
 
 _TAG = re.compile(rf"[^<>{QUOTE}]+")
 _TEXT = re.compile(f"[^{QUOTE}]+")
@@ -19,35 +20,6 @@ _ITEM = "item"
 _NESTING = 64
 #: The types of values that contain elements.
 _NESTED = frozenset({"array", "object"})
-
-
-class XmlTarget(Protocol):
-    """The object to which ``XmlArgumentReader`` passes the parsed arguments. ``CallBuilder``
-    implements it."""
-
-    #: Text that is part of no argument.
-    stray_text: list[str]
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        """The JSON schema of the arguments."""
-
-    @property
-    def missing_parameters(self) -> Collection[str] | None:
-        """The parameters of the function that the call has not given yet. None if the function's
-        parameters are unknown."""
-
-    def start_parameter(self, key: str) -> None:
-        """Start the parameter ``key``. The caller adds the parameter's value next."""
-
-    def add_json_value(self, text: str) -> None:
-        """Add the complete value of the current parameter, as JSON."""
-
-    def add_string(self, text: str) -> None:
-        """Add the next piece of the current parameter's value, which is a string."""
-
-    def end_string(self) -> None:
-        """End the value that ``add_string`` has written."""
 
 
 class _Element:
@@ -105,7 +77,7 @@ class XmlArgumentReader:
     ``quote``: the text of the special token.
     """
 
-    def __init__(self, target: XmlTarget, quote: str) -> None:
+    def __init__(self, target: CallBuilder, quote: str) -> None:
         self._target = target
         self._quote = quote
         self._open_elements: list[_Element] = []

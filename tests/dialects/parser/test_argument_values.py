@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder
 from antiphon.dialects.parser.argument_values import property_types, to_json_text
+from antiphon.dialects.parser.delta_builder import ParserDeltaBuilder
 from antiphon.dialects.parser.keyword_arguments import KeywordArgumentReader
 from antiphon.dialects.parser.lexer import QUOTE
+from antiphon.dialects.parser.tool_call import CallBuilder
 
 
 @pytest.mark.parametrize(
@@ -81,12 +83,12 @@ def test_converted_values_are_json(text: str, types: set[str]) -> None:
     found.encode()
 
 
-class RecordingTarget:
+class RecordingTarget(CallBuilder):
     """Record the calls of a KeywordArgumentReader."""
 
     def __init__(self) -> None:
+        super().__init__(ParserDeltaBuilder(), {}, is_bare=False)
         self.events: list[tuple[str, str]] = []
-        self.stray_text: list[str] = []
 
     def start_parameter(self, key: str) -> None:
         self.events.append(("key", key))
