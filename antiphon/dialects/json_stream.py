@@ -86,7 +86,7 @@ class JsonSpan:
         if self._escaped:
             self._escaped = False
             return at + 1
-        at = _match_end(_STRING_RUNS[self._quote], text, at)
+        at = match_end(_STRING_RUNS[self._quote], text, at)
         if at == len(text):
             return at
         if text[at] == "\\":
@@ -104,7 +104,7 @@ class JsonSpan:
             self._started = True
             self._scalar = char not in '{["'
         if self._scalar:
-            at = _match_end(_SCALAR_RUN, text, at)
+            at = match_end(_SCALAR_RUN, text, at)
             self.complete = at < len(text)
             return at
         if char == '"' or (char == "'" and self._last in "{[(,:="):
@@ -119,13 +119,15 @@ class JsonSpan:
             self._last = char
             self.complete = self._depth <= 0
         else:
-            end = _match_end(_PLAIN_RUN, text, at)
+            end = match_end(_PLAIN_RUN, text, at)
             self._last = text[at:end].rstrip()[-1:] or self._last
             return end
         return at + 1
 
 
-def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
+def match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Return where the match of ``pattern`` at the position ``at`` ends. Without a match, this is
+    ``at``."""
     found = pattern.match(text, at)
     return at if found is None else found.end()
 
@@ -166,7 +168,7 @@ class StringDecoder:
             if self._escape:
                 at = self._read_escape(text[at], at, parts)
                 continue
-            end = _match_end(self._run, text, at)
+            end = match_end(self._run, text, at)
             if end > at:
                 parts.append(self._flush_surrogate() + text[at:end])
             at = end

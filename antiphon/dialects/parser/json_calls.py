@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from antiphon.dialects.json_stream import JsonSpan, StringDecoder
+from antiphon.dialects.json_stream import JsonSpan, StringDecoder, match_end
 
 from .tool_call import CallBuilder
 
@@ -96,7 +96,7 @@ class JsonCallReader:
     # returns the position after it, and sets the next step.
 
     def _read_opening(self, text: str, at: int) -> int:
-        at = _match_end(_BLANK, text, at)
+        at = match_end(_BLANK, text, at)
         if at == len(text):
             return at
         if text[at] != "{":
@@ -107,7 +107,7 @@ class JsonCallReader:
 
     def _read_gap(self, text: str, at: int) -> int:
         self._end_field()
-        at = _match_end(_GAP, text, at)
+        at = match_end(_GAP, text, at)
         if at == len(text):
             return at
         if text[at] == "}":
@@ -141,7 +141,7 @@ class JsonCallReader:
         return at
 
     def _read_colon(self, text: str, at: int) -> int:
-        at = _match_end(_BLANK, text, at)
+        at = match_end(_BLANK, text, at)
         if at == len(text):
             return at
         if text[at] != ":":
@@ -150,7 +150,7 @@ class JsonCallReader:
         return at + 1
 
     def _read_value_start(self, text: str, at: int) -> int:
-        at = _match_end(_BLANK, text, at)
+        at = match_end(_BLANK, text, at)
         if at == len(text):
             return at
         char = text[at]
@@ -314,8 +314,3 @@ def _is_metadata(key: str, text: str) -> bool:
     as the model wrote it."""
     pattern = _METADATA.get(key)
     return pattern is not None and pattern.fullmatch(text.partition(":")[2].strip()) is not None
-
-
-def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    found = pattern.match(text, at)
-    return at if found is None else found.end()

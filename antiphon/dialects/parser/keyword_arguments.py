@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from antiphon.dialects.formats.types import ParameterSyntax
-from antiphon.dialects.json_stream import StringDecoder
+from antiphon.dialects.json_stream import StringDecoder, match_end
 
 from .argument_values import string_decoder
 from .lexer import QUOTE
@@ -107,8 +107,8 @@ class KeywordArgumentReader:
     # returns the position after it, and sets the next step.
 
     def _read_key(self, text: str, at: int) -> int:
-        at = _match_end(_BLANK if self._part else _GAP, text, at)
-        end = _match_end(_KEY, text, at)
+        at = match_end(_BLANK if self._part else _GAP, text, at)
+        end = match_end(_KEY, text, at)
         if end > at:
             self._part.append(text[at:end])
             return end
@@ -135,7 +135,7 @@ class KeywordArgumentReader:
         return at + 1
 
     def _read_value_start(self, text: str, at: int) -> int:
-        at = _match_end(_BLANK, text, at)
+        at = match_end(_BLANK, text, at)
         if at == len(text):
             return at
         if text[at] in _QUOTES:
@@ -334,8 +334,3 @@ class KeywordArgumentReader:
         elif not self.complete and char != QUOTE:
             self._target.stray_text.append(char)
         return at + 1
-
-
-def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    found = pattern.match(text, at)
-    return at if found is None else found.end()
