@@ -147,6 +147,19 @@ def with_section(row: ToolFormat, first: str, last: str) -> ToolFormat:
     return replace(row, states=states, opens={first: "calls"}, inner=frozenset({first}))
 
 
+def with_records(row: ToolFormat) -> ToolFormat:
+    """Add calls that are JSON objects to a format of other calls, because models now and then write
+    them in their section. A format that reads JSON there is returned unchanged."""
+    calls = row.states.get("calls")
+    if calls is None or calls.reads != "between" or calls.then != START or "{" in calls.skips:
+        return row
+    states = {
+        "calls": replace(calls, skips=f"{calls.skips}[],", peek={**calls.peek, "{": "record"}),
+        "record": State(reads="record", on=calls.on, then="calls"),
+    }
+    return replace(row, states={**row.states, **states})
+
+
 def with_function_tags(row: ToolFormat) -> ToolFormat:
     """Add calls such as ``<function=NAME><parameter=KEY>value`` to a format whose calls are JSON
     objects, because models of one family write both syntaxes."""
@@ -169,7 +182,8 @@ def with_function_tags(row: ToolFormat) -> ToolFormat:
     states = {
         "records": replace(calls, on=ends),
         "tag name": State(reads="name", on={**ends, ">": "tag parameters", '">': "tag parameters"}),
-        "tag parameters": State(reads="gap", on={**ends, **keys}),
+        "tag parameters": State(reads="gap", on={**ends, **keys}, peek={"{": "tag arguments"}),
+        "tag arguments": State(reads="json", on=ends, then="tag parameters"),
         "tag key": State(reads="key", on={**ends, ">": "tag value", '">': "tag value"}),
         "tag value": State(reads="value", on=value_on, ends=value_ends),
     }
@@ -317,9 +331,12 @@ def mistral_calls(
         opens=again,
         states={
             "call": State(
+                reads="between", on=again, peek={"[": "records", "{": "record"}, then="name"
+            ),
+            "name": State(
                 reads="name",
                 on=again | {"[CALL_ID]": "id", "[ARGS]": "arguments"},
-                peek={"[": "records", "{": "arguments"},
+                peek={"{": "arguments"},
             ),
             "id": State(reads="id", on=again | {"[ARGS]": "arguments"}, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=again),
@@ -704,11 +721,11 @@ def _tagged_calls(
         inner=frozenset({opening}),
         states=({"type": State(reads="gap", on=ends | {"function": "type"})} if before else {})
         | {
-            # Some models write JSON here nevertheless.
-            "calls": State(reads="between", on=ends, peek={"{": "record"}),
-            "record": State(reads="record", on=ends, then="calls"),
+            "calls": State(reads="between", on=ends),
             "name": State(reads="name", on=ends | {after_name: "parameters"}),
-            "parameters": State(reads="gap", on=ends | {key: "key"}),
+            "parameters": State(reads="gap", on=ends | {key: "key"}, peek={"{": "arguments"}),
+            # Some models write JSON here nevertheless.
+            "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on={**ends, **values}),
         }
         | {kind: State(reads=kind, on=on_value, ends=value_ends) for kind in values.values()},
@@ -981,6 +998,7 @@ def cdata_tags(
         states={
             "name": State(reads="name", on=ends | {'">': "parameters"}),
             "parameters": parameters,
+            "arguments": replace(row.states["arguments"], on=ends),
             "key": State(
                 reads="key", on=ends | {'">': "value", '"><![CDATA[': "raw", '">\n<![CDATA[': "raw"}
             ),

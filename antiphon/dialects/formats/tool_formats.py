@@ -39,6 +39,7 @@ from .builders import (
     step_tags,
     typed_tags,
     with_function_tags,
+    with_records,
     with_section,
 )
 from .types import START, CallSyntax, State, ToolFormat
@@ -100,7 +101,7 @@ _PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
 _MIMO = "<parameter=example_parameter_1>value_1|<tool_call><function="
 #: Rows with more specific marks come first: detection takes the first match.
 TOOLS: Mapping[str, ToolFormat] = {
-    row.name: row
+    row.name: with_records(row)
     for row in (
         invoke_tags(
             "deepseek_v32",
