@@ -99,7 +99,7 @@ def _harmony_headers(text: str) -> str:
     """Return the headers, the recipients of messages that were never begun, and all text from the
     first message of another author.
     """
-    parts = [*_CONTROLS.split(text), "", ""]
+    parts = [*_CONTROLS.split(text.replace("<|endoftext|>", "")), "", ""]  # the token is no text
     headers: list[str] = []
     for n, (part, end) in enumerate(pairwise(parts)):
         if part == CONTROL_TOKENS["start"] and not read_header(end).is_own:
