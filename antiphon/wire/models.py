@@ -28,7 +28,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
 
     ``input_modalities``: the kinds of input that the model reads: ``text``, or ``text`` and
     ``image``. The field is absent while the model is not loaded, and for models that generate no
-    text.
+    text. ``task``: the only task of a model that does not answer conversations.
     """
 
     id: str
@@ -37,6 +37,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     owned_by: str = "antiphon"
     status: ModelStatus
     input_modalities: tuple[Literal["text", "image"], ...] | UnsetType = UNSET
+    task: Literal["embeddings", "reranking", "transcription", "speech"] | UnsetType = UNSET
 
 
 class TruncationPolicy(Struct, frozen=True, kw_only=True):

@@ -32,6 +32,9 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    # A microphone that hears tones, and that every page may use.
+    "--use-fake-ui-for-media-stream",
+    "--use-fake-device-for-media-stream",
 )
 SCENES = Path(__file__).with_name("scenes.toml")
 #: Milliseconds. The pause between chunks makes the longest answer take a second.

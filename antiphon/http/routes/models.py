@@ -90,6 +90,7 @@ def _entry(name: str, model: CatalogModel) -> ModelEntry:
         created=model.created,
         status=convert(model.status, ModelStatus, from_attributes=True),
         input_modalities=_input_modalities(model),
+        task=model.backend.task or UNSET,
     )
 
 

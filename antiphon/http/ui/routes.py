@@ -27,6 +27,7 @@ _CONTENT_POLICY = "; ".join(
         "style-src 'self'",
         "img-src 'self' data: blob:",
         "font-src 'self'",
+        "media-src blob:",
         "connect-src 'self'",
         "frame-src 'self'",
         "base-uri 'none'",

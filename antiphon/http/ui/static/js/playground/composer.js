@@ -4,6 +4,7 @@ import { createStore, html, useEffect, useLayoutEffect, useRef, useState, useSto
 import { bytes, Icon, IconButton } from "../parts.js";
 import { choicesOf, cleared, withoutStore } from "./request.js";
 import { isRunning, send, setSettings, stop } from "./session.js";
+import { Microphone } from "./voice.js";
 
 const MAX_BYTES = 32 * 1000 * 1000;
 
@@ -114,6 +115,10 @@ export function Composer({ turn, models, settings, onSettings }) {
         <input ref=${picker} type="file" multiple hidden aria-label="Files" onChange=${(event) => {
           add(event.currentTarget.files);
           event.currentTarget.value = "";
+        }} />
+        <${Microphone} onTrouble=${setTrouble} onText=${(said) => {
+          draft.update((old) => ({ text: old.text ? `${old.text} ${said}` : said }));
+          area.current?.focus();
         }} />
         ${choices.length > 0 && html`<button type="button" class="quiet small" title="Open the request settings" onClick=${onSettings}>${choices.join(" · ")}</button>
           <${IconButton} icon="close" label="Ask without tools and output format" onClick=${() => setSettings(cleared(settings))} />`}

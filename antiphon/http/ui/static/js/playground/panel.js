@@ -5,6 +5,7 @@ import { Dialog, Field, Icon, IconButton, Section, Switch } from "../parts.js";
 import { HOSTED, SAMPLING } from "./request.js";
 import { SchemaEditor } from "./schema.js";
 import { setSettings } from "./session.js";
+import { VoiceSettings } from "./voice.js";
 
 const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
@@ -34,6 +35,7 @@ export function Panel({ settings, onClose }) {
           options=${[["", "None"], ["auto", "auto"], ["concise", "concise"], ["detailed", "detailed"]]} />
       </${Section}>
       <${Section} title="Sampling" note=${samplingCount || ""}><${Sampling} sampling=${settings.sampling} /></${Section}>
+      <${VoiceSettings} />
     </div>
   </aside>`;
 }

@@ -9,6 +9,7 @@ import { focusComposer } from "./composer.js";
 import { messageText } from "./edited.js";
 import { answer, continueAnswer, edit, editAnswer, isRunning, pendingCalls, reconnect, retry, showBranch, siblings } from "./session.js";
 import { LANGUAGES, snippet } from "./snippets.js";
+import { ReadAloud } from "./voice.js";
 
 export function Turn({ turn, last, state }) {
   const editor = useEditor();
@@ -204,6 +205,7 @@ function Footer({ turn, output, editor }) {
   return html`<footer class="turn-footer">
     <div class="turn-actions">
       ${text && html`<${CopyButton} text=${text} className="quiet small" />`}
+      ${text && html`<${ReadAloud} text=${text} />`}
       <button type="button" class="quiet small" onClick=${() => retry(turn)}>Retry</button>
       ${text && html`<button type="button" ref=${editor.button} class="quiet small" onClick=${editor.open}>Edit</button>`}
       ${turn.body && html`<button type="button" class="quiet small" onClick=${() => setCode(true)}>Code</button>`}

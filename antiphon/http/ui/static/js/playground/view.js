@@ -7,6 +7,7 @@ import { FilesDialog } from "./files.js";
 import { Panel } from "./panel.js";
 import { branch, clear, deleteConversation, isRunning, nextRequest, rename, restore, session, send, setSettings } from "./session.js";
 import { CodeDialog, Turn } from "./turn.js";
+import { findVoices } from "./voice.js";
 
 const panelChoice = inBrowser("panel");
 const isWide = () => matchMedia("(min-width: 1200px)").matches;
@@ -113,6 +114,7 @@ function NameDialog({ name, onClose }) {
 /** Models that answer; embedding models are in `data` only. `readsTextOnly`: it is known to read no images. */
 async function loadModels() {
   const { data, models } = await get("/v1/models");
+  findVoices(data);
   const entries = new Map(data.map((entry) => [entry.id, entry]));
   return models.map(({ slug }) => {
     const modalities = entries.get(slug)?.input_modalities;
