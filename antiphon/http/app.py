@@ -369,6 +369,11 @@ def _organization_routes(usage: OrganizationUsageRoutes) -> list[Route]:
     return [
         Route(path + "/completions", usage.completions, methods=["GET"]),
         Route(path + "/embeddings", usage.embeddings, methods=["GET"]),
+        Route(path + "/audio_transcriptions", usage.transcriptions, methods=["GET"]),
+        Route(path + "/audio_speeches", usage.speeches, methods=["GET"]),
+        Route(path + "/web_search_calls", usage.web_searches, methods=["GET"]),
+        Route(path + "/file_search_calls", usage.file_searches, methods=["GET"]),
+        Route(path + "/code_interpreter_sessions", usage.code_interpreter, methods=["GET"]),
         Route("/v1/organization/costs", usage.costs, methods=["GET"]),
     ]
 

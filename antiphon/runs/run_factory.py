@@ -195,6 +195,7 @@ class RunFactory:
         def count(response: Response, usage: Usage | None) -> None:
             if meter is not None:
                 self._usage.add(meter.record(response, usage))
+                self._usage.add_tools(meter, response)
 
         policy = self._dependencies.policy
         return RunSpec(
@@ -237,6 +238,7 @@ class RunFactory:
                     lambda: store.save(tenant, stored, lock=lock, usage=usage), limit_s=save_retry_s
                 ):
                     raise ConversationLost
+            self._usage.add_tools(meter, stored.response)
             self._health.note_write()
 
         return save

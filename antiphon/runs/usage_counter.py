@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
@@ -35,6 +36,10 @@ _FLUSH_S = 1.0
 _MAX_RECORDS = 100_000
 #: Maximum number of characters of a name. Databases cannot index much longer names.
 _MAX_NAME = 256
+
+
+#: Types of tools whose calls are counted one by one.
+_COUNTED_TOOLS: tuple[UsageKind, ...] = ("web_search", "file_search", "code_interpreter")
 
 
 class TokenPrices(Struct, frozen=True):
@@ -152,6 +157,14 @@ class UsageCounter:
         )
         used = Usage(input_tokens=tokens, total_tokens=tokens)
         self.add(meter.record_of(f"task_{secrets.token_hex(16)}", used, kind=kind))
+
+    def add_tools(self, meter: UsageMeter, response: Response) -> None:
+        """Queue one usage record for each of OpenAI's billed tools that a response has called."""
+        calls = Counter(item.tool_type for item in response.output)
+        for kind in _COUNTED_TOOLS:
+            if count := calls[kind]:
+                record = meter.record_of(f"{response.id}_{kind}", Usage(), kind=kind)
+                self.add(replace(record, requests=count, tool_calls=count, latency_ms=0))
 
     def add_image(
         self,

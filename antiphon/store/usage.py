@@ -27,7 +27,16 @@ __all__ = [
 
 #: The kinds of requests. For transcripts, ``input_tokens`` are the seconds of the recording, and
 #: for speech the characters of the text.
-UsageKind = Literal["completion", "embedding", "transcription", "speech"]
+#: The other kinds are calls of a tool in a response, whose record counts each call as a request.
+UsageKind = Literal[
+    "completion",
+    "embedding",
+    "transcription",
+    "speech",
+    "web_search",
+    "file_search",
+    "code_interpreter",
+]
 
 
 class UsageRecord(Struct, frozen=True, kw_only=True):

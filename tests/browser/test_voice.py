@@ -57,6 +57,7 @@ def hearing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("voice"), "", model=models) as running:
         yield running
     upstream.shutdown()
+    upstream.server_close()
 
 
 def test_voice_is_off_and_absent_without_models(visitor: Visitor) -> None:
@@ -75,11 +76,12 @@ def test_user_speaks_and_listens(browser: Any, hearing: Server) -> None:
         page.get_by_role("switch", name="Read aloud").check()
         page.get_by_role("button", name="Speak").click()
         page.get_by_role("button", name="Stop the recording").click()
-        page.wait_for_function("document.querySelector('.composer textarea').value !== ''")
+        page.get_by_role("button", name="Speak", disabled=False).wait_for()
         assert page.get_by_label("Message", exact=True).input_value() == "Tell me about rivers"
         page.get_by_role("button", name="Send", exact=True).click()
-        page.get_by_role("button", name="Read aloud").click()
-        page.wait_for_function("document.querySelector('audio') === null")
-        path, body = _Audio.requests[-1]
+        with page.expect_response("**/v1/audio/speech"):
+            page.get_by_role("button", name="Read aloud").click()
+        page.get_by_role("button", name="Stop reading").wait_for(state="detached")
         page.get_by_role("button", name="Read aloud").wait_for()
+        path, body = _Audio.requests[-1]
     assert (path, json.loads(body)["voice"]) == ("/v1/audio/speech", "alloy")

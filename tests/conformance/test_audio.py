@@ -13,11 +13,10 @@ from openai.types.audio import TranscriptionVerbose
 from antiphon.backends.reading import SpeechBackend, TranscriptionBackend
 from antiphon.errors import BackendError
 from antiphon.models.catalog import Catalog, ServedModel
-from antiphon.store.usage import UsageKind, UsageQuery
 from antiphon.testing.audio import WordSpeaker, WordTranscriber
 from antiphon.upstream.multipart import FormFile, encode_form
 from tests.conformance.conftest import Clients, Serve
-from tests.conformance.server import Server, engine
+from tests.conformance.server import NOW, Server, engine
 
 Json = dict[str, Any]
 SPOKEN = b"The door is open. Come in."
@@ -261,19 +260,27 @@ async def test_client_that_leaves_ends_the_work(
 
 
 @pytest.mark.requirement("AU-LIMITS")
-async def test_usage_counts_seconds_and_characters(server: Server, speaking: Server) -> None:
+async def test_usage_counts_seconds_and_characters(
+    server: Server, speaking: Server, client_of: Clients
+) -> None:
     form = {"model": "tiny"}
     await server.client.post("/v1/audio/transcriptions", data=form, files={"file": FILE})
     body = {"model": "tiny", "voice": "alloy", "input": "Come in"}
     await speaking.client.post("/v1/audio/speech", json=body)
-    used_by: tuple[tuple[Server, UsageKind, int], ...] = (
-        (server, "transcription", 6),
-        (speaking, "speech", 7),
+    heard = (
+        client_of(server.app)
+        .copy(admin_api_key="none")
+        .admin.organization.usage.audio_transcriptions
     )
-    for used, kind, quantity in used_by:
-        query = UsageQuery(start=0, end=2**40, width=2**40, kind=kind)
-        [total] = await used.service.usage_counter.totals(query)
-        assert (total.requests, total.input_tokens) == (1, quantity)
+    [seconds] = (await heard(start_time=NOW, group_by=["model"])).data[0].results
+    assert seconds.object == "organization.usage.audio_transcriptions.result"
+    assert (seconds.seconds, seconds.num_model_requests, seconds.model) == (6, 1, "tiny")
+    said = (
+        client_of(speaking.app).copy(admin_api_key="none").admin.organization.usage.audio_speeches
+    )
+    [characters] = (await said(start_time=NOW)).data[0].results
+    assert characters.object == "organization.usage.audio_speeches.result"
+    assert (characters.characters, characters.num_model_requests) == (7, 1)
 
 
 @pytest.mark.requirement("AU-INPUT")

@@ -309,7 +309,9 @@ async def call_sign_in(call: DocumentedClient, server: Server) -> None:
 
 async def call_organization(call: DocumentedClient) -> None:
     """Call what only operators may use."""
-    for id in ("usage-completions", "usage-embeddings", "usage-costs"):
+    kinds = ("completions", "embeddings", "audio-transcriptions", "audio-speeches")
+    tools = ("web-search-calls", "file-search-calls", "code-interpreter-sessions")
+    for id in (f"usage-{each}" for each in (*kinds, *tools, "costs")):
         await call(id, params={"start_time": NOW, "bucket_width": "1d"})
     created = await call("createApiKey", json={"name": "k", "tenant": "t"})
     assert created["value"]

@@ -25,9 +25,11 @@ from antiphon.support.logs import open_log
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.items import Message
 from antiphon.wire.parsing.requests import parse_create_response
-from tests.conformance.conftest import Serve
+from tests.conformance.conftest import Clients, Serve
+from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import NOW, Ask, Server, engine, local
 from tests.conformance.stepped_backend import SteppedBackend
+from tests.conformance.test_code_interpreter import python_call
 from tests.conformance.test_tool_search import tool_call
 from tests.harness import asgi_client
 
@@ -283,3 +285,22 @@ async def test_models_without_a_price_cost_nothing(serve: Serve) -> None:
     await server.post()
     page = (await server.get("organization/costs", start_time=MIDNIGHT)).json()
     assert page["data"][0]["results"][0]["amount"]["value"] == 0
+
+
+@pytest.mark.requirement("API-USAGE-LOG")
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_calls_of_a_tool_are_read_by_tool(
+    serve: Serve, client_of: Clients, is_stored: bool
+) -> None:
+    answers = [python_call("say four"), python_call("say four"), "Four."]
+    server = serve(local(engine(answers)), **code_interpreter_options(containers()))
+    client = client_of(server.app)
+    tool: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
+    await client.responses.create(model="tiny", input="hi", tools=[tool], store=is_stored)
+    usage = client.copy(admin_api_key="none").admin.organization.usage
+    page = await usage.code_interpreter_sessions(start_time=NOW)
+    [result] = page.data[0].results
+    assert result.object == "organization.usage.code_interpreter_sessions.result"
+    assert result.num_sessions == 2
+    searches = await usage.web_search_calls(start_time=NOW)
+    assert searches.data[0].results == []

@@ -7,9 +7,11 @@ What the format calls a project is a tenant in Antiphon. An API key is identifie
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
+
+_T = TypeVar("_T")
 
 
 class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
@@ -57,38 +59,6 @@ class CompletionsUsage(Struct, frozen=True, kw_only=True):
     latency_ms: int
 
 
-class CompletionsUsageBucket(Struct, frozen=True, kw_only=True):
-    """The usage in one period, summed over responses, chat completions and completions. The period
-    begins at ``start_time`` and ends before ``end_time``, in Unix seconds. ``results`` is empty if
-    there were no requests."""
-
-    object: Literal["bucket"] = "bucket"
-    start_time: int
-    end_time: int
-    results: tuple[CompletionsUsage, ...]
-
-
-class EmbeddingsUsageBucket(Struct, frozen=True, kw_only=True):
-    """The usage in one period, summed over embeddings requests. The period begins at ``start_time``
-    and ends before ``end_time``, in Unix seconds. ``results`` is empty if there were no
-    requests."""
-
-    object: Literal["bucket"] = "bucket"
-    start_time: int
-    end_time: int
-    results: tuple[EmbeddingsUsage, ...]
-
-
-class CompletionsUsagePage(Struct, frozen=True, kw_only=True):
-    """One page of the usage of responses and completions, in buckets (periods of time). The buckets
-    are ordered by time. ``next_page``: the value of ``page`` for the request of the next page."""
-
-    object: Literal["page"] = "page"
-    data: tuple[CompletionsUsageBucket, ...]
-    has_more: bool
-    next_page: str | None = None
-
-
 class CostAmount(Struct, frozen=True, kw_only=True):
     value: float
     currency: Literal["usd"] = "usd"
@@ -107,29 +77,87 @@ class Costs(Struct, frozen=True, kw_only=True):
     quantity: float | None = None
 
 
-class CostsBucket(Struct, frozen=True, kw_only=True):
-    """The costs of one day. ``results`` is empty if there were no requests."""
+class AudioTranscriptionsUsage(Struct, frozen=True, kw_only=True):
+    """The usage of ``/v1/audio/transcriptions`` and ``/v1/audio/translations``."""
+
+    object: Literal["organization.usage.audio_transcriptions.result"] = (
+        "organization.usage.audio_transcriptions.result"
+    )
+    seconds: int
+    num_model_requests: int
+    project_id: str | None = None
+    user_id: None = None
+    api_key_id: str | None = None
+    model: str | None = None
+
+
+class AudioSpeechesUsage(Struct, frozen=True, kw_only=True):
+    """The usage of ``/v1/audio/speech``."""
+
+    object: Literal["organization.usage.audio_speeches.result"] = (
+        "organization.usage.audio_speeches.result"
+    )
+    characters: int
+    num_model_requests: int
+    project_id: str | None = None
+    user_id: None = None
+    api_key_id: str | None = None
+    model: str | None = None
+
+
+class FileSearchesUsage(Struct, frozen=True, kw_only=True):
+    """The calls of the tool ``file_search``."""
+
+    object: Literal["organization.usage.file_searches.result"] = (
+        "organization.usage.file_searches.result"
+    )
+    num_requests: int
+    project_id: str | None = None
+    user_id: None = None
+    api_key_id: str | None = None
+    vector_store_id: None = None
+
+
+class WebSearchesUsage(Struct, frozen=True, kw_only=True):
+    """The calls of the tool ``web_search``. ``num_model_requests``: the same number."""
+
+    object: Literal["organization.usage.web_searches.result"] = (
+        "organization.usage.web_searches.result"
+    )
+    num_requests: int
+    num_model_requests: int
+    project_id: str | None = None
+    user_id: None = None
+    api_key_id: str | None = None
+    model: str | None = None
+
+
+class CodeInterpreterUsage(Struct, frozen=True, kw_only=True):
+    """The calls of the tool ``code_interpreter``."""
+
+    object: Literal["organization.usage.code_interpreter_sessions.result"] = (
+        "organization.usage.code_interpreter_sessions.result"
+    )
+    num_sessions: int
+    project_id: str | None = None
+    api_key_id: str | None = None
+
+
+class UsageBucket(Struct, Generic[_T], frozen=True, kw_only=True):
+    """The sums of one period. It begins at ``start_time`` and ends before ``end_time``, in Unix
+    seconds. ``results`` is empty if there were no requests."""
 
     object: Literal["bucket"] = "bucket"
     start_time: int
     end_time: int
-    results: tuple[Costs, ...]
+    results: tuple[_T, ...]
 
 
-class CostsPage(Struct, frozen=True, kw_only=True):
-    """One page of costs, by days."""
-
-    object: Literal["page"] = "page"
-    data: tuple[CostsBucket, ...]
-    has_more: bool
-    next_page: str | None = None
-
-
-class EmbeddingsUsagePage(Struct, frozen=True, kw_only=True):
-    """One page of the usage of embeddings requests, in buckets (periods of time). The buckets are
-    ordered by time. ``next_page``: the value of ``page`` for the request of the next page."""
+class UsagePage(Struct, Generic[_T], frozen=True, kw_only=True):
+    """One page of sums, in buckets (periods of time), ordered by time. ``next_page``: the value of
+    ``page`` for the request of the next page."""
 
     object: Literal["page"] = "page"
-    data: tuple[EmbeddingsUsageBucket, ...]
+    data: tuple[UsageBucket[_T], ...]
     has_more: bool
     next_page: str | None = None

@@ -7,9 +7,9 @@ clients on this machine may use these endpoints.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -22,16 +22,17 @@ from antiphon.http.openapi.operation import operation
 from antiphon.http.requests.query import Query, QueryParam
 from antiphon.runs.usage_counter import TokenPrices, UsageKind, UsageQuery, UsageTotals
 from antiphon.wire.admin.organization_usage import (
+    AudioSpeechesUsage,
+    AudioTranscriptionsUsage,
+    CodeInterpreterUsage,
     CompletionsUsage,
-    CompletionsUsageBucket,
-    CompletionsUsagePage,
     CostAmount,
     Costs,
-    CostsBucket,
-    CostsPage,
     EmbeddingsUsage,
-    EmbeddingsUsageBucket,
-    EmbeddingsUsagePage,
+    FileSearchesUsage,
+    UsageBucket,
+    UsagePage,
+    WebSearchesUsage,
 )
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import missing_parameter
@@ -39,6 +40,7 @@ from antiphon.wire.parsing.errors import missing_parameter
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
+_T = TypeVar("_T")
 _Group: TypeAlias = Literal["tenant", "api_key", "model"]
 
 
@@ -139,34 +141,72 @@ class OrganizationUsageRoutes:
         self._service = service
         self._access = access
 
-    @operation("usage-completions", query=_PARAMS, answer=CompletionsUsagePage, errors=(403,))
+    @operation(
+        "usage-completions", query=_PARAMS, answer=UsagePage[CompletionsUsage], errors=(403,)
+    )
     async def completions(self, request: Request) -> Reply:
         """Return the usage of responses and completions, by time."""
-        listing = self._listing(request, "completion")
-        totals = await self._service.usage_counter.totals(listing.query)
-        buckets = (
-            CompletionsUsageBucket(
-                start_time=start, end_time=end, results=tuple(map(_completions_usage, found))
-            )
-            for start, end, found in _buckets(listing.query, totals)
-        )
-        page = CompletionsUsagePage(data=tuple(buckets), **_more(listing))
-        return json_reply(page)
+        return await self._page(request, "completion", _completions_usage)
 
-    @operation("usage-embeddings", query=_PARAMS, answer=EmbeddingsUsagePage, errors=(403,))
+    @operation("usage-embeddings", query=_PARAMS, answer=UsagePage[EmbeddingsUsage], errors=(403,))
     async def embeddings(self, request: Request) -> Reply:
         """Return the usage of embeddings, by time."""
-        listing = self._listing(request, "embedding")
+        return await self._page(request, "embedding", _embeddings_usage)
+
+    @operation(
+        "usage-audio-transcriptions",
+        query=_PARAMS,
+        answer=UsagePage[AudioTranscriptionsUsage],
+        errors=(403,),
+    )
+    async def transcriptions(self, request: Request) -> Reply:
+        """Return how many seconds of recordings were written down, by time."""
+        return await self._page(request, "transcription", _transcriptions_usage)
+
+    @operation(
+        "usage-audio-speeches", query=_PARAMS, answer=UsagePage[AudioSpeechesUsage], errors=(403,)
+    )
+    async def speeches(self, request: Request) -> Reply:
+        """Return how many characters were read aloud, by time."""
+        return await self._page(request, "speech", _speeches_usage)
+
+    @operation(
+        "usage-web-search-calls", query=_PARAMS, answer=UsagePage[WebSearchesUsage], errors=(403,)
+    )
+    async def web_searches(self, request: Request) -> Reply:
+        """Return how often responses have searched the web, by time."""
+        return await self._page(request, "web_search", _web_searches_usage)
+
+    @operation(
+        "usage-file-search-calls", query=_PARAMS, answer=UsagePage[FileSearchesUsage], errors=(403,)
+    )
+    async def file_searches(self, request: Request) -> Reply:
+        """Return how often responses have searched files, by time."""
+        return await self._page(request, "file_search", _file_searches_usage)
+
+    @operation(
+        "usage-code-interpreter-sessions",
+        query=_PARAMS,
+        answer=UsagePage[CodeInterpreterUsage],
+        errors=(403,),
+    )
+    async def code_interpreter(self, request: Request) -> Reply:
+        """Return how often responses have run code, by time."""
+        return await self._page(request, "code_interpreter", _code_interpreter_usage)
+
+    async def _page(
+        self, request: Request, kind: UsageKind, convert: Callable[[UsageTotals], _T]
+    ) -> Reply:
+        """Answer with the sums of one kind of requests, converted to the form of the API."""
+        listing = self._listing(request, kind)
         totals = await self._service.usage_counter.totals(listing.query)
         buckets = (
-            EmbeddingsUsageBucket(
-                start_time=start, end_time=end, results=tuple(map(_embeddings_usage, found))
-            )
+            UsageBucket(start_time=start, end_time=end, results=tuple(map(convert, found)))
             for start, end, found in _buckets(listing.query, totals)
         )
-        return json_reply(EmbeddingsUsagePage(data=tuple(buckets), **_more(listing)))
+        return json_reply(UsagePage(data=tuple(buckets), **_more(listing)))
 
-    @operation("usage-costs", query=_COST_PARAMS, answer=CostsPage, errors=(403,))
+    @operation("usage-costs", query=_COST_PARAMS, answer=UsagePage[Costs], errors=(403,))
     async def costs(self, request: Request) -> Reply:
         """Return the costs of all requests by day, by the prices in the settings."""
         listing = self._listing(request, "completion", _COST_GROUPS)
@@ -177,10 +217,10 @@ class OrganizationUsageRoutes:
             totals += await self._service.usage_counter.totals(replace(query, kind=kind))
         totals.sort(key=lambda each: each.start)
         buckets = (
-            CostsBucket(start_time=start, end_time=end, results=tuple(self._costs(found, groups)))
+            UsageBucket(start_time=start, end_time=end, results=tuple(self._costs(found, groups)))
             for start, end, found in _buckets(query, totals)
         )
-        return json_reply(CostsPage(data=tuple(buckets), **_more(listing)))
+        return json_reply(UsagePage(data=tuple(buckets), **_more(listing)))
 
     def _costs(self, totals: Iterable[UsageTotals], groups: Collection[str]) -> Iterator[Costs]:
         """Yield the costs of one bucket: one sum for each combination of the groups."""
@@ -296,4 +336,39 @@ def _embeddings_usage(totals: UsageTotals) -> EmbeddingsUsage:
         api_key_id=totals.api_key,
         model=totals.model,
         latency_ms=totals.latency_ms,
+    )
+
+
+def _groups(totals: UsageTotals) -> JsonObject:
+    """Return the fields that the sums are grouped by."""
+    return {"project_id": totals.tenant, "api_key_id": totals.api_key, "model": totals.model}
+
+
+def _transcriptions_usage(totals: UsageTotals) -> AudioTranscriptionsUsage:
+    return AudioTranscriptionsUsage(
+        seconds=totals.input_tokens, num_model_requests=totals.requests, **_groups(totals)
+    )
+
+
+def _speeches_usage(totals: UsageTotals) -> AudioSpeechesUsage:
+    return AudioSpeechesUsage(
+        characters=totals.input_tokens, num_model_requests=totals.requests, **_groups(totals)
+    )
+
+
+def _web_searches_usage(totals: UsageTotals) -> WebSearchesUsage:
+    return WebSearchesUsage(
+        num_requests=totals.requests, num_model_requests=totals.requests, **_groups(totals)
+    )
+
+
+def _file_searches_usage(totals: UsageTotals) -> FileSearchesUsage:
+    return FileSearchesUsage(
+        num_requests=totals.requests, project_id=totals.tenant, api_key_id=totals.api_key
+    )
+
+
+def _code_interpreter_usage(totals: UsageTotals) -> CodeInterpreterUsage:
+    return CodeInterpreterUsage(
+        num_sessions=totals.requests, project_id=totals.tenant, api_key_id=totals.api_key
     )
