@@ -161,7 +161,8 @@ class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``value``: ``loaded``, ``loading``, ``unloading``, ``unloaded``, or ``failed`` after a failed
     load. While the model loads, ``stage`` names the current part of the work, ``bytes`` is the
     number of bytes loaded so far, and ``total_bytes`` is the total number of bytes, or None if it
-    is unknown. ``prefix_cache``: what the cache of a loaded model holds; only operators see it.
+    is unknown. ``prefix_cache``: what the cache of a loaded model holds. ``threads``: number of CPU
+    threads of a loaded model. Only operators see these two.
     """
 
     value: str
@@ -169,6 +170,7 @@ class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes: int = 0
     total_bytes: int | None = None
     prefix_cache: PrefixCacheCounts | None = None
+    threads: int | None = None
 
 
 class Backend(Protocol):

@@ -190,7 +190,7 @@ class OnDemandBackend(BackendWrapper):
         backend = None if self._current is None else self._current.backend
         if backend is None or self._status.value != "loaded":
             return self._status
-        return replace(self._status, prefix_cache=backend.status.prefix_cache)
+        return backend.status
 
     async def on_session(self, signal: SessionSignal) -> None:
         """Tell the engine, if the model is loaded."""

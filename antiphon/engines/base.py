@@ -202,7 +202,11 @@ class PrefixCacheCounts(Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class CachingEngine(Protocol):
-    """An engine whose cache of prefixes can be observed."""
+    """An engine whose cache of prefixes and number of threads can be observed."""
+
+    @property
+    def threads(self) -> int | None:
+        """Number of CPU threads that compute a token; None if it cannot be told."""
 
     @property
     def prefix_cache(self) -> PrefixCacheCounts | None:

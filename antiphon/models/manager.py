@@ -169,6 +169,7 @@ class ModelManager:
             memory_bytes=memory or None,
             context_size=configured.backend.context_size,
             prompt_cache=convert(status.prefix_cache, PromptCache | None, from_attributes=True),
+            threads=status.threads or None,
             running_requests=configured.on_demand.users if configured.on_demand else 0,
         )
 

@@ -82,8 +82,10 @@ class LocalBackend(Backend):
 
     @property
     def status(self) -> Status:
-        cache = self._engine.prefix_cache if isinstance(self._engine, CachingEngine) else None
-        return Status(value="loaded", prefix_cache=cache)
+        engine = self._engine
+        if not isinstance(engine, CachingEngine):
+            return Status(value="loaded")
+        return Status(value="loaded", prefix_cache=engine.prefix_cache, threads=engine.threads)
 
     async def on_session(self, signal: SessionSignal) -> None:
         if isinstance(self._engine, SessionObserver):

@@ -448,6 +448,11 @@ class LlamaEngine:
         check_image_positions(prompt)
 
     @property
+    def threads(self) -> int:
+        """Number of CPU threads. See ``CachingEngine``."""
+        return self._process.threads
+
+    @property
     def prefix_cache(self) -> PrefixCacheCounts | None:
         """What the kept states are. See ``CachingEngine``."""
         return None if self._states is None else self._states.counts

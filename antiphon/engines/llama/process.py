@@ -45,6 +45,8 @@ class LlamaProcess:
         # The folder is private to this user, and so is the socket in it.
         self._folder = tempfile.TemporaryDirectory(prefix="antiphon-")
         self._closed = False
+        #: Number of CPU threads; 0 before the first start.
+        self.threads = 0
         #: Client for the process. It is replaced when the process is started again.
         self.client = LlamaClient("", 0, "")
 
@@ -104,7 +106,9 @@ class LlamaProcess:
         line = await process.stdout.readline()
         if not line:
             return f"its process ended with code {await process.wait()}"
-        return _decode(line).problem
+        start = _decode(line)
+        self.threads = start.threads
+        return start.problem
 
     def _files(self) -> str:
         setup = self._setup

@@ -69,9 +69,11 @@ decode_setup = msgspec.json.Decoder(ServerSetup, dec_hook=lambda kind, value: ki
 
 
 class ServerStart(Struct, frozen=True):
-    """Whether the model is loaded. ``problem``: why not; empty if it is loaded."""
+    """Whether the model is loaded. ``problem``: why not; empty if it is loaded. ``threads``: number
+    of CPU threads."""
 
     problem: str = ""
+    threads: int = 0
 
 
 def create_params(setup: ServerSetup) -> Any:
@@ -139,7 +141,7 @@ def main() -> None:
         os._exit(1)
     # llama.cpp's threads wait for the first request, so nothing writes to the memory now.
     release_zero_pages(writable_ranges())
-    _report(ServerStart())
+    _report(ServerStart(threads=setup.threads or 0))
     sys.stdin.buffer.read()
     del server
     # Without the destructors: another thread may be computing, and the system frees the memory.

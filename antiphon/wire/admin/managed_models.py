@@ -23,6 +23,8 @@ class ManagedModel(Struct, frozen=True, kw_only=True):
     - ``memory_bytes``: estimated memory of the model when it is loaded; null if unknown.
     - ``prompt_cache``: the states of prompts that the model's engine keeps; null if the model is
       not loaded or its engine does not tell.
+    - ``threads``: number of CPU threads that compute a token of one request; null if the model is
+      not loaded or its engine does not tell.
     - ``running_requests``: number of requests that use the model or wait for it; always 0 for a
       model on another server.
     """
@@ -38,6 +40,7 @@ class ManagedModel(Struct, frozen=True, kw_only=True):
     memory_bytes: int | None
     context_size: int | None
     prompt_cache: PromptCache | None
+    threads: int | None
     running_requests: int
 
 

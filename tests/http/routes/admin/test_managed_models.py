@@ -62,6 +62,7 @@ async def test_list_shows_states_sizes_and_memory(client: Any) -> None:
         "memory_bytes": 3 * 2**20,
         "context_size": talk["context_size"],
         "prompt_cache": None,
+        "threads": None,
         "running_requests": 0,
     }
     assert (later["status"], later["memory_bytes"]) == ({"value": "unloaded"}, None)
