@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -34,9 +35,10 @@ from antiphon.testing.engine_check import TIMEOUT_S, Outcome, collect
 from tests.tiny_models.tiny_tools import GGUF
 from tests.tiny_models.unpacked import tiny_gpt_oss
 
-from .workloads import Workload, run_workload
+from .workloads import Workload, optimum, run_workload
 
 MIB = 1 << 20
+HEAD = tuple(range(500))
 
 
 class Llama:
@@ -248,7 +250,63 @@ async def test_state_is_not_evicted_while_a_slot_gets_it(files: StateFiles) -> N
     assert llama.states.counts.evictions
 
 
-HEAD = tuple(range(500))
+@pytest.mark.parametrize("seed", range(6))
+async def test_agents_at_the_same_time_find_what_was_computed(files: StateFiles, seed: int) -> None:
+    """Copies take time, prompts are cancelled, and no slot is lost."""
+    chance = random.Random(seed)
+    llama = Llama(files, count=chance.choice([1, 2, 4]))
+    save, restore = llama.save, llama.restore
+    known: list[tuple[int, ...]] = []
+    lag = 0
+
+    async def pause() -> None:
+        for _ in range(chance.randint(0, 6)):
+            await asyncio.sleep(0)
+
+    async def slow_save(slot: int) -> StateFile | None:
+        await pause()
+        return await save(slot)
+
+    async def slow_restore(slot: int, file: StateFile, *rest: Any) -> bool:
+        await pause()
+        assert file.path.exists()
+        return await restore(slot, file, *rest)
+
+    def tokens(count: int) -> list[int]:
+        return chance.choices(range(10**6), k=count)
+
+    async def agent() -> None:
+        nonlocal lag
+        past = HEAD
+        for _ in range(4):
+            prompt = (*past, *tokens(100))
+            best = optimum(prompt, known)
+            if chance.random() < 0.2:
+                task = asyncio.create_task(llama.slots.acquire(prompt))
+                await pause()
+                if task.cancel():
+                    await asyncio.wait([task])
+                    continue
+                llama.slots.release(await task, (), is_started=False)
+            slot = await llama.slots.acquire(prompt)
+            lag = max(lag, best - llama.begin(slot, prompt))
+            await pause()
+            while (wanted := llama.slots.wanted(slot)) is not None:
+                llama.computed[slot.number] = prompt[:wanted]
+                await llama.slots.share(slot, wanted)
+            reply = tokens(chance.randint(2, 120))
+            llama.end(slot, prompt, reply)
+            known.append((*prompt, *reply[:-1]))
+            if chance.random() < 0.5:
+                await llama.slots.keep(slot)
+            past = chance.choice([HEAD, (*prompt, *reply)])
+
+    llama.save, llama.restore = slow_save, slow_restore  # type: ignore[method-assign, assignment]
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(*(agent() for _ in range(12)))
+        slots = [await llama.slots.acquire((n,)) for n in range(len(llama.computed))]
+    assert len({slot.number for slot in slots}) == len(llama.computed)
+    assert lag <= MIN_SHARED
 
 
 async def test_prompts_with_one_head_wait_for_the_first_of_them(llama: Llama) -> None:
