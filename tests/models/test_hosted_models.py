@@ -11,18 +11,23 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from antiphon.audio.base import TranscriptionTask
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend
-from antiphon.backends.reading import EmbeddingBackend
+from antiphon.backends.reading import (
+    EmbeddingBackend,
+    OnDemandTaskBackend,
+    TranscriptionBackend,
+)
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.hosted.description import EngineDescription
 from antiphon.engines.hosted.engine import HostedEngine, hosted_engine
-from antiphon.errors import BackendError, NotFound, SetupError
+from antiphon.errors import BackendError, InvalidRequest, NotFound, SetupError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.inference.sampling import Session
 from antiphon.inference.tokens import Constraint, Prompt
@@ -31,6 +36,7 @@ from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.models.hosted_models import HostedModelManager, HostedModels, is_hosted
 from antiphon.models.manager import ConfiguredModel, ModelManager
 from antiphon.models.model_host import ModelHostSession
+from antiphon.testing.audio import WordTranscriber
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder
 from antiphon.testing.engine import ScriptedEngine
@@ -44,16 +50,19 @@ ABLE = Capabilities(max_logprobs=20, cached_tokens=True, penalties=True)
 
 
 class Host:
-    """A host in this process: a model ``m``, an embedding model ``e``, a broken model ``b``."""
+    """A host in this process: a model ``m``, an embedding model ``e``, a broken model ``b``, and
+    ``w``, which writes down speech."""
 
     def __init__(self) -> None:
         self.engine = ScriptedEngine([ANSWER])
         self.embedder = WordEmbedder()
+        self.transcriber = WordTranscriber()
         self.loads = 0
         makers: dict[str, Callable[[Any], Awaitable[Backend]]] = {
             "m": self._engine,
             "e": self._embedder,
             "b": self._broken,
+            "w": self._transcriber,
         }
         configured_models = [self._configured_model(name, make) for name, make in makers.items()]
         manager = ModelManager(tuple(configured_models), Settings(), MemoryBudget())
@@ -77,6 +86,9 @@ class Host:
 
     async def _embedder(self, progress: Any) -> Backend:
         return EmbeddingBackend("e", self.embedder)
+
+    async def _transcriber(self, progress: Any) -> Backend:
+        return TranscriptionBackend("w", self.transcriber)
 
     async def _broken(self, progress: Any) -> Backend:
         raise SetupError("model b: its file is damaged")
@@ -170,6 +182,28 @@ async def test_embedder_passes_the_check(tmp_path: Path) -> None:
                 await check_embedder(embedder)
 
 
+async def test_transcriber_is_used_from_another_process(tmp_path: Path) -> None:
+    async with hosting(tmp_path) as (host, models):
+        model = Model(engine="whisper", source="folder")
+        backend = OnDemandTaskBackend("w", "transcription", models.backend("w", model, Settings()))
+        task = TranscriptionTask(content=b"Come in. Sit down.", has_words=True)
+        async with backend.use() as transcriber:
+            parts = [part async for part in transcriber.transcribe(task, tenant="t")]
+            assert parts == [part async for part in WordTranscriber().transcribe(task)]
+            assert host.transcriber.tenants == ["t"]
+            with pytest.raises(InvalidRequest) as refusal:
+                bad = TranscriptionTask(content=b"Hi.", language="xx")
+                [part async for part in transcriber.transcribe(bad)]
+            assert refusal.value.param == "language"
+            host.transcriber.pause.clear()
+            waiting = transcriber.transcribe(task)
+            await anext(waiting)
+            await waiting.aclose()
+            async with asyncio.timeout(60):
+                while host.transcriber.closings < 3:
+                    await asyncio.sleep(0.01)
+
+
 async def test_backend_answers_and_loads_again_after_an_unload(tmp_path: Path) -> None:
     async with hosting(tmp_path) as (host, models):
         backend = models.backend("m", Model(source="none"), Settings())
@@ -197,7 +231,7 @@ async def test_failed_load_is_the_operators_error(tmp_path: Path) -> None:
 async def test_manager_asks_the_host(tmp_path: Path) -> None:
     async with hosting(tmp_path) as (_, models):
         manager = HostedModelManager(models.calls)
-        assert [each.id for each in (await manager.list()).data] == ["m", "e", "b"]
+        assert [each.id for each in (await manager.list()).data] == ["m", "e", "b", "w"]
         assert (await manager.load("m")).status.value == "loaded"
         assert (await manager.retrieve("m")).status.value == "loaded"
         with pytest.raises(NotFound):
