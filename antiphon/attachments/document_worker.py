@@ -23,6 +23,8 @@ from encodings import aliases
 WEB_PAGE = "web page"
 #: Value of ``kind`` for a PDF whose pages are rendered as images. Its text is not extracted.
 PAGE_IMAGES = "page images"
+#: Value of ``kind`` for a PDF whose text is extracted page by page.
+PAGE_TEXTS = "page texts"
 
 #: Maximum number of pages of a PDF that is rendered.
 MAX_PAGES = 50
@@ -50,13 +52,14 @@ _PR_SET_NO_NEW_PRIVS = 38
 def main(kind: str, max_chars: int) -> dict[str, str] | dict[str, list[str]]:
     """Process the document on standard input. Returns an object that is printed as JSON.
 
-    ``kind``: ``WEB_PAGE``, ``PAGE_IMAGES``, or the media type of a document. If it is "", the media
-    type is detected from the content. The object depends on ``kind``:
+    ``kind``: ``WEB_PAGE``, ``PAGE_IMAGES``, ``PAGE_TEXTS``, or the media type of a document. If it
+    is "", the media type is detected from the content. The object depends on ``kind``:
 
     - For a document: ``{"text": …}`` with at most ``max_chars`` + 1 characters.
     - For a web page: the same, with the additional key ``"title"``.
     - For page images: ``{"pages": […]}``, which are PNGs in base64 with at most ``max_chars``
       characters in total.
+    - For page texts: ``{"pages": […]}``, or ``{"error": "bomb"}`` if they are longer.
     - After a failure: ``{"error": …}``.
     """
     content = sys.stdin.buffer.read()
@@ -65,6 +68,8 @@ def main(kind: str, max_chars: int) -> dict[str, str] | dict[str, list[str]]:
             return _read_web_page(content, max_chars)
         if kind == PAGE_IMAGES:
             return _render_pages(content, max_chars)
+        if kind == PAGE_TEXTS:
+            return _read_pages(content, max_chars)
         return _read_document(content, kind, max_chars)
     except (ImportError, PermissionError):
         return {"error": "missing"}
@@ -124,6 +129,21 @@ def _read_document(content: bytes, kind: str, max_chars: int) -> dict[str, str]:
     except (kreuzberg.KreuzbergError, ValueError, RuntimeError, MemoryError) as error:
         return {"error": _error_code(str(error).lower())}
     return {"text": text[: max_chars + 1]}
+
+
+def _read_pages(content: bytes, max_chars: int) -> dict[str, str] | dict[str, list[str]]:
+    import kreuzberg
+
+    pages = kreuzberg.PageConfig(extract_pages=True)
+    config = kreuzberg.ExtractionConfig(use_cache=False, disable_ocr=True, pages=pages)
+    _unpack_pdf_library()
+    confine()
+    try:
+        found = kreuzberg.extract_bytes_sync(content, "application/pdf", config).pages or []
+    except (kreuzberg.KreuzbergError, ValueError, RuntimeError, MemoryError) as error:
+        return {"error": _error_code(str(error).lower())}
+    texts = [str(page["content"]).replace("\r\n", "\n") for page in found]
+    return {"error": "bomb"} if sum(map(len, texts)) > max_chars else {"pages": texts}
 
 
 def _unpack_pdf_library() -> None:

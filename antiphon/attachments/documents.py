@@ -20,7 +20,7 @@ from msgspec import Struct
 from antiphon.ipc.worker_process import WorkerFailed, run_worker
 from antiphon.support.fair_limiter import FairLimiter
 
-from .document_worker import PAGE_IMAGES, WEB_PAGE
+from .document_worker import PAGE_IMAGES, PAGE_TEXTS, WEB_PAGE
 
 _log = structlog.get_logger(__name__)
 
@@ -186,6 +186,10 @@ class Documents:
         ``UnreadableDocument``."""
         return (await self._extract(content, PAGE_IMAGES, tenant)).pages or ()
 
+    async def page_texts(self, content: bytes, *, tenant: str = "") -> tuple[str, ...]:
+        """Return the text of each page of a PDF. Raises ``UnreadableDocument``."""
+        return (await self._extract(content, PAGE_TEXTS, tenant)).pages or ()
+
     async def _extract(self, content: bytes, kind: str, tenant: str) -> _WorkerOutput:
         key = (kind, (await asyncio.to_thread(sha256, content)).digest())
         cached = self._cached.get(key)
@@ -227,7 +231,7 @@ class Documents:
             result = msgspec.json.decode(output, type=_WorkerOutput)
         except msgspec.DecodeError:
             raise UnreadableDocument("broken") from None
-        if (result.pages if kind == PAGE_IMAGES else result.text) is None:
+        if (result.pages if kind in (PAGE_IMAGES, PAGE_TEXTS) else result.text) is None:
             raise UnreadableDocument(result.error or "broken")
         return result
 

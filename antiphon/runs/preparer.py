@@ -271,6 +271,11 @@ class Preparer:
         reply = await backend.prepare(context.conversation, options)
         return reply.input_tokens
 
+    @property
+    def attachments(self) -> Attachments:
+        """Reads the files of requests."""
+        return self._attachments
+
     def tool_types(self, request: CreateResponse) -> tuple[str, ...]:
         """Return the types of the request's tools, in order. For a type with several names, such as
         ``web_search`` and ``web_search_preview``, return the current name. For an MCP tool that the

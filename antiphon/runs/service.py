@@ -70,7 +70,7 @@ from antiphon.stream.writer import Ids
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.cursors import PageParams, page_of
-from antiphon.wire.items import Item
+from antiphon.wire.items import InputFile, Item
 from antiphon.wire.pagination import Page
 from antiphon.wire.request import (
     CompactRequest,
@@ -661,6 +661,11 @@ class Service:
         if request.conversation is not None:
             await self.conversations.retrieve(tenant, request.conversation.id, param="conversation")
         return await self._preparer.count(tenant, request)
+
+    async def document_text(self, tenant: str, part: InputFile, path: str) -> str | tuple[str, ...]:
+        """Return the text of a document of a request, or the texts of the pages of a PDF. ``path``:
+        the path of the part in the request. Raises ``RequestError``."""
+        return await self._preparer.attachments.document_text(tenant, part, path)
 
     async def retrieve(self, tenant: str, response_id: str) -> Response:
         """Return a stored response. If the response belongs to a running background run, return its

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import json
 from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import FETCH_TYPE, TYPES, WebSearchProvider
 from antiphon.wire.items import FunctionCall, InputImage, InputText, Message, Reasoning
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
+from tests.attachments.samples import pdf
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import Server, engine, local
@@ -968,6 +970,94 @@ async def test_compaction_can_be_all_that_a_request_asks_for(serve: Serve, clien
     assert "Ann is here." in theirs and "OLD" not in theirs
 
 
+def citable(source: Json, **fields: Any) -> Json:
+    return {"type": "document", "source": source, "citations": {"enabled": True}, **fields}
+
+
+TEXT = "The fox is red. The sky【7】 is blue.\n\nSnow is white."
+CITABLE: list[Json] = [
+    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "No."}},
+    citable({"type": "text", "media_type": "text/plain", "data": TEXT}, title="Colors"),
+    citable({"type": "content", "content": [{"type": "text", "text": "One."}] * 2}),
+    {
+        "type": "search_result",
+        "source": "https://north.example",
+        "title": "North",
+        "content": [{"type": "text", "text": "A fjord."}],
+        "citations": {"enabled": True},
+    },
+]
+NOWHERE = {"file_id": None, "document_title": None}
+
+
+@pytest.mark.requirement("AM-CITATIONS")
+async def test_answer_cites_documents(serve: Serve, clients: Any) -> None:
+    said = "It is red【1】【6】, and more 【2-3】. Two【5, 99】 end 【99】."
+    server = serve(local(engine([said, said])))
+    asked = {"role": "user", "content": [*CITABLE, {"type": "text", "text": "Say."}]}
+    whole = (await create(server, messages=[asked]))["content"]
+    async with clients(server).messages.stream(
+        model="tiny", max_tokens=400, messages=[asked]
+    ) as stream:
+        answer = await stream.get_final_message()
+    streamed = [
+        each.model_dump(exclude_unset=True, exclude={"parsed_output"}) for each in answer.content
+    ]
+    assert [{k: v for k, v in each.items() if v is not None} for each in streamed] == whole
+    assert [each["text"] for each in whole] == [
+        "It is red",
+        ", and more ",
+        ". Two",
+        " end 【99】.",
+    ]
+    red, found, sky, one = [cited for each in whole for cited in each.get("citations", [])]
+    colors = {"type": "char_location", "document_index": 1, "document_title": "Colors"}
+    assert red | colors == red and (red["start_char_index"], red["end_char_index"]) == (0, 15)
+    assert sky["cited_text"] == TEXT[sky["start_char_index"] : sky["end_char_index"]] == TEXT[16:]
+    assert found["source"] == "https://north.example" and found["cited_text"] == "A fjord."
+    assert one["document_index"] == 2 and (one["start_block_index"], one["end_block_index"]) == (
+        1,
+        2,
+    )
+    prompt = rendered_prompts(server)[0]
+    assert "【2】The sky〖7〗 is blue." in prompt and "【6】A fjord." in prompt
+    turns = [asked, {"role": "assistant", "content": whole}, *HI["messages"]]
+    await create(server, messages=turns)
+    assert (
+        "It is red【1】【6】, and more 【2-3】. Two【5】 end 【99】."
+        in rendered_prompts(server)[-1]
+    )
+
+
+@pytest.mark.requirement("AM-CITATIONS")
+async def test_pages_and_files_are_cited(serve: Serve, clients: Any) -> None:
+    pytest.importorskip("kreuzberg")
+    server = serve(local(engine(lambda prompt: "Red 【1】, two 【2】, blue 【3】.")))
+    client = clients(server)
+    data = base64.b64encode(pdf("A fox.", "Two foxes.")).decode()
+    file = await client.beta.files.upload(file=("sky.txt", b"The sky."))
+    content = [
+        citable({"type": "base64", "media_type": "application/pdf", "data": data}),
+        citable({"type": "file", "file_id": file.id}),
+        {"type": "text", "text": "Say."},
+    ]
+    messages = [{"role": "user", "content": content}]
+    answer = await create(server, messages=messages)
+    _, two, sky = [each["citations"][0] for each in answer["content"] if "citations" in each]
+    assert (two["type"], two["cited_text"]) == ("page_location", "Two foxes.")
+    assert (two["start_page_number"], two["end_page_number"]) == (2, 3)
+    assert (sky["type"], sky["cited_text"], sky["file_id"]) == (
+        "char_location",
+        "The sky.",
+        file.id,
+    )
+    count = await client.messages.count_tokens(model="tiny", messages=messages)
+    assert count.input_tokens == answer["usage"]["input_tokens"]
+    bad = citable({"type": "file", "file_id": "file-none"})
+    status, message = await rejection(server, messages=[{"role": "user", "content": [bad]}])
+    assert status == 404 and "file-none" in message
+
+
 @pytest.mark.requirement("AM-FORMAT")
 async def test_properties_of_the_format_may_be_optional(serve: Serve) -> None:
     city = {"type": "object", "properties": {"name": {"type": "string"}, "land": {}}}
@@ -1081,7 +1171,8 @@ async def test_fields_are_refused_by_name(serve: Serve, body: Json, path: str) -
         ("user", {"type": "image", "source": {"type": "base64", "media_type": "x"}}, ".source"),
         ("user", {"type": "image", "source": {"type": "url"}}, ".source.url"),
         ("user", {"type": "document", "source": {"type": "x"}}, ".source.type"),
-        ("user", {"type": "document", "source": {}, "citations": {"enabled": True}}, ".citations"),
+        ("user", {"type": "document", "source": {}, "citations": {"enabled": True}}, ".source"),
+        ("user", citable({"type": "text", "data": "x"}, citations={"enabled": 1}), ".citations"),
         ("user", {"type": "tool_result"}, ".tool_use_id"),
         ("user", {"type": "tool_result", "tool_use_id": 1}, ".tool_use_id"),
         ("user", {"type": "tool_result", "tool_use_id": "a", "content": 1}, ".content"),

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response, Usage
 
+from .citations import CitedText, Passages
 from .server_blocks import call_input, is_fetch, is_search, server_blocks
 from .threads import message_id
 from .types import (
     AnswerBlock,
+    Citation,
     MessageAnswer,
     MessageContainer,
     MessageEnd,
@@ -37,10 +39,11 @@ class AnswerForm(Struct, frozen=True, kw_only=True):
     """Options of a request that affect the form of the answer. ``omits_thinking``: thinking blocks
     have a signature but no text. ``generate``: False if the model only caches the prompt.
     ``fetches``: whether the request has the tool ``web_fetch``, so pages that the model opens have
-    blocks."""
+    blocks. ``passages``: what the model can cite of the request's documents."""
 
     omits_thinking: bool = False
     fetches: bool = False
+    passages: Passages = field(default_factory=Passages)
     generate: bool = True
 
 
@@ -157,7 +160,27 @@ def _texts(item: it.Message, form: AnswerForm) -> Iterable[AnswerBlock]:
         elif isinstance(part, it.OutputText) and part.text:
             cited = [citation(each) for each in part.annotations]
             citations = tuple(each for each in cited if each is not None)
-            yield TextBlock(text=part.text, citations=citations or UNSET)
+            if form.passages:
+                yield from _cited_blocks(part.text, citations, form.passages)
+            else:
+                yield TextBlock(text=part.text, citations=citations or UNSET)
+
+
+def _cited_blocks(
+    text: str, pages: tuple[Citation, ...], passages: Passages
+) -> Iterable[TextBlock]:
+    """Yield the blocks of a text that cites documents. Each ends with its citations. The last one
+    also gets those of web pages."""
+    blocks: list[tuple[str, list[Citation]]] = []
+    for piece in CitedText(passages).feed(text, final=True):
+        if isinstance(piece, str) or not blocks:
+            blocks.append((piece, []) if isinstance(piece, str) else ("", [piece]))
+        else:
+            blocks[-1][1].append(piece)
+    if blocks:
+        blocks[-1][1].extend(pages)
+    for piece, citations in blocks:
+        yield TextBlock(text=piece, citations=tuple(citations) or UNSET)
 
 
 def citation(annotation: it.Annotation) -> WebSearchResultLocation | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.errors import InvalidRequest, unsupported_parameter
@@ -27,6 +28,7 @@ from antiphon.wire.parsing.fields import read_array, read_choice, read_object, r
 from antiphon.wire.parsing.json_body import BodyLimits
 
 from .bodies import ServerResult
+from .citations import Passages, Source, cites
 from .server_blocks import text_of_result
 from .tools import ToolCollector
 from .toolsets import browser_state_text
@@ -55,6 +57,7 @@ def read_messages(
     paths: ErrorPaths,
     limits: BodyLimits,
     *,
+    passages: Passages,
     thinking_turns: int | None = None,
     may_be_empty: bool = False,
 ) -> list[JsonObject]:
@@ -63,7 +66,8 @@ def read_messages(
     ``path``: the field's name in error messages. ``tools`` receives the tools that messages add.
     ``paths`` records from which field of ``messages`` each item was read. ``thinking_turns``:
     number of most recent answers whose thinking the model sees. None means all answers.
-    ``may_be_empty``: whether the array may be empty. Raises ``InvalidRequest``.
+    ``passages`` receives the passages of documents that can be cited. ``may_be_empty``: whether the
+    array may be empty. Raises ``InvalidRequest``.
     """
     messages = [
         read_object(message, f"{path}[{index}]")
@@ -73,7 +77,7 @@ def read_messages(
         if may_be_empty:
             return []
         raise empty_value(path, messages)
-    reader = _MessageReader(tools, paths, limits)
+    reader = _MessageReader(tools, paths, limits, passages)
     roles = [message.get("role") for message in messages]
     answers, requests = roles.count("assistant"), roles.count("user")
     for index, (role, message) in enumerate(zip(roles, messages, strict=True)):
@@ -91,16 +95,21 @@ class _MessageReader:
     which field of the client's messages each item was read, so that error messages can name the
     client's field."""
 
-    def __init__(self, tools: ToolCollector, paths: ErrorPaths, limits: BodyLimits) -> None:
+    def __init__(
+        self, tools: ToolCollector, paths: ErrorPaths, limits: BodyLimits, passages: Passages
+    ) -> None:
         self.items: list[JsonObject] = []
         #: Whether the thinking of the next message is shown to the model.
         self.shows_thinking = True
         self._tools = tools
         self._paths = paths
+        self._passages = passages
         self._limits = limits
         self._role = ""
         #: The open message item, to which further parts are added.
         self._open: JsonObject | None = None
+        #: Whether the last text of the open message has citations, so the next one continues it.
+        self._continues = False
         #: Id of a block with a call of a server tool → the block.
         self._server_calls: dict[str, JsonObject] = {}
 
@@ -165,6 +174,7 @@ class _MessageReader:
 
     def _note_part(self, part_path: str, path: str) -> None:
         self._paths.add(part_path, path)
+        self._passages.place(part_path, path)
         for field in ("image_url", "file_data", "file_url", "file_id"):
             self._paths.add(f"{part_path}.{field}", f"{path}.source")
 
@@ -175,7 +185,15 @@ class _MessageReader:
         self._add_parts([{"type": "input_text", "text": text}] if text else [], path)
 
     def _media(self, fields: JsonObject, path: str) -> None:
-        self._add_parts(_PARTS[fields["type"]](fields, path), path)
+        self._add_parts(self._parts(fields["type"], fields, path), path)
+
+    def _parts(self, kind: str, fields: JsonObject, path: str) -> list[JsonObject]:
+        """Return the input parts of a block. The texts of blocks that can be cited are numbered."""
+        if kind == "document":
+            return _document(fields, path, self._passages)
+        if kind == "search_result":
+            return _search_result_part(fields, path, self._passages)
+        return _PARTS[kind](fields, path)
 
     def _tool_result(self, fields: JsonObject, path: str) -> None:
         if "tool_use_id" not in fields:
@@ -202,11 +220,11 @@ class _MessageReader:
         for index, block in enumerate(blocks):
             at = f"{path}[{index}]"
             fields = read_object(block, at)
-            kind = read_tag(fields, at, (*_PARTS, "tool_reference"))
+            kind = read_tag(fields, at, (*_PARTS, *_CITABLE, "tool_reference"))
             if kind == "tool_reference":
                 new = [self._loaded_tool(fields, at)]
             else:
-                new = _PARTS[kind](fields, at)
+                new = self._parts(kind, fields, at)
             parts += new
             part_paths += [at] * len(new)
         return parts, part_paths
@@ -237,8 +255,19 @@ class _MessageReader:
     # --- blocks of the assistant -----------------------------------------------------------------
 
     def _output_text(self, fields: JsonObject, path: str) -> None:
+        """Translate a text. The blocks of an answer that cites documents become one text again."""
         text = _text(fields, path)
-        self._add_parts([{"type": "output_text", "text": text}] if text else [], path)
+        raw = read_array(fields.get("citations") or [], f"{path}.citations", self._limits.parts)
+        citations = [
+            read_object(each, f"{path}.citations[{index}]") for index, each in enumerate(raw)
+        ]
+        text += "".join(map(self._passages.mark, citations))
+        content = self._open["content"] if self._open is not None else []
+        if content and (citations or self._continues):
+            content[-1]["text"] += text
+        else:
+            self._add_parts([{"type": "output_text", "text": text}] if text else [], path)
+        self._continues = bool(citations)
 
     def _thinking(self, fields: JsonObject, path: str) -> None:
         """Translate a thinking block. Its signature contains the encrypted reasoning."""
@@ -491,15 +520,28 @@ def _required_string(fields: JsonObject, name: str, path: str) -> str:
     return _string(fields, name, path)
 
 
-def _document(fields: JsonObject, path: str) -> list[JsonObject]:
-    citations = fields.get("citations")
-    if isinstance(citations, dict) and citations.get("enabled"):
-        raise unsupported_parameter(f"{path}.citations")
+def _document(fields: JsonObject, path: str, passages: Passages) -> list[JsonObject]:
     source = _required_object(fields, "source", path)
     kind = read_tag(source, f"{path}.source", _DOCUMENTS)
-    context = _string(fields, "context", path)
+    context, title = (_string(fields, name, path) for name in ("context", "title"))
     lead = [_input_text(context)] if context else []
-    return [*lead, *_DOCUMENTS[kind](source, f"{path}.source", _string(fields, "title", path))]
+    index = passages.next_index()
+    parts = _DOCUMENTS[kind](source, f"{path}.source", title)
+    if not cites(fields, path):
+        return [*lead, *parts]
+    cited = Source(kind="char", index=index, title=title or None, file_id=source.get("file_id"))
+    if kind == "text":
+        text = passages.add_text(replace(cited, text=source["data"]))
+    elif kind == "content":
+        content = source.get("content", "")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if any(each["type"] != "text" for each in blocks):
+            raise unsupported_parameter(f"{path}.citations", " The document contains images.")
+        text = passages.add_blocks(replace(cited, kind="block"), [each["text"] for each in blocks])
+    else:
+        passages.add_file(cited, path)
+        return [*lead, *parts]
+    return [*lead, _input_text(text)]
 
 
 def _base64_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
@@ -550,21 +592,25 @@ _DOCUMENTS: Mapping[str, Callable[[JsonObject, str, str], list[JsonObject]]] = {
 }
 
 
-def _search_result_part(fields: JsonObject, path: str) -> list[JsonObject]:
+def _search_result_part(fields: JsonObject, path: str, passages: Passages) -> list[JsonObject]:
     title, source = (_string(fields, name, path) for name in ("title", "source"))
     content = fields.get("content", [])
     if not isinstance(content, list):
         raise invalid_type(f"{path}.content", "an array", json_type_name(content))
     texts = [_text(block, f"{path}.content[{index}]") for index, block in enumerate(content)]
+    index = passages.next_index(is_search_result=True)
+    if cites(fields, path):
+        found = Source(kind="search_result", index=index, title=title or None, url=source)
+        return [_input_text(passages.add_blocks(found, texts))]
     return [_input_text("\n".join([f"{title} ({source})", *texts]))]
 
 
-#: Type of a block in a message or a tool result → function that returns its input parts.
+#: Types of blocks that the model can cite.
+_CITABLE = ("document", "search_result")
+#: Type of another block in a message or a tool result → function that returns its input parts.
 _PARTS: Mapping[str, Callable[[JsonObject, str], list[JsonObject]]] = {
     "text": _text_part,
     "image": _image,
-    "document": _document,
-    "search_result": _search_result_part,
     "browser_state": lambda fields, path: [_input_text(browser_state_text(fields, path))],
 }
 

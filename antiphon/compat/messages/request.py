@@ -35,6 +35,7 @@ from antiphon.wire.response import Response
 from antiphon.wire.tools import WebFetch
 
 from .answer import AnswerForm, message_answer
+from .citations import HOW_TO_CITE, DocumentReader, Passages, number_files
 from .content import read_messages, read_system
 from .context_edits import read_compaction, read_edits
 from .stream import MessageStream
@@ -106,6 +107,13 @@ class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
         names = set(InputTokensRequest.__struct_fields__) & set(CreateResponse.__struct_fields__)
         return InputTokensRequest(**{name: getattr(self.request, name) for name in names})
 
+    async def with_cited_files(self, read: DocumentReader) -> Self:
+        """Return a copy of the request in which the files that the model can cite are numbered
+        passages. ``read``: returns the text of a file, or those of its pages. Its arguments are the
+        part and its path. Raises ``RequestError``."""
+        request = await number_files(self.request, self.form.passages, read)
+        return replace(self, requests=(request,))
+
     def answer(self, responses: Sequence[Response]) -> MessageAnswer:
         return message_answer(responses[0], self.form)
 
@@ -144,14 +152,16 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
         max_tool_calls="tools",
         previous_response_id="thread.previous_message_id",
     )
-    tools = ToolCollector(paths, limits)
-    fields: JsonObject = {**read_thread(raw), **_conversation(raw, tools, paths, limits)}
+    tools, passages = ToolCollector(paths, limits), Passages()
+    fields: JsonObject = {**read_thread(raw), **_conversation(raw, tools, passages, paths, limits)}
     for name, read in _READERS.items():
         if name in raw:
             _merge(fields, read(raw[name], name, paths))
     generate = fields.get("max_output_tokens") != 0
     if not generate:
         del fields["max_output_tokens"]
+    if passages and "text" in fields:
+        raise unsupported_parameter("output_config.format", " The request has citations.")
     try:
         request = replace(read_create(fields, limits), hints=_HINTS)
     except InvalidRequest as error:
@@ -164,6 +174,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
             omits_thinking=_omits_thinking(raw.get("thinking")),
             generate=generate,
             fetches=tools.fetches,
+            passages=passages,
         ),
         generate=generate,
     )
@@ -187,7 +198,11 @@ def _merge(fields: JsonObject, more: JsonObject) -> None:
 
 
 def _conversation(
-    raw: JsonObject, tools: ToolCollector, paths: ErrorPaths, limits: BodyLimits
+    raw: JsonObject,
+    tools: ToolCollector,
+    passages: Passages,
+    paths: ErrorPaths,
+    limits: BodyLimits,
 ) -> JsonObject:
     """Translate ``system``, ``messages``, ``tools`` and ``tool_choice`` to fields of the Responses
     request. They are translated together, because messages may add and remove tools."""
@@ -202,17 +217,21 @@ def _conversation(
         tools,
         paths,
         limits,
+        passages=passages,
         thinking_turns=edits.thinking_turns,
         may_be_empty=continues,
     )
     if "thread" in raw:
-        # What these fields hide in this request is part of the stored chain.
-        if edits.hides_something:
-            raise thread_unsupported("context_management")
-        if tools.has_hidden:
-            raise thread_unsupported("tools")
-        if raw.get("mcp_servers"):  # their tokens are not stored
-            raise thread_unsupported("mcp_servers")
+        unsupported = {
+            # What these fields hide in this request is part of the stored chain.
+            "context_management": edits.hides_something,
+            "tools": tools.has_hidden,
+            # The numbers of passages and the tokens of servers are not stored.
+            "citations": bool(passages),
+            "mcp_servers": bool(raw.get("mcp_servers")),
+        }
+        for name in filter(unsupported.__getitem__, unsupported):
+            raise thread_unsupported(name)
     fields = {"input": edits.without_old_results(items), **tools.fields()}
     compaction = edits.compaction
     if raw.get("compaction") is not None:
@@ -220,8 +239,10 @@ def _conversation(
         fields["input"].append({"type": "compaction_trigger"})
     if compaction is not None:
         fields["context_management"] = [compaction]
-    if system := read_system(raw.get("system", ""), "system", limits):
-        fields["instructions"] = system
+    system = read_system(raw.get("system", ""), "system", limits)
+    how = HOW_TO_CITE if passages else ""
+    if instructions := "\n\n".join(filter(None, (system, how))):
+        fields["instructions"] = instructions
     if "tool_choice" in raw:
         fields |= read_tool_choice(raw["tool_choice"], "tool_choice", tools)
     return fields

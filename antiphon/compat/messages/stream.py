@@ -18,6 +18,7 @@ from antiphon.wire import items as it
 from antiphon.wire.response import Response
 
 from .answer import AnswerForm, citation, message_end, message_usage, tool_blocks, tool_use
+from .citations import CitedText
 from .errors import message_error_of_code
 from .threads import message_id
 from .types import (
@@ -26,6 +27,7 @@ from .types import (
     BlockDeltaEvent,
     BlockStart,
     BlockStop,
+    Citation,
     CitationsDelta,
     CompactionBlock,
     CompactionDelta,
@@ -74,6 +76,10 @@ class MessageStream:
         #: these items are not streamed.
         self._full_texts: set[int] = set()
         self._hidden_deltas = 0
+        #: Output index of a message → the reader of its citations; and the messages whose open
+        #: block has citations, so that a further text begins a new block.
+        self._readers: dict[int, CitedText] = {}
+        self._cited: set[int] = set()
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
         """Return the events as frames of a ``text/event-stream``. Returns b"" if the events produce
@@ -114,9 +120,29 @@ class MessageStream:
         )
 
     def _text_delta(self, event: ev.OutputTextDelta | ev.RefusalDelta) -> Iterator[MessageEvent]:
-        if event.output_index not in self._blocks:
-            yield self._start(event.output_index, TextBlock(text=""))
-        yield self._delta(event.output_index, TextDelta(event.delta))
+        at = event.output_index
+        if not self._form.passages:
+            if at not in self._blocks:
+                yield self._start(at, TextBlock(text=""))
+            yield self._delta(at, TextDelta(event.delta))
+            return
+        reader = self._readers.setdefault(at, CitedText(self._form.passages))
+        yield from self._pieces(at, reader.feed(event.delta))
+
+    def _pieces(self, at: int, pieces: Iterable[str | Citation]) -> Iterator[MessageEvent]:
+        """Yield the events for pieces of a text that cites documents."""
+        for piece in pieces:
+            is_text = isinstance(piece, str)
+            if is_text and at in self._cited:
+                self._cited.discard(at)
+                yield from self._stop(at)
+            if at not in self._blocks:
+                yield self._start(at, TextBlock(text=""))
+            if not is_text:
+                self._cited.add(at)
+            yield self._delta(
+                at, TextDelta(piece) if isinstance(piece, str) else CitationsDelta(piece)
+            )
 
     def _annotation(self, event: ev.OutputTextAnnotationAdded) -> Iterator[MessageEvent]:
         cited = citation(event.annotation)
@@ -125,7 +151,13 @@ class MessageStream:
 
     def _part_done(self, event: ev.ContentPartDone) -> Iterator[MessageEvent]:
         if isinstance(event.part, it.OutputText | it.Refusal):
-            yield from self._stop(event.output_index)
+            yield from self._end_text(event.output_index)
+
+    def _end_text(self, at: int) -> Iterator[MessageEvent]:
+        if (reader := self._readers.pop(at, None)) is not None:
+            yield from self._pieces(at, reader.feed("", final=True))
+        self._cited.discard(at)
+        yield from self._stop(at)
 
     def _reasoning_delta(
         self, event: ev.ReasoningTextDelta | ev.ReasoningDelta
@@ -182,7 +214,7 @@ class MessageStream:
     def _ended(self, event: ev.Completed | ev.Incomplete) -> Iterator[MessageEvent]:
         response = event.response
         for output_index in tuple(self._blocks):
-            yield from self._stop(output_index)
+            yield from self._end_text(output_index)
         yield MessageDelta(message_end(response, self._form), message_usage(response))
         yield MessageStop()
 

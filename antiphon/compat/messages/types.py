@@ -42,9 +42,48 @@ class WebSearchResultLocation(
     encrypted_index: str = ""
 
 
+class _DocumentLocation(Struct, frozen=True, kw_only=True, tag_field="type"):
+    cited_text: str
+    document_index: int
+    document_title: str | None
+    file_id: str | None = None
+
+
+class CharLocation(_DocumentLocation, frozen=True, kw_only=True, tag="char_location"):
+    start_char_index: int
+    end_char_index: int
+
+
+class PageLocation(_DocumentLocation, frozen=True, kw_only=True, tag="page_location"):
+    start_page_number: int
+    end_page_number: int
+
+
+class BlockLocation(_DocumentLocation, frozen=True, kw_only=True, tag="content_block_location"):
+    start_block_index: int
+    end_block_index: int
+
+
+class SearchResultLocation(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="search_result_location"
+):
+    cited_text: str
+    search_result_index: int
+    source: str
+    title: str | None
+    start_block_index: int
+    end_block_index: int
+
+
+#: A citation. The ends of the ranges are not included.
+Citation = (
+    WebSearchResultLocation | CharLocation | PageLocation | BlockLocation | SearchResultLocation
+)
+
+
 class TextBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
     text: str
-    citations: tuple[WebSearchResultLocation, ...] | UnsetType = UNSET
+    citations: tuple[Citation, ...] | UnsetType = UNSET
 
 
 class ThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="thinking"):
@@ -285,7 +324,7 @@ class SignatureDelta(Struct, frozen=True, tag_field="type", tag="signature_delta
 
 
 class CitationsDelta(Struct, frozen=True, tag_field="type", tag="citations_delta"):
-    citation: WebSearchResultLocation
+    citation: Citation
 
 
 class CompactionDelta(Struct, frozen=True, tag_field="type", tag="compaction_delta"):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -38,6 +39,7 @@ async def start_message(
         except NotFound:
             raise thread_not_found(message_id(previous_id)) from None
         request = request.continuing(previous)
+    request = await request.with_cited_files(partial(service.document_text, context.tenant))
     if not request.generate:
         return await service.create(
             context.tenant, request.request, client=context.client, generate=False
@@ -63,7 +65,9 @@ class MessageRoutes:
         limits = self._deps.limits
         parsed = await bodies.parse(request, limits, parse_count_request)
         context = request_context(request.scope)
+        read = partial(self._deps.service.document_text, context.tenant)
         try:
+            parsed = await parsed.with_cited_files(read)
             count = await self._deps.service.count(
                 context.tenant, parsed.as_count(), client=context.client
             )

@@ -70,6 +70,44 @@ class Attachments:
             replace(capabilities, audio_video=True) if self.writes_down(backend) else capabilities
         )
 
+    async def document_text(
+        self, tenant: str, part: it.InputFile, path: str
+    ) -> str | tuple[str, ...]:
+        """Return the text of a document, or the texts of the pages of a PDF. ``path``: the path of
+        the part in the request. Raises ``RequestError``."""
+        try:
+            file = await self.load(tenant, part_source(part))
+            if file.content.startswith(PDF_MAGIC):
+                return await self.documents.page_texts(file.content, tenant=tenant)
+            return await self.documents.text(
+                file.content, name=file.name, mime=file.mime, tenant=tenant
+            )
+        except (InvalidPart, FetchError, UnreadableDocument) as error:
+            raise _refusal(error, part, path) from None
+
+    async def load(self, tenant: str, source: PartSource) -> FetchResult:
+        """Load the bytes of a part from a file, a URL or inline data. Raises ``InvalidPart`` and
+        ``FetchError``."""
+        if source.file_id is not None:
+            try:
+                stored = await self.files.read(tenant, source.file_id)
+            except NotFound as error:
+                raise InvalidPart("unknown", error.message) from None
+            except TooLarge as error:
+                raise InvalidPart("large", error.message) from None
+            return FetchResult(stored.content, "", source.name or stored.file.filename)
+        if source.url is not None:
+            check(source.url)
+            if self.fetcher is None:
+                raise FetchError("url", "this server fetches no URLs; send the bytes or a file_id")
+            fetched = await self.fetcher.fetch(source.url, tenant=tenant)
+            return replace(fetched, name=source.name or fetched.name)
+        try:
+            mime, content = await asyncio.to_thread(decode_inline, source.inline or "")
+        except InvalidEncoding as error:
+            raise InvalidPart("base64", str(error)) from None
+        return FetchResult(content, mime, source.name)
+
     def resolving_backend(
         self, backend: Backend, tenant: str, prompt_item_count: int = 0
     ) -> Backend:
@@ -232,7 +270,7 @@ class _ResolvingBackend(BackendWrapper):
     async def _load_parts(
         self, part: _AttachmentPart, source: PartSource, with_pages: bool
     ) -> tuple[it.Part, ...]:
-        content = await self._load_content(source)
+        content = await self._attachments.load(self._tenant, source)
         self._count_bytes(len(content.content))
         if isinstance(part, it.InputAudio):
             return (await self._recording(content.content),)
@@ -255,28 +293,6 @@ class _ResolvingBackend(BackendWrapper):
                 "all images and files of a request together may have at most"
                 f" {_MAX_TOTAL_BYTES} bytes",
             )
-
-    async def _load_content(self, source: PartSource) -> FetchResult:
-        """Load the bytes of a part from a file, a URL or inline data."""
-        if source.file_id is not None:
-            try:
-                stored = await self._attachments.files.read(self._tenant, source.file_id)
-            except NotFound as error:
-                raise InvalidPart("unknown", error.message) from None
-            except TooLarge as error:
-                raise InvalidPart("large", error.message) from None
-            return FetchResult(stored.content, "", source.name or stored.file.filename)
-        if source.url is not None:
-            check(source.url)
-            if self._attachments.fetcher is None:
-                raise FetchError("url", "this server fetches no URLs; send the bytes or a file_id")
-            fetched = await self._attachments.fetcher.fetch(source.url, tenant=self._tenant)
-            return replace(fetched, name=source.name or fetched.name)
-        try:
-            mime, content = await asyncio.to_thread(decode_inline, source.inline or "")
-        except InvalidEncoding as error:
-            raise InvalidPart("base64", str(error)) from None
-        return FetchResult(content, mime, source.name)
 
     async def _recording(self, content: bytes) -> it.InputText:
         """Return the transcript of a recording."""
