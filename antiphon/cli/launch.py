@@ -43,6 +43,7 @@ _MARK = "ANTIPHON_LAUNCH_PROFILE"
 class _Target(Struct, frozen=True, kw_only=True):
     """The server and the model that a coding agent uses. ``key``: the API key. It is never empty,
     because some agents require a key. ``reads_images``: whether the model sees images.
+    ``reasons``: whether the model may have a reasoning effort, which the user chooses in the agent.
     ``own_profile``: whether the agent uses the user's own configuration, in which only the server
     and the model are replaced."""
 
@@ -51,6 +52,7 @@ class _Target(Struct, frozen=True, kw_only=True):
     context_size: int
     key: str
     reads_images: bool = False
+    reasons: bool = False
     own_profile: bool = False
 
     @property
@@ -169,6 +171,7 @@ def _target(server: Server, model: str | None, *, own_profile: bool) -> _Target:
         context_size=catalog[name].get("context_window") or _CONTEXT,
         key=server.key or "none",
         reads_images="image" in catalog[name].get("input_modalities", ()),
+        reasons=bool(catalog[name].get("supported_reasoning_levels")),
         own_profile=own_profile,
     )
 
@@ -275,6 +278,7 @@ def _claude(folder: Path, target: _Target) -> _Profile:
             "ANTHROPIC_AUTH_TOKEN": target.key,
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(target.context_size),
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(target.max_output),
+            **({"CLAUDE_CODE_ALWAYS_ENABLE_EFFORT": "1"} if target.reasons else {}),
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
@@ -290,6 +294,7 @@ def _opencode(folder: Path, target: _Target) -> _Profile:
         "name": target.model,
         "limit": {"context": target.context_size, "output": target.max_output},
         "attachment": target.reads_images,
+        "reasoning": target.reasons,
         "modalities": {"input": target.inputs, "output": ["text"]},
     }
     _write_json(
@@ -329,6 +334,7 @@ def _pi(folder: Path, target: _Target) -> _Profile:
         "contextWindow": target.context_size,
         "maxTokens": target.max_output,
         "input": target.inputs,
+        "reasoning": target.reasons,
     }
     provider = {
         "baseUrl": target.server.url,

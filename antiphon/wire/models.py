@@ -3,7 +3,7 @@ that the client Codex reads."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -48,14 +48,22 @@ class TruncationPolicy(Struct, frozen=True, kw_only=True):
     limit: int = 10_000
 
 
+class ReasoningLevel(Struct, frozen=True, kw_only=True):
+    """A reasoning effort that a user of Codex can choose."""
+
+    effort: Literal["low", "medium", "high"]
+    description: str
+
+
 class CodexModel(Struct, frozen=True, kw_only=True):
     """A model in the model catalog that the client Codex (version 0.169) reads. It has the fields
     that Codex requires, and the optional fields for the patch tool, the context window and the
-    inputs. Codex sends no images to a model whose ``input_modalities`` lack them."""
+    inputs. Codex sends no images to a model whose ``input_modalities`` lack them.
+    ``supported_reasoning_levels`` is empty if the model does not reason."""
 
     slug: str
     display_name: str
-    supported_reasoning_levels: tuple[Any, ...] = ()
+    supported_reasoning_levels: tuple[ReasoningLevel, ...] = ()
     shell_type: str = "unified_exec"
     visibility: str = "list"
     supported_in_api: bool = True

@@ -52,6 +52,7 @@ class _Exchange(BaseHTTPRequestHandler):
                         "slug": "tiny",
                         "context_window": 4096,
                         "input_modalities": ["text", "image"],
+                        "supported_reasoning_levels": [{"effort": "low", "description": ""}],
                     },
                     {"slug": "big"},
                 ],
@@ -136,6 +137,7 @@ def test_opencode_has_folders_of_its_own(url: str, install: Callable[[str], Path
     provider = config["provider"]["antiphon"]
     assert provider["options"] == {"baseURL": f"{url}/v1", "apiKey": "sk-1"}
     assert provider["models"]["big"]["limit"] == {"context": 32768, "output": 8000}
+    assert provider["models"]["big"]["reasoning"] is False
     assert provider["models"]["big"]["modalities"] == {"input": ["text"], "output": ["text"]}
     assert (config["autoupdate"], config["share"]) == (False, "disabled")
     for kind in ("CONFIG", "DATA", "CACHE", "STATE"):
@@ -149,7 +151,7 @@ def test_pi_gets_its_provider_before_the_users_arguments(
     assert report["argv"] == ["--provider", "antiphon", "--model", "tiny", "do", "it"]
     (model,) = json.loads(report["files"]["models.json"])["providers"]["antiphon"]["models"]
     expected = {"id": "tiny", "contextWindow": 4096, "maxTokens": 2048, "input": ["text", "image"]}
-    assert model == expected
+    assert model == {**expected, "reasoning": True}
     assert report["env"]["PI_TELEMETRY"] == "0"
 
 
@@ -166,6 +168,7 @@ def test_claude_needs_the_messages_api(
     assert told["env"]["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
     assert told["env"]["ANTHROPIC_MODEL"] == told["env"]["ANTHROPIC_SMALL_FAST_MODEL"] == "tiny"
     assert told["env"]["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "4096"
+    assert told["env"]["CLAUDE_CODE_ALWAYS_ENABLE_EFFORT"] == "1"
     assert (told["env"]["ANTHROPIC_AUTH_TOKEN"], told["env"]["ANTHROPIC_API_KEY"]) == ("sk-1", "")
     assert json.loads(told["files"]["settings.json"])["disableAutoMode"] == "disable"
     listening.paths = ["/v1/responses"]  # type: ignore[attr-defined]

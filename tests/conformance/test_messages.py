@@ -656,7 +656,12 @@ async def test_client_tools_with_fixed_schemas_are_functions(serve: Serve) -> No
             "max_characters": 9,
         },
         {"type": "memory_20250818", "name": "memory"},
-        {"type": "computer_20251124", "name": "computer", "display_width_px": 640},
+        {
+            "type": "computer_20251124",
+            "name": "computer",
+            "display_width_px": 640,
+            "enable_zoom": True,
+        },
     ]
     answer = await create(server, tools=tools)
     assert answer["content"][0]["input"] == {"command": "ls"}
@@ -1056,6 +1061,21 @@ async def test_pages_and_files_are_cited(serve: Serve, clients: Any) -> None:
     bad = citable({"type": "file", "file_id": "file-none"})
     status, message = await rejection(server, messages=[{"role": "user", "content": [bad]}])
     assert status == 404 and "file-none" in message
+
+
+@pytest.mark.requirement("AM-THINKING")
+async def test_system_message_sets_the_effort(serve: Serve) -> None:
+    backend = ScriptedBackend([SAID])
+    server = serve(backend)
+    effort = {"role": "system", "content": "Hurry.", "output_config": {"effort": "low"}}
+    turns = [*HI["messages"], effort, *HI["messages"]]
+    await create(server, messages=turns, output_config={"effort": "high"})
+    options = backend.requests[-1][1]
+    assert options.reasoning is not None and options.reasoning.effort == "low"
+    for bad in ({"effort": "x"}, {"format": {}}):
+        turns[1] = {**effort, "output_config": bad}
+        status, message = await rejection(server, messages=turns)
+        assert status == 400 and "messages[1].output_config" in message
 
 
 @pytest.mark.requirement("AM-FORMAT")

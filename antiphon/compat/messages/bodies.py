@@ -50,6 +50,9 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
     source: str | JsonObject | UnsetType = UNSET
     title: str | None = None
     context: str | None = None
+    citations: JsonObject | tuple[JsonObject, ...] | None = None
+    server_name: str | UnsetType = UNSET
+    tool_changes: tuple[JsonObject, ...] | None = None
     id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     input: JsonObject | UnsetType = UNSET
@@ -66,11 +69,13 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
 
 
 class MessageInput(Struct, frozen=True, kw_only=True):
-    """A message. ``clear_at`` is only for the role ``system``."""
+    """A message. ``clear_at`` and ``output_config``, which sets the reasoning effort from here on,
+    are only for the role ``system``."""
 
     role: Literal["user", "assistant", "system"]
     content: str | tuple[MessageBlock, ...]
     clear_at: Literal["never", "next_user_message"] | None = None
+    output_config: JsonObject | None = None
 
 
 ToolType = Literal[
@@ -135,6 +140,7 @@ class MessageTool(Struct, frozen=True, kw_only=True):
     max_characters: int | None = None
     display_width_px: int | UnsetType = UNSET
     display_height_px: int | UnsetType = UNSET
+    enable_zoom: bool | UnsetType = UNSET
     cache_control: JsonObject | None = None
 
 

@@ -27,6 +27,8 @@ def client_tool(kind: str, declared: JsonObject) -> JsonObject:
     """Return the function for a declared tool, in the form of the Responses API. ``kind``: a key of
     ``CLIENT_TOOLS``."""
     tool = CLIENT_TOOLS[kind]
+    if kind == "computer_20251124" and declared.get("enable_zoom") is True:
+        tool = _ZOOMING
     stated = [
         text.format(declared[field]) for field, text in tool.options.items() if declared.get(field)
     ]
@@ -160,6 +162,8 @@ _MEMORY = _ClientTool(
     ),
 )
 
+_ZOOMING = _computer(*_MORE_ACTIONS, "zoom")
+
 #: Type of a tool in a request → the tool for the model.
 CLIENT_TOOLS: Mapping[str, _ClientTool] = {
     "bash_20241022": _BASH,
@@ -171,5 +175,5 @@ CLIENT_TOOLS: Mapping[str, _ClientTool] = {
     "memory_20250818": _MEMORY,
     "computer_20241022": _computer(),
     "computer_20250124": _computer(*_MORE_ACTIONS),
-    "computer_20251124": _computer(*_MORE_ACTIONS, "zoom"),
+    "computer_20251124": _computer(*_MORE_ACTIONS),
 }

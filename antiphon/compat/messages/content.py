@@ -126,7 +126,7 @@ class _MessageReader:
         if "content" not in fields:
             raise missing_parameter(f"{path}.content")
         if fields.get("output_config"):
-            raise unsupported_parameter(f"{path}.output_config")
+            self._effort(fields["output_config"], role, f"{path}.output_config")
         clear_at = fields.get("clear_at", "never")
         read_choice(clear_at, f"{path}.clear_at", ("never", "next_user_message"))
         self._role, self._open = role, None
@@ -144,6 +144,15 @@ class _MessageReader:
             kind = read_tag(fields, at, known)
             if not (is_hidden and kind == "text"):
                 known[kind](self, fields, at)
+
+    def _effort(self, raw: object, role: str, path: str) -> None:
+        """Let the effort of a system message apply from here on."""
+        config = read_object(raw, path)
+        for name in config:
+            if name != "effort" or role != "system":
+                raise unsupported_parameter(f"{path}.{name}")
+        item: JsonObject = {"type": "configuration_update", "reasoning": config}
+        self._add(item, path, **{"reasoning.effort": "effort"})
 
     def leave_open(self) -> None:
         """Mark the last message as incomplete. The model then continues the text of this message
@@ -361,6 +370,12 @@ class _MessageReader:
             "" if fields.get(name) is None else _string(fields, name, path)
             for name in ("content", "encrypted_content")
         )
+        changes = read_array(fields.get("tool_changes") or [], f"{path}.tool_changes", 1_000)
+        for index, raw in enumerate(changes):
+            at = f"{path}.tool_changes[{index}]"
+            change = read_object(raw, at)
+            known = BLOCKS["system"]
+            known[read_tag(change, at, ("tool_addition", "tool_removal"))](self, change, at)
         if encrypted:
             item = {"type": "compaction", "encrypted_content": encrypted}
             self._add(item, path, encrypted_content="encrypted_content")

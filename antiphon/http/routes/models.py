@@ -19,7 +19,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import VERSION_HEADER, operation
-from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus
+from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus, ReasoningLevel
 
 if TYPE_CHECKING:
     from antiphon.runs.service import CatalogModel, Service
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 _CODEX_INSTRUCTIONS = (
     "You are a coding agent working in the user's terminal and file system. Use the tools to read, "
     "change and run code until the task is done, check your work, then say briefly what you did."
+)
+
+_LEVELS = (
+    ReasoningLevel(effort="low", description="Little reasoning, fast answers"),
+    ReasoningLevel(effort="medium", description="Some reasoning"),
+    ReasoningLevel(effort="high", description="Much reasoning for hard tasks"),
 )
 
 
@@ -103,6 +109,11 @@ def _input_modalities(model: CatalogModel) -> tuple[Literal["text", "image"], ..
     return ("text", "image") if model.backend.capabilities.images else ("text",)
 
 
+def _reasoning_levels(model: CatalogModel) -> tuple[ReasoningLevel, ...]:
+    """Return the reasoning efforts for a model. A model that is not known to reason may do so."""
+    return () if model.backend.capabilities.thinks is False else _LEVELS
+
+
 def _messages_entry(name: str, model: CatalogModel) -> MessagesModel:
     return MessagesModel(
         id=name,
@@ -118,6 +129,7 @@ def _catalog_entry(name: str, model: CatalogModel, priority: int) -> CodexModel:
         display_name=name,
         priority=priority,
         base_instructions=_CODEX_INSTRUCTIONS,
+        supported_reasoning_levels=_reasoning_levels(model),
         context_window=UNSET if model.context_size is None else model.context_size,
         input_modalities=_input_modalities(model),
     )

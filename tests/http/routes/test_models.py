@@ -58,6 +58,10 @@ async def test_codex_catalog_lists_the_same_names(make_app: Any) -> None:
     }
     assert all(needed <= set(entry) for entry in entries)
     assert [entry.get("context_window") for entry in entries] == [4096, 4096, 4096, None]
+    efforts = [
+        [each["effort"] for each in entry["supported_reasoning_levels"]] for entry in entries
+    ]
+    assert all(each in ([], ["low", "medium", "high"]) for each in efforts)
 
 
 async def test_model_is_found_by_name_and_alias(make_app: Any, error_of: ErrorOf) -> None:
