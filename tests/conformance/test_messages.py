@@ -541,6 +541,21 @@ async def test_tool_runner_of_the_official_client_sends_only_new_messages(
 
 
 @pytest.mark.requirement("AM-THREADS")
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
+async def test_tool_choice_names_the_tools_of_the_thread(serve: Serve, choice: Json) -> None:
+    server = serve(local(engine([ROME, OSLO])))
+    body: Json = {"tool_choice": choice}
+    first = await create(server, thread={"type": "create"}, tools=[WEATHER], **body)
+    (use,) = first["content"]
+    result = {"type": "tool_result", "tool_use_id": use["id"], "content": "sun"}
+    body["messages"] = [{"role": "user", "content": [result]}]
+    body["thread"] = {"type": "continue", "previous_message_id": first["id"]}
+    assert (await create(server, **body))["content"][0]["input"] == {"city": "Oslo"}
+    body["tool_choice"] = {"type": "tool", "name": "fly"}
+    assert "tool_choice" in (await rejection(server, **body))[1]
+
+
+@pytest.mark.requirement("AM-THREADS")
 async def test_lost_thread_is_sent_again_as_a_new_one(serve: Serve, clients: Any) -> None:
     server = serve(local(engine(["Hi", "Again"])))
     thread = clients(server).beta.messages.thread(model="tiny", **HI)

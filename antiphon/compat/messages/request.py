@@ -86,10 +86,13 @@ _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
     """A translated request of the Messages API. ``form``: options for the form of the answer.
-    ``generate``: False if ``max_tokens`` is 0. The model then only caches the prompt."""
+    ``generate``: False if ``max_tokens`` is 0. The model then only caches the prompt.
+    ``thread_choice``: the translated ``tool_choice`` of a request that continues a thread, whose
+    tools are not known yet."""
 
     form: AnswerForm
     generate: bool = True
+    thread_choice: Any = None
 
     @property
     def previous_response_id(self) -> str | None:
@@ -100,7 +103,8 @@ class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
         """Return a copy of the request that continues the thread of the response ``previous``."""
         fetches = any(isinstance(tool, WebFetch) for tool in previous.tools)
         form = replace(self.form, fetches=fetches)
-        return replace(self, requests=(continued_request(self.request, previous),), form=form)
+        request = continued_request(self.request, previous, self.thread_choice)
+        return replace(self, requests=(request,), form=form)
 
     def as_count(self) -> InputTokensRequest:
         """Return the request that counts the tokens of the same prompt."""
@@ -162,6 +166,8 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
         del fields["max_output_tokens"]
     if passages and "text" in fields:
         raise unsupported_parameter("output_config.format", " The request has citations.")
+    continues = "previous_response_id" in fields
+    thread_choice = fields.pop("tool_choice", None) if continues else None
     try:
         request = replace(read_create(fields, limits), hints=_HINTS)
     except InvalidRequest as error:
@@ -177,6 +183,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
             passages=passages,
         ),
         generate=generate,
+        thread_choice=thread_choice,
     )
 
 

@@ -14,12 +14,19 @@ from antiphon.errors import InvalidRequest, NotFound
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter
 from antiphon.wire.parsing.fields import read_object, read_tag
+from antiphon.wire.parsing.tools import check_tool_choice, read_tool_choice
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
 from antiphon.wire.tools import Function
 
 from .tools import INCLUDE
 
+#: Name of a tool of the server → its type in the Responses API.
+_HOSTED = {
+    "code_execution": "code_interpreter",
+    "web_fetch": "web_fetch",
+    "web_search": "web_search",
+}
 #: Fields that a thread keeps from its first request.
 _KEPT = ("system", "tools")
 
@@ -59,9 +66,18 @@ def _response_id(thread: JsonObject) -> str:
     return "resp_" + id.removeprefix("msg_")
 
 
-def continued_request(request: CreateResponse, previous: Response) -> CreateResponse:
+def continued_request(
+    request: CreateResponse, previous: Response, choice: object = None
+) -> CreateResponse:
     """Return a request that continues a thread, with what the thread keeps: the system prompt and
-    the tools of its last response."""
+    the tools of its last response. ``choice``: the ``tool_choice`` of the request, which may name
+    one of these tools; None if it has none. Raises ``InvalidRequest``."""
+    if choice is not None:
+        if isinstance(choice, dict) and (hosted := _HOSTED.get(choice.get("name", ""))) is not None:
+            choice = {"type": hosted}
+        chosen = read_tool_choice(choice)
+        check_tool_choice(chosen, previous.tools)
+        request = replace(request, tool_choice=chosen)
     instructions = previous.instructions
     is_client_run = all(isinstance(tool, Function) for tool in previous.tools)
     return replace(
