@@ -7,7 +7,14 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-__all__ = ["CodexModel", "ModelEntry", "ModelList", "ModelStatus", "TruncationPolicy"]
+__all__ = [
+    "CodexModel",
+    "ModelEntry",
+    "ModelList",
+    "ModelStatus",
+    "ReasoningLevel",
+    "TruncationPolicy",
+]
 
 
 class ModelStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
