@@ -123,7 +123,7 @@ def _preview(items: Iterable[Item]) -> str:
     for item in items:
         for part in item.message_parts:
             if isinstance(part, _TEXT_PARTS):
-                text += f" {part.text[: 4 * _PREVIEW]}"
-            if len(text) > 4 * _PREVIEW:
+                text += f" {part.text[: 2 * _PREVIEW]}"
+            if len(text) > 2 * _PREVIEW:
                 break
     return " ".join(text.replace("\0", "").split())[:_PREVIEW]

@@ -54,7 +54,8 @@ class DeltaBuilder:
         #: Consecutive texts of the channel, which become one delta, and their log-probabilities.
         self._texts: list[str] = []
         self._logprobs: list[Logprob] = []
-        self._call_ids = {"", *used_call_ids}
+        self._used_call_ids = used_call_ids
+        self._call_ids = {""}
 
     def text(
         self,
@@ -136,6 +137,7 @@ class DeltaBuilder:
         ``shape``: the name and the kind of the tool. ``caller``: who makes the call, which is the
         model itself or a program that the model wrote; UNSET if this is unknown.
         """
+        self._call_ids.update(self._used_call_ids)  # only now, because few answers have calls
         call_id = "" if call_id in self._call_ids else call_id[:256]
         self._call_ids.add(call_id)
         name, namespace = shape.wire_name, UNSET if shape.namespace is None else shape.namespace

@@ -26,7 +26,7 @@ from antiphon.errors import InvalidRequest, NotFound, RequestError, TooLarge, Un
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.resources.audio import Audio
 from antiphon.resources.file_storage.files import Files
-from antiphon.stream.kinds import KINDS
+from antiphon.stream.kinds import KINDS, parts_of
 from antiphon.support.installation import needs_extra
 from antiphon.wire import items as it
 
@@ -170,14 +170,12 @@ class _ResolvingBackend(BackendWrapper):
 
     def _locations(self, conversation: Conversation) -> Iterator[_Location]:
         for index, item in enumerate(conversation.items):
+            parts = item.content if type(item) is it.Message else parts_of(item)
+            if _ATTACHMENTS.isdisjoint(map(type, parts)):  # nearly all items
+                continue
             field = KINDS[type(item)].parts_field
-            value = getattr(item, field) if field else ""
-            if isinstance(value, str):
-                continue
-            is_list = isinstance(value, tuple)
-            if is_list and _ATTACHMENTS.isdisjoint(map(type, value)):
-                continue
-            for number, part in enumerate(value if is_list else (value,)):
+            is_list = isinstance(getattr(item, field), tuple)
+            for number, part in enumerate(parts):
                 if type(part) not in _ATTACHMENTS:
                     continue
                 if (

@@ -30,7 +30,7 @@ from antiphon.upstream.client import Upstream
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Effort, JsonObjectFormat, JsonSchemaFormat
 
-from .messages import build_chat_messages, split_turns
+from .messages import build_chat_messages, turn_ends
 from .servers import STANDARD, ChatFlavour
 from .stream_parser import ChatStreamParser
 
@@ -98,25 +98,36 @@ class ChatCompletionsBackend(RemoteBackend):
     def encode_items(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> Iterator[JsonObject | msgspec.Raw]:
-        kept = conversation.encoded
-        *turns, last = [conversation] if kept is None else split_turns(conversation)
-        for turn in turns:
+        kept, items, start = conversation.encoded, conversation.items, 0
+        for end in [] if kept is None else turn_ends(items, conversation.past_count):
             assert kept is not None
-            facts = (self, prompt_tools.names, turn.instructions)
-            encode = partial(self._encode_turn, turn, prompt_tools)
-            if encoded := kept.get_turn(turn.items, facts, encode):
+            facts = (self, prompt_tools.names, None if start else conversation.instructions)
+            encode = partial(self._encode_turn, conversation, start, end, prompt_tools)
+            if encoded := kept.get_turn(items[start:end], facts, encode):
                 yield msgspec.Raw(encoded)
-        messages = self._messages(last, prompt_tools)
+            start = end
+        messages = self._messages(conversation, start, len(items), prompt_tools)
         if messages and isinstance(text := messages[0]["content"], str):
             messages[0]["content"] = options.encoded(text)
         yield from messages
 
-    def _encode_turn(self, turn: Conversation, prompt_tools: PromptTools) -> bytes:
-        return b",".join(map(_encode, self._messages(turn, prompt_tools)))
+    def _encode_turn(
+        self, conversation: Conversation, start: int, end: int, prompt_tools: PromptTools
+    ) -> bytes:
+        return b",".join(map(_encode, self._messages(conversation, start, end, prompt_tools)))
 
-    def _messages(self, conversation: Conversation, prompt_tools: PromptTools) -> list[JsonObject]:
-        return build_chat_messages(
+    def _messages(
+        self, conversation: Conversation, start: int, end: int, prompt_tools: PromptTools
+    ) -> list[JsonObject]:
+        """Return the messages of the items from ``start`` to ``end``."""
+        part = replace(
             conversation,
+            items=conversation.items[start:end],
+            past_count=conversation.past_count - start,
+            instructions=None if start else conversation.instructions,
+        )
+        return build_chat_messages(
+            part,
             prompt_tools,
             reasoning_fields=self.flavour.reasoning_fields,
             has_developer_role=self.flavour.has_developer_role,

@@ -25,7 +25,7 @@ from antiphon.dialects.messages import build_messages
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Conversation, caller_program_id
-from antiphon.stream.kinds import KINDS, ItemKind, parts_of
+from antiphon.stream.kinds import KINDS, parts_of
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 
@@ -34,6 +34,13 @@ Message = JsonObject
 #: Types of parts that are not text.
 _MEDIA = frozenset(
     {it.ComputerScreenshot, it.InputAudio, it.InputFile, it.InputImage, it.InputVideo}
+)
+#: Types of results of calls, and of calls and results that refer to each other by an id alone.
+_RESULTS = frozenset(cls for cls, kind in KINDS.items() if kind.answers is not None)
+_PAIRED = _RESULTS.union(cls for cls, kind in KINDS.items() if kind.call_name)
+#: Types of items to which no later item refers.
+_COMPLETE = frozenset({it.Reasoning}).union(
+    cls for cls, kind in KINDS.items() if kind.call is not None and kind.result is not None
 )
 _CONTINUED = "[The rest of this result follows in the next message.]"
 
@@ -64,65 +71,34 @@ def build_chat_messages(
     return writer.restore_parts(rendered)
 
 
-def split_turns(conversation: Conversation) -> list[Conversation]:
-    """Split a conversation into parts whose messages do not depend on each other. The last part is
-    the only one with items of the request.
+def turn_ends(items: Sequence[it.Item], past_count: int) -> list[int]:
+    """Return where a conversation can be split into parts whose messages do not depend on each
+    other. The items of the request are in the last part.
 
     A part ends before a message of the user. It also ends after the results of calls, unless an
     item between them and the next message of the user belongs to what precedes the results.
     """
-    items, ends, after_user = conversation.items, [0], 1
+    ends, after_user = list[int](), 0
     open_calls: set[object] = set()
     is_after_result = False
     for index, item in enumerate(items):
         is_user = type(item) is it.Message and item.role == "user"
-        can_end = 0 < index <= conversation.past_count and not open_calls
-        if can_end and (is_user or is_after_result):
+        if (is_user or is_after_result) and not open_calls and 0 < index <= past_count:
             ends.append(index)
-        kind, is_after_result = KINDS[type(item)], False
+        is_after_result = type(item) in _RESULTS
         if is_user:
             after_user = len(ends)
-        elif kind.answers is not None or kind.call_name:
-            is_after_result = kind.answers is not None
+        elif type(item) is it.Message:
+            if item.role != "assistant":  # it may be joined with the one before it
+                del ends[after_user:]
+        elif type(item) in _PAIRED and not (item.async_ is True or caller_program_id(item)):
             open_calls ^= {item.call_id}
-        elif _refers_back(item):
+        elif type(item) is not it.Reasoning or item.encrypted_content:
+            # Encrypted reasoning may belong to an answer before the results.
             del ends[after_user:]
-        if _is_linked(item, kind):
-            del ends[after_user:]
-            break
-    starts = zip(ends, (*ends[1:], len(items)), strict=True)
-    return [_part(conversation, start, end) for start, end in starts]
-
-
-def _refers_back(item: it.Item) -> bool:
-    """Whether an item may be joined with a message before the results of calls: instructions, and
-    the state of an upstream, which belongs to an answer."""
-    if type(item) is it.Message:
-        return item.role != "assistant"
-    return type(item) is it.Reasoning and bool(item.encrypted_content)
-
-
-def _is_linked(item: it.Item, kind: ItemKind) -> bool:
-    """Whether other items anywhere may refer to an item, such as an approval, in another way than
-    the result of a call refers to the call."""
-    if type(item) in (it.Message, it.Reasoning):
-        return False
-    has_own_result = kind.call is not None and kind.result is not None
-    is_paired = kind.answers is not None or bool(kind.call_name)
-    return (
-        not (has_own_result or is_paired)
-        or item.async_ is True
-        or caller_program_id(item) is not None
-    )
-
-
-def _part(conversation: Conversation, start: int, end: int) -> Conversation:
-    return replace(
-        conversation,
-        items=conversation.items[start:end],
-        past_count=conversation.past_count - start,
-        instructions=None if start else conversation.instructions,
-    )
+            if type(item) not in _COMPLETE:  # an approval, for example
+                break
+    return ends
 
 
 class _Writer:
