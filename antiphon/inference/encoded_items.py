@@ -1,5 +1,5 @@
 """Cache of encoded conversation items. A backend that sends the whole conversation in every turn
-encodes each item of the chain only once."""
+encodes each turn of the chain only once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ _T = TypeVar("_T")
 class EncodedItems:
     """The items of one chain in the forms that backends send. It lives as long as the cached chain.
 
-    Items are identified as objects: a lookup by value would cost as much as encoding the item.
+    Items are identified as objects: a lookup by value would cost as much as encoding the items.
     ``items``: the items of the chain. Nothing is kept for other items, such as the copies that
     contain the contents of attachments.
     """
 
-    __slots__ = ("_encoded", "_items", "_turns")
+    __slots__ = ("_items", "_turns")
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         self._items: dict[int, Item] = {}
-        self._encoded: dict[tuple[int, Callable[[Any], object]], Any] = {}
-        #: The first item of a turn → its items, the facts and the result of ``get_turn``.
+        #: The first item of a turn → its items, the facts and the result of ``get``.
         self._turns: dict[int, tuple[tuple[Item, ...], tuple[object, ...], Any]] = {}
         self.extend(items)
 
@@ -33,18 +32,7 @@ class EncodedItems:
         """Add the items of another turn."""
         self._items |= {id(item): item for item in items}
 
-    def get(self, item: Item, encode: Callable[[Item], _T]) -> _T:
-        """Return ``encode(item)``, which is called once for each item of the chain. ``encode``: a
-        function or a method of a backend, whose result depends only on the item."""
-        if self._items.get(id(item)) is not item:
-            return encode(item)
-        key = (id(item), encode)
-        if key not in self._encoded:
-            self._encoded[key] = encode(item)
-        encoded: _T = self._encoded[key]
-        return encoded
-
-    def get_turn(
+    def get(
         self, items: tuple[Item, ...], facts: tuple[object, ...], encode: Callable[[], _T]
     ) -> _T:
         """Return ``encode()``, which is called once for these consecutive items of the chain.

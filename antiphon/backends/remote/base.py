@@ -15,6 +15,7 @@ from collections.abc import (
     Collection,
     Container,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -53,6 +54,7 @@ from antiphon.wire.response import Usage
 from .context_limit import TokenEndpoint, count_tokens, may_exceed
 from .image_conversion import convert_images
 from .offered_call_filter import OfferedCallFilter
+from .turns import turn_ends
 
 _encode = msgspec.json.Encoder().encode
 
@@ -236,8 +238,34 @@ class RemoteBackend(Backend, ABC):
             self.items_field,
             None
             if self.items_field in self._body
-            else self.encode_items(conversation, options, prompt_tools),
+            else self._elements(conversation, options, prompt_tools),
         )
+
+    def _elements(
+        self, conversation: Conversation, options: Options, prompt_tools: PromptTools
+    ) -> Iterator[JsonObject | Raw]:
+        """Return the elements of ``items_field``. The turns of a chain are encoded once."""
+        kept, items, start = conversation.encoded, conversation.items, 0
+        for end in [] if kept is None else turn_ends(items, conversation.past_count):
+            assert kept is not None
+            facts = (self, prompt_tools.names, None if start else conversation.instructions)
+            encode = partial(self._encode_turn, conversation, start, end, options, prompt_tools)
+            if encoded := kept.get(items[start:end], facts, encode):
+                yield Raw(encoded)
+            start = end
+        last = _part(conversation, start, len(items)) if start else conversation
+        yield from self.encode_items(last, options, prompt_tools)
+
+    def _encode_turn(
+        self,
+        conversation: Conversation,
+        start: int,
+        end: int,
+        options: Options,
+        prompt_tools: PromptTools,
+    ) -> bytes:
+        turn = _part(conversation, start, end)
+        return b",".join(map(_encode_element, self.encode_items(turn, options, prompt_tools)))
 
     def _encode_head(self, prompt_tools: PromptTools, options: Options) -> _Head:
         fields = {**self.shared_fields(options, prompt_tools), **self._body}
@@ -261,7 +289,8 @@ class RemoteBackend(Backend, ABC):
     def encode_items(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> Iterable[JsonObject | Raw]:
-        """Return the items of the conversation as elements of the field ``items_field``."""
+        """Return the items of the conversation, or of some of its turns, as elements of the field
+        ``items_field``."""
 
     @abstractmethod
     def stream_parser(
@@ -552,13 +581,23 @@ def _with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conv
     return replace(conversation, instructions="\n\n".join(part for part in parts if part))
 
 
+def _part(conversation: Conversation, start: int, end: int) -> Conversation:
+    """Return the part of a conversation with the items from ``start`` to ``end``."""
+    return replace(
+        conversation,
+        items=conversation.items[start:end],
+        past_count=conversation.past_count - start,
+        instructions=None if start else conversation.instructions,
+    )
+
+
 def _encode_body(
     head: bytes, own: JsonObject, field: str, elements: Iterable[JsonObject | Raw] | None
 ) -> bytes:
     """Return a JSON object. ``head``: its first fields as JSON, without the closing brace.
     ``own``: further fields. ``elements``: the content of its list ``field``; None if ``head`` has
-    this field. Elements, or their fields ``content``, that are already encoded are copied once:
-    they are nearly the whole body of a long conversation."""
+    this field. Elements that are already encoded are copied once: they are nearly the whole body of
+    a long conversation."""
     pieces: list[bytes | Raw] = [head]
     if own:
         pieces += (b",", _encode(own)[1:-1])
@@ -567,17 +606,20 @@ def _encode_body(
     pieces.append(b',"%b":' % field.encode())
     separator = b"["
     for element in elements:
-        pieces.append(separator)
+        pieces += (separator, _encode_element(element))
         separator = b","
-        if isinstance(element, Raw):
-            pieces.append(element)
-        elif isinstance(content := element.get("content"), Raw):
-            others = {name: value for name, value in element.items() if name != "content"}
-            pieces += (_encode(others)[:-1], b',"content":', content, b"}")
-        else:
-            pieces.append(_encode(element))
     pieces.append(b"]}" if separator == b"," else b"[]}")
     return b"".join(pieces)
+
+
+def _encode_element(element: JsonObject | Raw) -> bytes | Raw:
+    """Encode an element. It, or its field ``content``, may be encoded already."""
+    if isinstance(element, Raw):
+        return element
+    if not isinstance(content := element.get("content"), Raw):
+        return _encode(element)
+    others = {name: value for name, value in element.items() if name != "content"}
+    return b"".join((_encode(others)[:-1], b',"content":', content, b"}"))
 
 
 def unsupported_error(field: str) -> InvalidRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from itertools import count
 
 import pytest
 from msgspec.structs import replace
@@ -81,14 +82,14 @@ async def test_upstream_gets_the_same_request(number: int) -> None:
     await backend.close()
 
 
-def _pieces(number: int) -> Sequence[tuple[it.Item, ...]]:
-    """Return what conversations consist of. ``number``: for ids that occur once."""
+def _pieces(number: int, state: str) -> Sequence[tuple[it.Item, ...]]:
+    """Return what conversations consist of. ``number``: for ids that occur once. ``state``: the
+    state of an upstream."""
     call, *others = (
         it.FunctionCall(call_id=f"call_{number}_{index}", name="look", arguments="{}")
         for index in range(4)
     )
     image = it.InputImage(image_url="data:image/png;base64,AA==")
-    state = f'{_ADDRESS}\n[{{"type": "reasoning.encrypted", "data": "{number}"}}]'
     return (
         (_message("user", f"question {number}"),),
         (_message("assistant", f"answer {number}"),),
@@ -96,30 +97,50 @@ def _pieces(number: int) -> Sequence[tuple[it.Item, ...]]:
         (_message("system", f"rule {number}"),),
         (_message("developer", f"rule {number}"),),
         (it.Reasoning(content=(it.ReasoningText(text=f"thought {number}"),)),),
-        (it.Reasoning(encrypted_content=state),),
+        (it.Reasoning(encrypted_content=f"{_ADDRESS}\n{state}"),),
         (call, it.FunctionCallOutput(call_id=call.call_id, output=f"result {number}")),
         (others[0], it.FunctionCallOutput(call_id=others[0].call_id, output=(image,))),
         (replace(others[1], status="incomplete"),),
         (replace(others[2], async_=True),),
         (it.WebSearchCall(id=f"ws_{number}", status="completed"),),
+        (it.McpListTools(id=f"mcpl_{number}", server_label="s", tools=()),),
+        (
+            it.ToolSearchCall(call_id=f"search_{number}", arguments={}),
+            it.ToolSearchOutput(call_id=f"search_{number}", tools=()),
+        ),
+        (
+            it.Program(id=f"prog_{number}", call_id=f"prog_{number}", code="1", fingerprint="f"),
+            replace(
+                others[2],
+                caller=it.ProgramCaller(caller_id=f"prog_{number}"),
+                call_id=f"p_{number}",
+            ),
+            it.FunctionCallOutput(call_id=f"p_{number}", output="2"),
+            it.ProgramOutput(call_id=f"prog_{number}", result="3", status="completed"),
+        ),
         (it.McpApprovalRequest(id=f"ask_{number}", name="n", server_label="s", arguments="{}"),),
         (it.McpApprovalResponse(approval_request_id=f"ask_{number - 1}", approve=False),),
     )
 
 
-@pytest.mark.parametrize("seed", (18, 136, 165, *range(4)))
+@pytest.mark.parametrize("seed", (18, 136, 165, *range(3)))
 async def test_turns_are_encoded_as_in_the_whole_conversation(seed: int) -> None:
     """Each turn is encoded once, without the items around it."""
     chance = random.Random(seed)
     upstream = Upstream(_ADDRESS)
-    for flavour in ("vllm", "openrouter"):
-        backend = ChatCompletionsBackend(upstream, "m", chat_servers.FLAVOURS[flavour])
+    for backend in (
+        ChatCompletionsBackend(upstream, "m", chat_servers.FLAVOURS["vllm"]),
+        ChatCompletionsBackend(upstream, "m", chat_servers.FLAVOURS["openrouter"]),
+        ResponsesBackend(upstream, "m", responses_servers.FLAVOURS["vllm"]),
+        ResponsesBackend(upstream, "m", responses_servers.FLAVOURS["antiphon"]),
+    ):
+        state = '{"id": "rs_1"}' if isinstance(backend, ResponsesBackend) else '[{"id": "rs_1"}]'
         items: tuple[it.Item, ...] = ()
         encoded = EncodedItems()
-        for number in range(12):
+        for number in range(8):
             past_count = len(items)
-            kinds = chance.sample(_pieces(number), k=chance.randrange(1, 4))
-            items += sum(([*kinds] if number else [_pieces(0)[0]]), ())
+            kinds = chance.sample(_pieces(number, state), k=chance.randrange(1, 4))
+            items += sum(([*kinds] if number else [_pieces(0, state)[0]]), ())
             plain = Conversation(items=items, past_count=past_count, instructions="Be brief.")
             tools = backend.visible_tools(plain, Options())
             expected = backend.encode_request(plain, Options(), tools)
@@ -142,25 +163,21 @@ async def test_models_of_one_chain_do_not_share_encoded_items(number: int) -> No
 
 
 def test_items_of_the_chain_are_encoded_once() -> None:
-    calls: list[it.Item] = []
-
-    def encode(item: it.Item) -> int:
-        calls.append(item)
-        return len(calls)
-
+    encode = count(1).__next__
     encoded = EncodedItems(PAST[:2])
-    assert [encoded.get(item, encode) for item in PAST[:2]] == [1, 2]
-    assert [encoded.get(item, encode) for item in PAST[:2]] == [1, 2]
+    assert [encoded.get(PAST[:2], (), encode) for _ in range(2)] == [1, 1]
+    assert encoded.get(PAST[:2], ("another fact",), encode) == 2
+    assert encoded.get(PAST[:1], (), encode) == 3
     encoded.extend(PAST[2:3])
-    assert [encoded.get(PAST[2], encode) for _ in range(2)] == [3, 3]
+    assert [encoded.get(PAST[1:3], (), encode) for _ in range(2)] == [4, 4]
 
 
 def test_other_items_are_not_kept() -> None:
     """Their identity may be that of a later object."""
     encoded = EncodedItems(PAST)
     copy = _message("user", _LONG)
-    assert encoded.get(copy, lambda item: 1) == 1
-    assert encoded.get(copy, lambda item: 2) == 2
+    assert encoded.get((copy,), (), lambda: 1) == 1
+    assert encoded.get((copy,), (), lambda: 2) == 2
 
 
 @pytest.mark.parametrize("number", range(3))

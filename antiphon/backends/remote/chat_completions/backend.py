@@ -7,11 +7,9 @@ answer are estimates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -30,11 +28,9 @@ from antiphon.upstream.client import Upstream
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Effort, JsonObjectFormat, JsonSchemaFormat
 
-from .messages import build_chat_messages, turn_ends
+from .messages import build_chat_messages
 from .servers import STANDARD, ChatFlavour
 from .stream_parser import ChatStreamParser
-
-_encode = msgspec.json.Encoder().encode
 
 #: Options that are not part of OpenAI's API and that only some servers support.
 _NONSTANDARD_OPTIONS = (
@@ -97,42 +93,17 @@ class ChatCompletionsBackend(RemoteBackend):
 
     def encode_items(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
-    ) -> Iterator[JsonObject | msgspec.Raw]:
-        kept, items, start = conversation.encoded, conversation.items, 0
-        for end in [] if kept is None else turn_ends(items, conversation.past_count):
-            assert kept is not None
-            facts = (self, prompt_tools.names, None if start else conversation.instructions)
-            encode = partial(self._encode_turn, conversation, start, end, prompt_tools)
-            if encoded := kept.get_turn(items[start:end], facts, encode):
-                yield msgspec.Raw(encoded)
-            start = end
-        messages = self._messages(conversation, start, len(items), prompt_tools)
-        if messages and isinstance(text := messages[0]["content"], str):
-            messages[0]["content"] = options.encoded(text)
-        yield from messages
-
-    def _encode_turn(
-        self, conversation: Conversation, start: int, end: int, prompt_tools: PromptTools
-    ) -> bytes:
-        return b",".join(map(_encode, self._messages(conversation, start, end, prompt_tools)))
-
-    def _messages(
-        self, conversation: Conversation, start: int, end: int, prompt_tools: PromptTools
     ) -> list[JsonObject]:
-        """Return the messages of the items from ``start`` to ``end``."""
-        part = replace(
+        messages = build_chat_messages(
             conversation,
-            items=conversation.items[start:end],
-            past_count=conversation.past_count - start,
-            instructions=None if start else conversation.instructions,
-        )
-        return build_chat_messages(
-            part,
             prompt_tools,
             reasoning_fields=self.flavour.reasoning_fields,
             has_developer_role=self.flavour.has_developer_role,
             origin=self.upstream.root,
         )
+        if messages and isinstance(text := messages[0]["content"], str):
+            messages[0]["content"] = options.encoded(text)
+        return messages
 
     def own_fields(self, conversation: Conversation, options: Options) -> JsonObject:
         flavour = self.flavour

@@ -24,7 +24,7 @@ from antiphon.dialects.json_stream import dump
 from antiphon.dialects.messages import build_messages
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
-from antiphon.inference.conversation import Conversation, caller_program_id
+from antiphon.inference.conversation import Conversation
 from antiphon.stream.kinds import KINDS, parts_of
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
@@ -34,13 +34,6 @@ Message = JsonObject
 #: Types of parts that are not text.
 _MEDIA = frozenset(
     {it.ComputerScreenshot, it.InputAudio, it.InputFile, it.InputImage, it.InputVideo}
-)
-#: Types of results of calls, and of calls and results that refer to each other by an id alone.
-_RESULTS = frozenset(cls for cls, kind in KINDS.items() if kind.answers is not None)
-_PAIRED = _RESULTS.union(cls for cls, kind in KINDS.items() if kind.call_name)
-#: Types of items to which no later item refers.
-_COMPLETE = frozenset({it.Reasoning}).union(
-    cls for cls, kind in KINDS.items() if kind.call is not None and kind.result is not None
 )
 _CONTINUED = "[The rest of this result follows in the next message.]"
 
@@ -69,36 +62,6 @@ def build_chat_messages(
     if conversation.instructions:
         rendered.insert(0, {"role": "system", "content": conversation.instructions})
     return writer.restore_parts(rendered)
-
-
-def turn_ends(items: Sequence[it.Item], past_count: int) -> list[int]:
-    """Return where a conversation can be split into parts whose messages do not depend on each
-    other. The items of the request are in the last part.
-
-    A part ends before a message of the user. It also ends after the results of calls, unless an
-    item between them and the next message of the user belongs to what precedes the results.
-    """
-    ends, after_user = list[int](), 0
-    open_calls: set[object] = set()
-    is_after_result = False
-    for index, item in enumerate(items):
-        is_user = type(item) is it.Message and item.role == "user"
-        if (is_user or is_after_result) and not open_calls and 0 < index <= past_count:
-            ends.append(index)
-        is_after_result = type(item) in _RESULTS
-        if is_user:
-            after_user = len(ends)
-        elif type(item) is it.Message:
-            if item.role != "assistant":  # it may be joined with the one before it
-                del ends[after_user:]
-        elif type(item) in _PAIRED and not (item.async_ is True or caller_program_id(item)):
-            open_calls ^= {item.call_id}
-        elif type(item) is not it.Reasoning or item.encrypted_content:
-            # Encrypted reasoning may belong to an answer before the results.
-            del ends[after_user:]
-            if type(item) not in _COMPLETE:  # an approval, for example
-                break
-    return ends
 
 
 class _Writer:

@@ -36,7 +36,6 @@ from antiphon.inference.conversation import (
     caller_program_id,
     open_programs,
 )
-from antiphon.inference.encoded_items import EncodedItems
 from antiphon.stream.kinds import KINDS
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
@@ -182,16 +181,15 @@ class ResponsesBackend(RemoteBackend):
     ) -> Iterator[JsonObject | msgspec.Raw]:
         items = tuple(item for _, item in shown_items(conversation.items))
         hosted = self.capabilities.hosted_tools
-        kept = conversation.encoded or EncodedItems()
         for item in items if _PROGRAMS in hosted else _without_programs(items):
             if isinstance(item, it.Reasoning):
                 yield from _reasoning(item, self.flavour, self.upstream.root)
             elif _needs_its_tool(item) and item.tool_type not in hosted:
                 yield from map(_to_json, _as_function_call(item, prompt_tools))
-            elif self.flavour.native_tools or (sent := _as_function(item, prompt_tools)) is item:
-                yield kept.get(item, _encode_item)
+            elif self.flavour.native_tools:
+                yield _to_json(item)
             else:
-                yield _to_json(sent)
+                yield _to_json(_as_function(item, prompt_tools))
 
     def stream_parser(
         self,
@@ -321,14 +319,6 @@ def _needs_its_tool(item: it.Item) -> bool:
     return kind.contains_result and not kind.returned_with_id
 
 
-def _encode_item(item: it.Item) -> msgspec.Raw:
-    """Return an item as it is sent. ``passage_files`` is left out: this field is Antiphon's
-    extension of the API, and an upstream that searches files may reject it."""
-    if isinstance(item, it.FileSearchCall):
-        item = replace(item, passage_files=UNSET)
-    return msgspec.Raw(_encode(_to_json(item)))
-
-
 def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item, it.Item]:
     """Convert the item of a server-side tool call that Antiphon has run. Return a function call and
     its output.
@@ -347,7 +337,10 @@ def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item
 
 def _to_json(item: it.Item) -> JsonObject:
     """Return the item as a JSON object. Most ids are left out, because Antiphon created these ids
-    and the upstream does not know them."""
+    and the upstream does not know them. So is ``passage_files``: it is Antiphon's extension of the
+    API, and an upstream that searches files may reject it."""
+    if isinstance(item, it.FileSearchCall):
+        item = replace(item, passage_files=UNSET)
     fields: JsonObject = msgspec.to_builtins(item)
     if (
         not KINDS[type(item)].returned_with_id
