@@ -90,7 +90,7 @@ class _Pool:
 
     async def close(self) -> None: ...
 
-    async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
+    async def list_tools(self, cursor: str | None = None, meta: object = None) -> ListToolsResult:
         schema = {"type": "object", "properties": {"word": {"type": "string"}}}
         return ListToolsResult(tools=[Tool(name="echo", input_schema=schema)])
 
