@@ -123,7 +123,7 @@ class AddedModels:
     async def admit(self, name: str) -> None:
         """Add a model that a client names, if the operator allows its repository. Does nothing for
         a model that is served already, and for all other names. Raises ``RequestError``."""
-        spec = _repository(name)
+        spec = _repository(name) if self.allowed else None
         if (
             spec is None
             or not any(fnmatchcase(spec["repo"], pattern) for pattern in self.allowed)

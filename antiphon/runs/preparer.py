@@ -218,10 +218,9 @@ class Preparer:
         )
         if context.instructions is not None and request.instructions is None:
             request = with_instructions(request, context.instructions)
-        context = replace(context, past_tokens=_past_tokens(request, model, context))
-        tool_context = replace(
-            _tool_context(request, context), tenant=tenant, api_key=api_key, response_id=response_id
-        )
+        if (past_tokens := _past_tokens(request, model, context)) is not None:
+            context = replace(context, past_tokens=past_tokens)
+        tool_context = _tool_context(request, context, tenant, response_id, api_key)
         await check_access(tools.server_tools, tools.visible_tools, tool_context)
         approved = _approved_calls(context, tool_context.items, tools)
         identity = session_identity(request, context.chain, context.input, response_id)
@@ -236,8 +235,8 @@ class Preparer:
         )
         claimed = approved if claim else ()
         journal = self._store.journal
-        spent = await claim_approvals(journal, tenant, response_id, claimed)
-        tool_context = replace(tool_context, spent_approvals=spent)
+        if spent := await claim_approvals(journal, tenant, response_id, claimed):
+            tool_context = replace(tool_context, spent_approvals=spent)
         release = partial(release_approvals, journal, tenant, response_id, claimed)
         try:
             reply = await self._prepare_reply(
@@ -627,12 +626,19 @@ def _past_tokens(
     return last.usage.total_tokens
 
 
-def _tool_context(request: CreateResponse, context: ConversationContext) -> ResponseContext:
-    """Return what tools need to know about a request. The response has no tenant and no id yet."""
+def _tool_context(
+    request: CreateResponse,
+    context: ConversationContext,
+    tenant: str,
+    response_id: str,
+    api_key: str | None,
+) -> ResponseContext:
+    """Return what tools need to know about a request."""
     return ResponseContext(
-        tenant="",
-        response_id="",
+        tenant=tenant,
+        response_id=response_id,
         items=context.items,
+        api_key=api_key,
         include=frozenset(request.include or ()),
         conversation_id=_conversation_id(request, context),
     )

@@ -52,7 +52,7 @@ _NO_TOOL_USAGE: Mapping[str, Any] = {
 }
 
 #: Items that do not answer the client.
-_SILENT_TYPES = (Compaction, McpListTools, Reasoning)
+_SILENT_TYPES = frozenset({Compaction, McpListTools, Reasoning})
 
 #: Returns fields to set on a reasoning item that the model has finished. They override the
 #: backend's fields.
@@ -238,9 +238,8 @@ class Recorder:
     def _is_silent(self) -> bool:
         """Whether the response has no item that answers the client. Reasoning, for example, is not
         an answer."""
-        return all(isinstance(item, _SILENT_TYPES) for item in self._writer.items) and all(
-            isinstance(item.shell, _SILENT_TYPES) for item in self._writer.open_items
-        )
+        items = (*self._writer.items, *(item.shell for item in self._writer.open_items))
+        return _SILENT_TYPES.issuperset(map(type, items))
 
     def _add_empty_message(self) -> None:
         """Add a message without text, because clients fail on a completed response that has no

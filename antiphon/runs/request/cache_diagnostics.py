@@ -13,7 +13,8 @@ from antiphon.inference.conversation import PromptTokens
 from antiphon.inference.tokens import common_prefix_length
 from antiphon.runs.history.chain_cache import Chain, chain_items
 from antiphon.runs.history.context import ConversationContext
-from antiphon.wire.items import Item, ItemBase
+from antiphon.stream.kinds import parts_of
+from antiphon.wire.items import Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_options import (
     CacheHit,
@@ -88,13 +89,9 @@ def count_breakpoints(items: Iterable[Item]) -> int:
 
 
 def _breakpoints(items: Iterable[Item]) -> Iterator[object]:
-    return (part for item in items for part in _parts(item) if _is_breakpoint(part))
-
-
-def _parts(item: Item) -> Iterator[object]:
-    for name in ("content", "output"):
-        parts = getattr(item, name, ())
-        yield from parts if isinstance(parts, tuple) else ()
+    for item in items:
+        parts = item.content if type(item) is Message else parts_of(item)
+        yield from filter(_is_breakpoint, parts)
 
 
 def _is_breakpoint(part: object) -> bool:
@@ -113,7 +110,7 @@ def written_share(request: CreateResponse, items: Sequence[Item]) -> float:
     size = len(_encode((request.instructions, request.tools)))
     kept = 0
     for item in items:
-        for part in tuple(_parts(item)) or (item,):
+        for part in parts_of(item) or (item,):
             size += len(_encode(part))
             kept = size if _is_breakpoint(part) else kept
     return kept / size

@@ -23,6 +23,8 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{},]', re.DOTALL)
 #: Length of a path in an error.
 _MAX_PATH = 256
+#: The types of values that contain other values, in JSON that is parsed.
+_CONTAINERS = frozenset({dict, list})
 
 
 class BodyLimits(Struct, frozen=True, kw_only=True):
@@ -106,7 +108,7 @@ def _is_deeper(raw: Any, limit: int) -> bool:
             child
             for value in level
             for child in (value.values() if isinstance(value, dict) else value)
-            if isinstance(child, dict | list)
+            if type(child) in _CONTAINERS
         ]
         if not level:
             return False
