@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 
 import structlog
@@ -37,10 +38,17 @@ _log = structlog.get_logger(__name__)
 Factory = Callable[[str, Model, Settings, ProgressCallback | None], Awaitable[Backend]]
 
 
+async def _import(module: str) -> None:
+    """Import a module in a thread. Some take a tenth of a second, in which the event loop would
+    answer nobody."""
+    await asyncio.to_thread(import_module, module)
+
+
 async def _llama(
     name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
     """Build a backend that runs llama.cpp in a child process."""
+    await _import("antiphon.engines.llama.engine")
     from antiphon.engines.llama.engine import load
     from antiphon.engines.llama.kept_states import default_cache_mb
 
@@ -65,6 +73,7 @@ async def _openvino(
 ) -> Backend:
     """Build a backend that runs the model with OpenVINO GenAI in a child process. The model is a
     folder in OpenVINO's format, or a GGUF file of an architecture that OpenVINO supports."""
+    await _import("antiphon.engines.openvino.engine")
     from antiphon.engines.openvino.engine import load
 
     path = Path(model.source).expanduser()
@@ -95,6 +104,7 @@ async def _transformers(
 ) -> Backend:
     """Build a backend that runs the model with Hugging Face transformers in this process. The model
     is a folder of weights."""
+    await _import("antiphon.engines.transformers.engine")
     from antiphon.engines.transformers.engine import load
 
     disable_usage_statistics()
@@ -310,9 +320,10 @@ async def local_backend(engine: Engine, name: str, model: Model, settings: Setti
     The model's settings choose the dialect and its formats. If the dialect cannot be built, close
     the engine and raise the error.
     """
-    from antiphon.backends.local.backend import LocalBackend
-
     try:
+        await _import("antiphon.backends.local.backend")
+        from antiphon.backends.local.backend import LocalBackend
+
         dialect = await asyncio.to_thread(create_dialect, engine, name, model, settings)
         return LocalBackend(engine, dialect)
     except BaseException:

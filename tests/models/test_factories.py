@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,6 +82,32 @@ def test_url_as_source_of_a_local_engine_names_the_remote_engines(engine: str) -
     model = Model(source="http://127.0.0.1:9/v1", engine=engine)
     with pytest.raises(SetupError, match=r"model fake: .*set engine to .*: chat_completions, "):
         backend_factory("fake", model)
+
+
+_IMPORT = """
+import asyncio, sys, threading
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
+from antiphon.errors import SetupError
+from antiphon.models.factories import backend_factory
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "antiphon.engines.llama.engine":
+            print(threading.current_thread() is threading.main_thread())
+
+sys.meta_path.insert(0, Finder())
+model = Model(source="/nowhere.gguf", engine="llama")
+try:
+    asyncio.run(backend_factory("m", model)("m", model, Settings(), None))
+except SetupError:
+    print("refused")
+"""
+
+
+def test_engine_is_imported_while_the_event_loop_goes_on() -> None:
+    ran = subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True)
+    assert ran.stdout.split() == ["False", "refused"], ran.stderr
 
 
 # --- entry points --------------------------------------------------------------------------------
