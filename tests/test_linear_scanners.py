@@ -48,6 +48,7 @@ from antiphon.engines.xgrammar.ast import UnsupportedGrammar
 from antiphon.engines.xgrammar.ebnf import to_ebnf
 from antiphon.engines.xgrammar.regexes import parse_regex
 from antiphon.errors import AntiphonError
+from antiphon.http.middleware.request_context import RequestContext
 from antiphon.http.requests import multipart
 from antiphon.inference.conversation import Options
 from antiphon.resources.input_items import check_call_outputs, resolve_items
@@ -65,6 +66,7 @@ from antiphon.tools.code_interpreter import file_citations
 from antiphon.tools.file_search.citations import file_citation_notation
 from antiphon.tools.web_search.citations import page_citation_notation
 from antiphon.tools.web_search.page import WebPage
+from antiphon.tracing.base import Span
 from antiphon.upstream.errors import error_from_response
 from antiphon.upstream.sse import SseParser
 from antiphon.wire.items import Message
@@ -230,7 +232,11 @@ def _read_form(text: str) -> None:
     async def receive() -> dict[str, Any]:
         return messages.pop(0)
 
-    scope = {"type": "http", "headers": [(b"content-type", b"multipart/form-data; boundary=b")]}
+    scope = {
+        "type": "http",
+        "headers": [(b"content-type", b"multipart/form-data; boundary=b")],
+        "antiphon.context": RequestContext("req_1", 0.0, Span({})),
+    }
 
     async def read() -> None:
         async with multipart.open_form(scope, receive, file="file", limit=2**30) as form:  # type: ignore[arg-type]

@@ -165,7 +165,8 @@ def create_app(
     _serve_batches(deps, app, ids)
     charges = ClientCharges(deps.rates, _budgets(service, clock))
     keys = _configured(keys or KeyRing(), access, limits, api_keys, service)
-    app = AuthMiddleware(app, access, charges=charges, keys=keys, sign_in=sign_in)
+    watch = service.access_watch
+    app = AuthMiddleware(app, access, charges=charges, keys=keys, sign_in=sign_in, watch=watch)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
         app = _with_cors(app, cors)

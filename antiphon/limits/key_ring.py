@@ -153,7 +153,12 @@ class KeyRing:
         # Compare with all keys, so that the time taken reveals neither their number nor a match.
         entries = (*self._entries, *self._stored_entries)
         matches = [entry for entry in entries if hmac.compare_digest(entry.digest, digest)]
-        return matches[0] if matches else None
+        for entry in matches:
+            # The stored keys were read up to two seconds ago, perhaps before their tenant's end.
+            created_at = math.inf if entry.record is None else entry.record.created_at
+            if created_at >= int(await self.last_deletion(entry.tenant)):
+                return entry
+        return None
 
     async def last_deletion(self, tenant: str) -> float:
         """Return when a tenant was last deleted; 0 if it never was."""

@@ -47,7 +47,7 @@ from antiphon.runs.execution.steering import (
     check_steerable,
     steering_not_supported,
 )
-from antiphon.runs.execution.supervisor import Supervisor
+from antiphon.runs.execution.supervisor import AccessWatch, Supervisor
 from antiphon.runs.history.chain_cache import stored_tokens
 from antiphon.runs.history.context import ConversationContext
 from antiphon.runs.history.input_lists import InputLists
@@ -155,6 +155,8 @@ class Service:
         self._store = store = dependencies.store
         self._input_lists = InputLists(store)
         self._supervisor = Supervisor()
+        #: Ends the requests of clients that lose their access.
+        self.access_watch = AccessWatch()
         #: Knows whether the store can be written.
         self.store_health = health = StoreHealth(store)
         owner = secrets.token_hex(8)
@@ -351,6 +353,7 @@ class Service:
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         self.event_logs.stop()
         await self.vector_stores.stop()
+        await self.access_watch.close()
         await self.usage_counter.close()
         if self._dependencies.signals is not None:
             await self._dependencies.signals.drain()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,10 @@ from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig
 from antiphon.limits.key_ring import AuthKey
 from antiphon.resources.admin.api_keys import ApiKeys
+from antiphon.runs.execution import supervisor
 from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, CallRunner
 from antiphon.store.base import Store
+from antiphon.store.files import FileQuery
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.support.logs import open_log
 from antiphon.wire.admin.client_limits import ClientLimits
@@ -339,6 +342,88 @@ async def test_run_of_a_deleted_tenant_ends_although_its_key_is_in_the_settings(
         # The key itself is still valid.
         assert (await process.send("POST", "/v1/responses", body=ASK)).status_code == 200
         assert (await server.store.usage("ops")).responses == 1
+
+
+ENDINGS = {
+    "revoked": ("DELETE", "/antiphon/keys/k"),
+    "rotated": ("POST", "/antiphon/keys/k/rotate"),
+    "deleted": ("DELETE", "/antiphon/tenants/team"),
+}
+
+
+@pytest.mark.requirement("API-REVOKED-ACCESS")
+@pytest.mark.parametrize("ending", ["revoked", "rotated"])
+async def test_stream_ends_with_the_key_that_reads_it(
+    serve: Serve, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The response of another key goes on."""
+    monkeypatch.setattr(supervisor, "_CHECK_S", 0.01)
+    gate = asyncio.Event()
+    backend = SteppedBackend([ANSWER, Text("Hel"), gate, Text("lo"), Close(), finish()])
+    server = serve(backend)
+    server.service.start()
+    process = Process(server, ends_runs=True)
+    secret, other = (
+        await process.create(tenant="team"),
+        await process.create(tenant="team", name="other"),
+    )
+    body = {**ASK, "background": True}
+    id = (await process.send("POST", "/v1/responses", other, body)).json()["id"]
+    async with asyncio.timeout(30):
+        reading = asyncio.create_task(
+            process.send("GET", f"/v1/responses/{id}?stream=true", secret)
+        )
+        while not backend.delta_count:
+            await asyncio.sleep(0)
+        assert (await process.send(*ENDINGS[ending])).status_code == 200
+        with pytest.raises(AssertionError):  # the client of the test misses the stream's end
+            await reading
+        gate.set()
+        whole = await process.send("GET", f"/v1/responses/{id}?stream=true", other)
+        assert b"[DONE]" in whole.content
+
+
+@pytest.mark.requirement("API-REVOKED-ACCESS")
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/uploads/{upload}/parts", "/v1/skills"])
+async def test_form_that_arrives_after_its_key_ended_is_not_stored(
+    serve: Serve, ending: str, path: str
+) -> None:
+    server = serve(["unused"])
+    process = Process(server, ends_runs=True)
+    secret = await process.create(tenant="team")
+    begun = {"filename": "a", "purpose": "user_data", "bytes": 1, "mime_type": "text/plain"}
+    upload = (await process.send("POST", "/v1/uploads", secret, begun)).json()["id"]
+    server.now += 1
+    is_sending = asyncio.Event()
+    gate = asyncio.Event()
+    name = {"/v1/files": "file", "/v1/skills": "files"}.get(path, "data")
+    form = (
+        '--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
+        f'--b\r\ncontent-disposition: form-data; name="{name}"; filename="a"\r\n\r\na\r\n--b--\r\n'
+    )
+
+    async def content() -> AsyncIterator[bytes]:
+        yield form[:50].encode()
+        is_sending.set()
+        await gate.wait()
+        yield form[50:].encode()
+
+    headers = {
+        "authorization": f"Bearer {secret}",
+        "content-type": "multipart/form-data; boundary=b",
+    }
+    async with asyncio.timeout(30):
+        sending = asyncio.create_task(
+            process.client.post(path.format(upload=upload), headers=headers, content=content())
+        )
+        await is_sending.wait()
+        assert (await process.send(*ENDINGS[ending])).status_code == 200
+        gate.set()
+        assert (await sending).status_code in (401, 404)  # 404: the upload is gone
+    assert await server.store.files.list_page("team", FileQuery()) == ()
+    if ending == "deleted":  # at once in this process, although keys are read every two seconds
+        check(await process.ask(secret), 401)
 
 
 @pytest.mark.requirement("API-REVOKED-ACCESS")

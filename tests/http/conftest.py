@@ -28,6 +28,7 @@ from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.runs.batches.worker import BatchWorker
 from antiphon.runs.execution.run import EventSink
+from antiphon.runs.execution.supervisor import AccessWatch
 from antiphon.store.rates import RateStore
 from antiphon.store.upkeep.health import StoreHealth
 from antiphon.stream.writer import ResponseWriter
@@ -132,6 +133,7 @@ class FakeService:
 
     def __init__(self) -> None:
         self.is_ready = True
+        self.access_watch = AccessWatch()
         self.store_health = StoreHealth(MemoryStore())
         self.keepalive_s = 0.0
         self.words: tuple[str, ...] = ("Hel", "lo")

@@ -23,10 +23,12 @@ from antiphon.limits.key_ring import AuthKey, KeyEntry, KeyRing
 from antiphon.oidc import SignIn
 from antiphon.oidc.claims import Identity
 from antiphon.oidc.tokens import looks_like_token
+from antiphon.runs.execution.supervisor import AccessWatch
 from antiphon.security.ssrf import is_ip_address, is_loopback
 from antiphon.support.fair_threads import current_tenant
 from antiphon.wire.admin.client_limits import ClientLimits
 
+from .open_requests import OpenRequest
 from .request_context import RequestContext, header, request_context, route_path
 from .session_cookie import reject_other_origins, session_cookie
 
@@ -88,6 +90,7 @@ class AuthMiddleware:
     - ``charges`` counts requests against the limits of their clients.
     - ``keys``: the API keys that are valid now.
     - ``sign_in``: identifies the users of issuers; None if there are no issuers.
+    - ``watch``: ends the requests of clients that lose their access.
     """
 
     def __init__(
@@ -98,7 +101,9 @@ class AuthMiddleware:
         charges: ClientCharges,
         keys: KeyRing,
         sign_in: SignIn | None = None,
+        watch: AccessWatch | None = None,
     ) -> None:
+        self._watch = watch or AccessWatch()
         self._app = app
         self._keys = keys
         self._charges = charges
@@ -109,7 +114,16 @@ class AuthMiddleware:
         path = route_path(scope)
         if not self._is_open(scope, path):
             await self._authenticate(scope, path)
+            if scope["type"] == "http" and self._has_key(request_context(scope)):
+                with OpenRequest(self._watch, request_context(scope)):
+                    return await self._app(scope, receive, send)
         await self._app(scope, receive, send)
+
+    def _has_key(self, context: RequestContext) -> bool:
+        """Return whether the client has an API key. The access of an issuer's user ends with the
+        user's token, which may be shorter than a request."""
+        key = context.client.key
+        return key is not None and key.partition("/")[0] not in self._access.issuers
 
     def _is_open(self, scope: Scope, path: str) -> bool:
         if path == "/metrics":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
+import time
 import zlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TypeVar
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from antiphon.errors import InvalidRequest, TooLarge
-from antiphon.http.middleware.request_context import ClientDisconnected, header
+from antiphon.http.middleware.request_context import ClientDisconnected, header, request_context
 from antiphon.limits.requests import RequestLimits
 from antiphon.wire.parsing.json_body import BodyLimits
 
@@ -29,18 +30,28 @@ _T = TypeVar("_T")
 _ZSTD_OPTIONS: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 
 
+#: Seconds after which the access of a client that is still sending its body is checked again.
+_RECHECK_S = 0.5
+
+
 async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
     """Return the whole body, decompressed. ``limit``: maximum bytes before and after decompression.
 
     Raises ``ClientDisconnected``. Raises ``InvalidRequest`` for an unsupported or invalid encoding.
     Raises ``TooLarge`` for a body over the limit. If the content-length header already exceeds the
-    limit, the body is not read.
+    limit, the body is not read. Raises ``Unauthorized`` if the client has lost its access while it
+    sent a slow body.
     """
     _check_declared(scope, limit)
     encoding = header(scope, b"content-encoding")
+    began = time.monotonic()
     if encoding is None:
-        return await _receive_all(receive, limit)
-    return await _read_encoded(receive, limit, encoding.decode("latin-1").strip().lower())
+        body = await _receive_all(receive, limit)
+    else:
+        body = await _read_encoded(receive, limit, encoding.decode("latin-1").strip().lower())
+    if time.monotonic() - began > _RECHECK_S:
+        await request_context(scope).check_access()
+    return body
 
 
 async def parse(

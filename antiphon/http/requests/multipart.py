@@ -11,7 +11,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import Receive, Scope
 
 from antiphon.errors import InvalidRequest
-from antiphon.http.middleware.request_context import header
+from antiphon.http.middleware.request_context import RequestContext, header, request_context
 from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.upload_form import safe_filename
 
@@ -70,15 +70,18 @@ async def open_form(
         if size > limit:
             raise bodies.too_large(limit)
         pairs = tuple((name, each) for name, each in form.multi_items() if isinstance(each, str))
-        async with aclosing(_chunks(upload)) as chunks:
+        async with aclosing(_chunks(upload, request_context(scope))) as chunks:
             yield FileForm(safe_filename(upload.filename or ""), size, chunks, pairs)
     finally:
         await form.close()
 
 
-async def _chunks(upload: UploadFile) -> AsyncGenerator[bytes, None]:
+async def _chunks(upload: UploadFile, context: RequestContext) -> AsyncGenerator[bytes, None]:
+    """Yield the content. Then raise ``Unauthorized`` if the client has lost its access since it
+    began to send it, so that nothing is stored."""
     while chunk := await upload.read(_CHUNK_BYTES):
         yield chunk
+    await context.check_access()
 
 
 async def read_files(
@@ -107,6 +110,7 @@ async def read_files(
             raise missing_parameter(file)
         if sum(each.size or 0 for _, each in uploads) > limit:
             raise bodies.too_large(limit)
+        await request_context(scope).check_access()
         contents = tuple([(each.filename or "file", await each.read()) for each in files])
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
         more = {name: await each.read() for name, each in uploads if each not in files}

@@ -6,21 +6,60 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from antiphon.errors import AccessRevoked, Overloaded, RunError, ServerStopped, StoreError
+from antiphon.errors import (
+    AccessRevoked,
+    Overloaded,
+    RunError,
+    ServerStopped,
+    StoreError,
+    Unauthorized,
+)
 from antiphon.support.tasks import BackgroundTasks
 
 #: Seconds between two checks of the access of all clients.
 _CHECK_S = 1.0
 
 
-class StoppableRun(Protocol):
-    """The methods of a run that the supervisor calls."""
+class Revocable(Protocol):
+    """Something that a client has begun and that must not go on without the client's access."""
 
     def fail(self, error: RunError) -> None:
-        """Stop the run, which then ends ``failed`` with this error."""
+        """Stop it with this error. Called again if it goes on."""
 
     async def check_access(self) -> None:
-        """Raise ``AccessRevoked`` if the client's API key is no longer valid."""
+        """Raise ``AccessRevoked`` or ``Unauthorized`` if the client's API key is no longer
+        valid."""
+
+
+class AccessWatch:
+    """Stops what clients have begun if they lose their access, within a few seconds. ``open``: what
+    has begun and has not ended."""
+
+    def __init__(self) -> None:
+        self._tasks = BackgroundTasks("access of clients")
+        self.open: set[Revocable] = set()
+
+    def enter(self, begun: Revocable) -> None:
+        """Watch something that begins now. The caller removes it from ``open`` when it ends."""
+        self.open.add(begun)
+        self._tasks.start_once("access", self._watch)
+
+    async def _watch(self) -> None:
+        while self.open:
+            await asyncio.sleep(_CHECK_S)
+            for begun in list(self.open):
+                try:
+                    await begun.check_access()
+                except AccessRevoked as error:
+                    begun.fail(error)
+                except Unauthorized as error:
+                    begun.fail(AccessRevoked(error.message))
+                except StoreError:
+                    break  # the keys cannot be read now
+
+    async def close(self) -> None:
+        """Stop to watch."""
+        await self._tasks.close()
 
 
 class Supervisor:
@@ -28,8 +67,7 @@ class Supervisor:
     stops, and end those whose client lost its access."""
 
     def __init__(self) -> None:
-        self._watch = BackgroundTasks("access of runs")
-        self._runs: set[StoppableRun] = set()
+        self._watch = AccessWatch()
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
@@ -37,7 +75,7 @@ class Supervisor:
     @property
     def running(self) -> int:
         """The number of runs that have not ended."""
-        return len(self._runs)
+        return len(self._watch.open)
 
     @property
     def is_stopping(self) -> bool:
@@ -54,29 +92,16 @@ class Supervisor:
                 retry_after_s=5,
             )
 
-    def enter(self, run: StoppableRun) -> None:
+    def enter(self, run: Revocable) -> None:
         """Register a run that starts now."""
-        self._runs.add(run)
         self._idle.clear()
-        self._watch.start_once("access", self._watch_access)
+        self._watch.enter(run)
 
-    def leave(self, run: StoppableRun) -> None:
+    def leave(self, run: Revocable) -> None:
         """Remove a run that has ended."""
-        self._runs.discard(run)
-        if not self._runs:
+        self._watch.open.discard(run)
+        if not self._watch.open:
             self._idle.set()
-
-    async def _watch_access(self) -> None:
-        """End the runs whose client has lost its access, until no run is left."""
-        while self._runs:
-            await asyncio.sleep(_CHECK_S)
-            for run in list(self._runs):
-                try:
-                    await run.check_access()
-                except AccessRevoked as error:
-                    run.fail(error)
-                except StoreError:
-                    break  # the keys cannot be read now
 
     def stop(self) -> None:
         """Accept no new run from now on."""
@@ -90,7 +115,7 @@ class Supervisor:
             async with asyncio.timeout(grace_s):
                 await self._idle.wait()
         except TimeoutError:
-            for run in list(self._runs):
+            for run in list(self._watch.open):
                 run.fail(ServerStopped("The server was stopped before the response was complete."))
             await self._idle.wait()
         await self._watch.close()
