@@ -29,6 +29,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.streaming.disconnect import cut_off
 from antiphon.limits.refusals import refusal_headers
 from antiphon.stream.kinds import KINDS
+from antiphon.support.disk import disk_obstacle
 from antiphon.support.log import Log
 from antiphon.wire.error_codes import ERROR_CODES
 from antiphon.wire.error_reply import ErrorDetails, ErrorReply
@@ -209,14 +210,29 @@ class ErrorMiddleware:
             reply = request_error_reply(error)
         except RunError as error:
             reply = run_error_reply(error)
+        except OSError as error:
+            reply = self._system_error_reply(error)
         except HTTPException as error:
             reply = _routing_reply(error, scope)
         except Exception:
-            if self._reraise:
-                raise
-            self._log.exception("unexpected error")
-            reply = error_reply(500, UNEXPECTED, type="server_error", code="server_error")
+            reply = self._unexpected_reply()
         if request_context(scope).status is None:
             await reply(scope, receive, send)
         elif scope["type"] == "http":
             await cut_off(scope)
+
+    def _unexpected_reply(self) -> Reply:
+        """Build the HTTP response for the exception that is being handled, which is a bug."""
+        if self._reraise:
+            raise
+        self._log.exception("unexpected error")
+        return error_reply(500, UNEXPECTED, type="server_error", code="server_error")
+
+    def _system_error_reply(self, error: OSError) -> Reply:
+        """Build the HTTP response for an error of the operating system. A disk that is full, for
+        example that of temporary files, is named."""
+        obstacle = disk_obstacle(error)
+        if not obstacle:
+            return self._unexpected_reply()
+        self._log.error("a file cannot be written", error=obstacle, file=error.filename)
+        return run_error_reply(StoreError(f"A file could not be written: {obstacle}."))

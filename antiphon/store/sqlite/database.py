@@ -328,6 +328,14 @@ class Database:
         self._new_writes.append(_Write(work, done, then, frees_space))
         return await done
 
+    async def delete(self, query: str, arguments: Columns) -> int:
+        """Execute the statement of this name, which deletes rows. Return how many it has deleted.
+        On a full disk, it may use the reserve. Raises ``StoreError``."""
+        statement = self.queries[query]
+        return await self.write(
+            lambda connection: connection.execute(statement, arguments).rowcount, frees_space=True
+        )
+
     def _queue_writes(self) -> None:
         if self._new_writes:
             self._writes.put(self._new_writes)

@@ -80,10 +80,7 @@ class SqliteFiles(FileStore):
         return tuple(await self._database.rows(name, arguments, file_of))
 
     async def delete(self, tenant: str, file_id: str) -> bool:
-        query, key = self._queries["drop_file"], (tenant, file_id)
-        return await self._database.write(
-            lambda connection: connection.execute(query, key).rowcount > 0
-        )
+        return await self._database.delete("drop_file", (tenant, file_id)) > 0
 
     async def replace_content(
         self, tenant: str, file_id: str, old: BlobRef | None, new: FileContents
@@ -112,7 +109,9 @@ class SqliteFiles(FileStore):
 
     async def forget_blobs(self, keys: Collection[str]) -> None:
         query, rows = self._queries["drop_unused_blob"], [(key,) for key in keys]
-        await self._database.write(lambda connection: connection.executemany(query, rows))
+        await self._database.write(
+            lambda connection: connection.executemany(query, rows), frees_space=True
+        )
 
     async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
         listed = (json.dumps(list(keys)),)

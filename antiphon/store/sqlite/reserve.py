@@ -8,13 +8,13 @@ deletions, and takes it again when there is some.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import sqlite3
 from pathlib import Path
 
 from antiphon.errors import DISK_FULL, READ_ONLY
+from antiphon.support.disk import disk_obstacle
 
 from .file_lock import open_private
 
@@ -45,7 +45,7 @@ class Reserve:
         try:
             open(self._path, "ab", opener=open_private).close()
         except OSError as refusal:
-            if refusal.errno == errno.EROFS:  # also after an error of the disk
+            if disk_obstacle(refusal) == READ_ONLY:  # also after an error of the disk
                 return READ_ONLY
         return DISK_FULL if getattr(error, "sqlite_errorcode", 0) in _FULL_CODES else ""
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from antiphon.errors import StoreError
 from antiphon.store.base import Retention, Store
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import (
@@ -227,19 +228,26 @@ class SqliteStore(Store):
     async def delete_tenant(self, tenant: str) -> int:
         total = await self.containers.delete_tenant(tenant)
         for name, rows in TENANT_STEPS.items():
-            if (statement := self._queries.get(name)) is not None:
-                total += await self._repeat(statement, (tenant, rows))
+            if name in self._queries:
+                total += await self._delete_in_steps(name, tenant, rows)
         return total
 
-    async def _repeat(self, statement: str, arguments: Columns) -> int:
-        """Execute a statement repeatedly, each time in a write of its own, until it changes no row.
-        Return how many rows were changed in all."""
+    async def _delete_in_steps(self, query: str, tenant: str, rows: int) -> int:
+        """Delete a tenant's rows, at most ``rows`` of them in one write, until none is left. On a
+        full disk, the writes become smaller until the reserve is enough. Return the number of
+        rows."""
         total = 0
-        while count := await self._database.write(
-            lambda connection: connection.execute(statement, arguments).rowcount
-        ):
+        while True:
+            try:
+                count = await self._database.delete(query, (tenant, rows))
+            except StoreError:
+                if rows == 1:
+                    raise
+                rows = max(1, rows // 8)
+                continue
+            if not count:
+                return total
             total += count
-        return total
 
     async def rewrite_rows(self) -> int:
         return await rewrite_rows(self._database)
@@ -283,10 +291,7 @@ class SqliteStore(Store):
         return found[0] if found else None
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
-        query, key = self._queries["drop_conversation"], (tenant, conversation_id)
-        return await self._database.write(
-            lambda connection: connection.execute(query, key).rowcount > 0
-        )
+        return await self._database.delete("drop_conversation", (tenant, conversation_id)) > 0
 
     async def add_conversation_items(
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
@@ -329,7 +334,7 @@ class SqliteStore(Store):
                 return False
             return connection.execute(self._queries["remove_item"], (item_id, row)).rowcount > 0
 
-        return await self._database.write(work)
+        return await self._database.write(work, frees_space=True)
 
     async def close(self) -> None:
         await self.runs.close()

@@ -32,4 +32,5 @@ class SqliteValues(ValueStore):
                 connection.execute(self._database.queries["put_value"], (*key, new))
             return True
 
-        return await self._database.write(work)
+        frees_space = old is not None and len(new or b"") < len(old)  # also a list with less ids
+        return await self._database.write(work, frees_space=frees_space)

@@ -61,7 +61,7 @@ class SqliteVectorIndex(VectorIndex):
         return tuple(await self._database.rows("vector_stores", (tenant,), vector_store_of))
 
     async def delete(self, tenant: str, store_id: str) -> bool:
-        return await self._execute("drop_vector_store", (tenant, store_id))
+        return await self._database.delete("drop_vector_store", (tenant, store_id)) > 0
 
     async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
         key = (tenant, store_id, batch, batch)
@@ -138,7 +138,7 @@ class SqliteVectorIndex(VectorIndex):
         return tuple(await self._database.rows(name, arguments, indexed_file_of))
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
-        return await self._execute("drop_vector_file", (file_id, tenant, store_id))
+        return await self._database.delete("drop_vector_file", (file_id, tenant, store_id)) > 0
 
     async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
         key = (tenant, store_id, batch_id)
@@ -193,12 +193,6 @@ class SqliteVectorIndex(VectorIndex):
         rows = await self._database.rows("unfinished_vector_files", (), tuple)
         return tuple(
             IndexingTask(tenant=who, store_id=store, file_id=file) for who, store, file in rows
-        )
-
-    async def _execute(self, name: str, key: tuple[str, ...]) -> bool:
-        query = self._queries[name]
-        return await self._database.write(
-            lambda connection: connection.execute(query, key).rowcount > 0
         )
 
     def _store_row(self, connection: sqlite3.Connection, tenant: str, store_id: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import Callable
 from typing import Any
@@ -216,6 +217,15 @@ async def test_each_batch_is_written_at_once(make_app: Any, service: Any) -> Non
     last = [writes.get_nowait() for _ in range(writes.qsize())]
     assert last[-1] == b"data: [DONE]\n\n"
     assert all(write.endswith(b"\n\n") for write in last)
+
+
+async def test_full_disk_of_temporary_files_is_named(
+    make_app: Any, service: Any, error_of: ErrorOf
+) -> None:
+    service.refusal = OSError(errno.ENOSPC, "No space left on device")
+    answer = await make_app().client.post("/v1/responses", json=ASK)
+    assert answer.status_code == 503
+    assert "the disk is full" in error_of(answer)["message"]
 
 
 async def test_unexpected_error_is_500_without_details(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,10 @@ import pytest
 from antiphon.errors import StoreError
 from antiphon.store.records import StoredResponse
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.wire.items import Message
+from antiphon.testing.store_checks.files import make_file
+from antiphon.wire.items import InputText, Message
+from antiphon.wire.resources.conversations import ConversationResource
+from antiphon.wire.resources.vector_stores import VectorStore
 from antiphon.wire.response import Response
 from tests.chaos.read_only import failing_disk
 
@@ -56,6 +59,45 @@ async def fill_and_free(store: SqliteStore, words: int) -> None:
         assert await store.delete("a", f"resp_{number}")
     await store.save("a", stored(2_000, words))
     assert await store.load("a", "resp_2000") is not None
+
+
+async def test_everything_can_be_deleted_from_a_full_disk(small_disk: Path) -> None:
+    store = await SqliteStore.open(small_disk / "responses.db")
+    await prepare(store)
+    with pytest.raises(StoreError, match="the disk is full"):
+        for number in range(1_000):
+            await store.save("a", stored(number))
+    for name, delete in DELETIONS.items():
+        assert await delete(store), name
+    await store.delete_tenant("a")
+    await store.save("a", stored(2_000))
+    await store.close()
+
+
+TEXT = "x" * 50_000
+ITEMS = tuple(
+    Message(id=f"msg_i{number}", role="user", content=(InputText(text=TEXT),)) for number in "ab"
+)
+
+
+async def prepare(store: SqliteStore) -> None:
+    """Store one object of each kind."""
+    await store.save_conversation("a", ConversationResource(id="conv_a", created_at=1), ITEMS)
+    await store.files.put("a", make_file("a", TEXT.encode()), TEXT.encode())
+    await store.vectors.put("a", VectorStore(id="vs_a", created_at=1))
+    await store.values.replace("a", "value", None, TEXT.encode())
+    await store.values.replace("a", "list", None, b'["a","b"]')
+
+
+#: What deletes an object of each kind, and returns whether it was there.
+DELETIONS: dict[str, Callable[[SqliteStore], Awaitable[bool]]] = {
+    "item": lambda store: store.remove_conversation_item("a", "conv_a", "msg_ia"),
+    "conversation": lambda store: store.delete_conversation("a", "conv_a"),
+    "file": lambda store: store.files.delete("a", "file-a"),
+    "vector store": lambda store: store.vectors.delete("a", "vs_a"),
+    "entry of a list": lambda store: store.values.replace("a", "list", b'["a","b"]', b'["a"]'),
+    "value": lambda store: store.values.replace("a", "value", TEXT.encode(), None),
+}
 
 
 async def test_read_only_disk_is_named_and_can_be_read(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import errno
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -19,6 +21,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import RunError, SetupError
 from antiphon.store import open_store
+from antiphon.store import sqlite as sqlite_package
 from antiphon.store.base import Retention
 from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, RunEnd
@@ -598,3 +601,20 @@ async def test_temporary_stores_are_independent_and_leave_no_files(
     await one.close()
     await other.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_every_deletion_may_use_the_reserve_of_a_full_disk() -> None:
+    """Otherwise nobody could make space through the API."""
+    refused = [
+        f"{path.name}: {function.name}"
+        for path in Path(sqlite_package.__file__).parent.glob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.AsyncFunctionDef)
+        and re.match("delete|drop|remove|forget", function.name)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "write"
+        and "frees_space" not in {keyword.arg for keyword in call.keywords}
+    ]
+    assert refused == []
