@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.limits.clients import Client
+from antiphon.limits.refusals import limit_reached
 from antiphon.store.batches import BatchRecord, BatchStore
 from antiphon.store.values import ValueStore
 from antiphon.stream.writer import Ids
@@ -23,6 +24,8 @@ from .file_storage.contents import single_chunk
 from .file_storage.files import Files, FileUpload
 
 BATCH_PURPOSE = "batch"
+#: How many batches of a tenant may wait or run, and ``retry-after`` for further ones.
+_MAX_UNENDED, _RETRY_S = 500, 60
 _ENDED = ("completed", "failed", "expired", "cancelled")
 #: Seconds after which a batch that has ended is forgotten.
 _RETENTION_S = 30 * 86_400
@@ -66,6 +69,7 @@ class Batches:
                 param="input_file_id",
                 code="invalid_value",
             )
+        await self._check_room(tenant)
         now = int(self._clock())
         batch = Batch(
             id=self._ids(prefix),
@@ -92,6 +96,7 @@ class Batches:
     ) -> Batch:
         """Create a batch whose input file is made here. ``content``: the lines of the file.
         ``request``: its ``input_file_id`` is replaced."""
+        await self._check_room(tenant)
         chunks: AsyncIterator[bytes] = single_chunk(content)
         upload = FileUpload(
             filename="requests.jsonl", purpose=BATCH_PURPOSE, bytes=len(content), chunks=chunks
@@ -100,6 +105,12 @@ class Batches:
         return await self.create(
             tenant, replace(request, input_file_id=file.id), client, prefix=prefix
         )
+
+    async def _check_room(self, tenant: str) -> None:
+        """Raise ``Overloaded`` if the tenant has too many batches that have not ended."""
+        if sum(each == tenant for each in (await self.store.active()).values()) >= _MAX_UNENDED:
+            what = f"you have {_MAX_UNENDED} batches that have not ended"
+            raise limit_reached(what, retry_after_s=_RETRY_S)
 
     async def retrieve(self, tenant: str, batch_id: str) -> Batch:
         """Return a batch in its present state."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.tasks import running
 
 _T = TypeVar("_T")
@@ -24,13 +25,14 @@ class IdleGate:
 
     def __init__(self, others: Callable[[], int], limit: int) -> None:
         self._others = others
-        self._slots = asyncio.Semaphore(limit)
+        self._slots = FairLimiter(limit)
         #: How often work was interrupted.
         self.interruptions = 0
 
-    async def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Run ``work`` to its end while the server is idle, and return its result."""
-        async with self._slots:
+    async def run(self, tenant: str, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Run ``work`` to its end while the server is idle, and return its result. Tenants take
+        turns."""
+        async with self._slots.slot(tenant):
             while True:
                 await self._wait_until_idle()
                 async with running(work()) as attempt:

@@ -9,6 +9,7 @@ that generates text is a run in the store (``line_runs.py``), so it is also exec
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Literal
@@ -43,8 +44,12 @@ _LINES_PER_TURN = 64
 _BUSY, _MAX_TRIES = (429, 503), 5
 #: How many of the lines without a result can have begun, at most.
 _MAX_BEGUN = 256
+#: How many batches of a tenant this process executes at a time. The input of each is in memory.
+_BATCHES_PER_TENANT = 2
 #: Seconds between two attempts to claim batches.
 _PAUSE_S = 0.05
+#: Seconds before a batch that could not be executed is claimed again.
+_FAILURE_S = 1.0
 #: Seconds between two looks at the state of a batch, which clients change.
 _CHECK_S = 0.25
 _State = Literal["in_progress", "cancelling", "expired"]
@@ -133,14 +138,28 @@ class BatchWorker:
         """Claim the batches that nobody executes, and wait until the next look."""
         self._wake_up.clear()
         active = {} if self._execute is None else await self._store.active()
+        running = Counter(tenant for batch_id, tenant in active.items() if batch_id in self._tasks)
         for batch_id, tenant in active.items():
-            if batch_id not in self._tasks and await self._take(tenant, batch_id):
-                self._tasks.start(self._run(tenant, batch_id), key=batch_id)
+            if batch_id in self._tasks:
+                continue
+            if running[tenant] >= _BATCHES_PER_TENANT and not await self._is_over(tenant, batch_id):
+                continue
+            if await self._take(tenant, batch_id):
+                running[tenant] += 1
+                task = self._tasks.start(self._run(tenant, batch_id), key=batch_id)
+                task.add_done_callback(lambda _: self.wake_up())
         try:
             async with asyncio.timeout(self._lease_s):
                 await self._wake_up.wait()
         except TimeoutError:
             return
+
+    async def _is_over(self, tenant: str, batch_id: str) -> bool:
+        """Return whether no further line of a batch will be executed."""
+        record = await self._store.load(tenant, batch_id)
+        if record is None or record.batch.status == "cancelling":
+            return True
+        return self._clock() >= record.batch.expires_at
 
     async def _take(self, tenant: str, batch_id: str) -> bool:
         """Claim a batch. Returns False if another server has it. Forgets a batch that was
@@ -186,11 +205,13 @@ class BatchWorker:
             return
         except StoreError as error:
             _log.warning("a batch is interrupted", batch=batch_id, error=error.message)
+            await asyncio.sleep(_FAILURE_S)
         except asyncio.CancelledError:
             await self._release(tenant, batch_id)
             raise
         except Exception:
             _log.exception("a batch is interrupted", batch=batch_id)
+            await asyncio.sleep(_FAILURE_S)
 
     async def _renew(self, tenant: str, batch_id: str) -> None:
         """Renew the lease until it is lost."""
@@ -366,7 +387,7 @@ class BatchWorker:
                 body=bytes(line.body),
                 key=line_id if attempt == 1 else f"{line_id} {attempt}",
             )
-            reply = await self._gate.run(partial(_as_coroutine, execute, request))
+            reply = await self._gate.run(tenant, partial(_as_coroutine, execute, request))
             if reply.status not in _BUSY or attempt == _MAX_TRIES or not reply.may_retry:
                 break
             await self._runs.forget(tenant, request.key)

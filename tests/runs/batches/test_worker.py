@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, cast
 
-from antiphon.errors import StoreError
+import pytest
+
+from antiphon.errors import Overloaded, StoreError
 from antiphon.limits.clients import ANYONE
 from antiphon.limits.key_ring import KeyRing
 from antiphon.resources.batches import Batches
@@ -16,6 +18,7 @@ from antiphon.runs.batches.line_runs import LineRuns
 from antiphon.runs.batches.lines import LineReply, split_lines
 from antiphon.runs.batches.worker import BatchWorker, LineRequest
 from antiphon.store.batches import BatchStore
+from antiphon.store.files import FileQuery
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.resources.batches import Batch, CreateBatch
 
@@ -74,8 +77,75 @@ async def test_batch_continues_after_the_store_failed(monkeypatch: Any) -> None:
     assert not failures
 
 
-async def end_of(batches: Batches, batch: Batch) -> Batch:
+async def test_tenants_take_turns() -> None:
+    """A tenant with many batches delays another one by the lines that run, and only few of its
+    batches are executed at a time."""
+    store, ids = MemoryStore(), iter(range(999))
+    files = Files(store, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}")
+    batches = Batches(
+        store.values, files, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}"
+    )
+    worker = BatchWorker(
+        batches,
+        files,
+        KeyRing(),
+        LineRuns(store, EventLogReader(store), worker=cast(Any, None), end=cast(Any, None)),
+        owner="a",
+        lease_s=5,
+        lines_at_a_time=2,
+        clock=lambda: 1000.0,
+    )
+    gate, order = asyncio.Event(), []
+
+    async def execute(request: LineRequest) -> LineReply:
+        order.append((request.tenant, request.key.rsplit("_", 1)[0]))
+        await gate.wait()
+        return LineReply(200, "req_1", b"{}")
+
+    request = CreateBatch(input_file_id="", endpoint="/v1/responses", completion_window="24h")
+    content = b"".join(LINE % number for number in range(6))
+    flood = [
+        await batches.create_from_lines("flood", request, content, ANYONE, prefix="batch")
+        for _ in range(4)
+    ]
+    worker.serve(execute, lambda: 0)
+    worker.start()
     async with asyncio.timeout(WAIT_S):
-        while (found := await batches.retrieve("t", batch.id)).status != "completed":
+        while len(order) < 2:
+            await asyncio.sleep(0)
+    victim = await batches.create_from_lines("t", request, LINE % 1, ANYONE, prefix="batch")
+    await batches.cancel("flood", flood[3].id)
+    worker.wake_up()
+    while (await batches.retrieve("flood", flood[3].id)).status != "cancelled":
+        await asyncio.sleep(0.01)  # although two others of the tenant run
+    gate.set()
+    await end_of(batches, victim)
+    for each in flood[:3]:
+        await end_of(batches, each, "flood")
+    await worker.drain()
+    assert [tenant for tenant, _ in order].index("t") <= 4
+    firsts = list(dict.fromkeys(batch for tenant, batch in order if tenant == "flood"))
+    assert len(firsts) == 3  # the third one began when another had ended
+    assert [batch for _, batch in order].index(firsts[2]) >= 7
+
+
+async def test_a_tenant_has_a_limited_number_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.resources.batches._MAX_UNENDED", 1)
+    store, ids = MemoryStore(), iter(range(99))
+    files = Files(store, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}")
+    batches = Batches(
+        store.values, files, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_{next(ids)}"
+    )
+    request = CreateBatch(input_file_id="", endpoint="/v1/responses", completion_window="24h")
+    for tenant in "ab":
+        await batches.create_from_lines(tenant, request, LINE % 1, ANYONE, prefix="batch")
+    with pytest.raises(Overloaded, match="1 batches that have not ended"):
+        await batches.create_from_lines("a", request, LINE % 1, ANYONE, prefix="batch")
+    assert len((await files.list("a", FileQuery())).data) == 1
+
+
+async def end_of(batches: Batches, batch: Batch, tenant: str = "t") -> Batch:
+    async with asyncio.timeout(WAIT_S):
+        while (found := await batches.retrieve(tenant, batch.id)).status != "completed":
             await asyncio.sleep(0.01)
     return found
