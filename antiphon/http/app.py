@@ -163,15 +163,31 @@ def create_app(
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = _Router(routes, refused=_STORING if stores_nothing else ())
     _serve_batches(deps, app, ids)
-    charges = ClientCharges(deps.rates, _budgets(service, clock))
     keys = _configured(keys or KeyRing(), access, limits, api_keys, service)
-    watch = service.access_watch
-    app = AuthMiddleware(app, access, charges=charges, keys=keys, sign_in=sign_in, watch=watch)
+    app = _authenticated(app, access, deps, keys, sign_in)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
         app = _with_cors(app, cors)
     return RequestContextMiddleware(
         app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=deps.tracer
+    )
+
+
+def _authenticated(
+    app: ASGIApp,
+    access: AuthConfig,
+    deps: EndpointDependencies,
+    keys: KeyRing,
+    sign_in: SignIn | None,
+) -> ASGIApp:
+    """Return the app behind its authentication."""
+    return AuthMiddleware(
+        app,
+        access,
+        charges=ClientCharges(deps.rates, _budgets(deps.service, deps.clock)),
+        keys=keys,
+        sign_in=sign_in,
+        watch=deps.service.request_watch,
     )
 
 

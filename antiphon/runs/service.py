@@ -155,8 +155,6 @@ class Service:
         self._store = store = dependencies.store
         self._input_lists = InputLists(store)
         self._supervisor = Supervisor()
-        #: Ends the requests of clients that lose their access.
-        self.access_watch = AccessWatch()
         #: Knows whether the store can be written.
         self.store_health = health = StoreHealth(store)
         owner = secrets.token_hex(8)
@@ -301,6 +299,11 @@ class Service:
         )
 
     @property
+    def request_watch(self) -> AccessWatch:
+        """Ends the requests of clients that lose their access."""
+        return self._supervisor.requests
+
+    @property
     def is_ready(self) -> bool:
         """Whether the server accepts new runs."""
         return not self._supervisor.is_stopping
@@ -353,7 +356,6 @@ class Service:
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         self.event_logs.stop()
         await self.vector_stores.stop()
-        await self.access_watch.close()
         await self.usage_counter.close()
         if self._dependencies.signals is not None:
             await self._dependencies.signals.drain()

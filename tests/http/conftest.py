@@ -133,7 +133,7 @@ class FakeService:
 
     def __init__(self) -> None:
         self.is_ready = True
-        self.access_watch = AccessWatch()
+        self.request_watch = AccessWatch()
         self.store_health = StoreHealth(MemoryStore())
         self.keepalive_s = 0.0
         self.words: tuple[str, ...] = ("Hel", "lo")

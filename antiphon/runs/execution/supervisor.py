@@ -68,6 +68,8 @@ class Supervisor:
 
     def __init__(self) -> None:
         self._watch = AccessWatch()
+        #: Watches requests that need not have a run.
+        self.requests = AccessWatch()
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
@@ -119,3 +121,4 @@ class Supervisor:
                 run.fail(ServerStopped("The server was stopped before the response was complete."))
             await self._idle.wait()
         await self._watch.close()
+        await self.requests.close()
