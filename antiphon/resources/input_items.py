@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeGuard
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound
@@ -154,8 +154,7 @@ def check_call_outputs(
     own: Sequence[it.Item] = (),
     param: str = "input",
 ) -> None:
-    """Check that each output has a call and that each call has exactly one output. An output may
-    come before its call.
+    """Check that each output comes after its call, and that each call has exactly one output.
 
     - Calls of a finished program (code that the model wrote and that calls tools) need no output.
     - If ``waiting`` is true, calls may still wait for their outputs. Callers set ``waiting`` if the
@@ -174,6 +173,7 @@ def check_call_outputs(
     calls: dict[str, str] = {}
     outputs: dict[str, str] = {}
     finished: set[str] = set()
+    _check_orphans(items, param)
     for item in items:
         call_id = item.call_id
         if not call_id or item.status == "incomplete":
@@ -196,6 +196,24 @@ def check_call_outputs(
     for call_id, name in calls.items():
         if call_id not in outputs and call_id not in finished and not waiting:
             raise InvalidRequest(f"No tool output found for {name} {call_id}.", param=param)
+
+
+def _check_orphans(items: Sequence[it.Item], param: str) -> None:
+    """Check that each output, even an incomplete one, comes after its call. The model could not be
+    shown the output otherwise. Raises ``InvalidRequest``."""
+    called: set[str | UnsetType | None] = set()
+    for item in items:
+        answers = KINDS[type(item)].answers
+        if answers is None:
+            called.add(item.call_id)
+            continue
+        # Only hosted searches have no call_id. That of a local_shell call may be its item's id.
+        call_id = item.call_id or (item.id if isinstance(item, it.LocalShellCallOutput) else "")
+        if call_id and call_id not in called:
+            name = KINDS[answers].call_name or "program"
+            raise InvalidRequest(
+                f"No tool call found for {name} output with call_id {call_id}.", param=param
+            )
 
 
 def check_programs(past: Iterable[it.Item], own: Sequence[it.Item]) -> None:

@@ -100,6 +100,32 @@ async def test_unknown_item_reference_returns_404(serve: Serve, store: Store) ->
         assert (rejection.status_code, oracle.error(rejection)["param"]) == (404, "items")
 
 
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "1"}
+
+
+@pytest.mark.requirement("API-CONVERSATION")
+@pytest.mark.parametrize(
+    "items",
+    [
+        [{**OUTPUT, "status": "incomplete"}],
+        [OUTPUT, CALL],
+        [{"type": "custom_tool_call_output", "call_id": "c1", "output": "1"}],
+        [{"type": "program_output", "call_id": "c1", "result": "1"}],
+        [{"type": "local_shell_call_output", "id": "c1", "output": "1"}],
+        [{"type": "shell_call_output", "call_id": "c1", "output": [], "status": "incomplete"}],
+    ],
+)
+async def test_output_that_no_model_could_be_shown_is_refused(
+    serve: Serve, store: Store, items: list[Json]
+) -> None:
+    server = serve(on=store)
+    refused = await server.client.post("/v1/conversations", json={"items": items})
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert error["param"] == "items" and "No tool call found" in error["message"]
+
+
 @pytest.mark.requirement("API-CONVERSATION")
 async def test_output_without_its_call_is_refused_before_a_response_needs_it(
     serve: Serve, ask: Ask, store: Store
