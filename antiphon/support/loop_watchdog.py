@@ -178,7 +178,7 @@ class LoopWatchdog:
             return
         self._log.warning(
             BLOCKED if is_blocked else STARVED,
-            blocked_ms=round((age_s - waited_s) * 1000),
+            blocked_ms=max(0, round((age_s - waited_s) * 1000)),
             cpu_wait_ms=round(waited_s * 1000),
             stack="".join(stack) if stack else None,
         )

@@ -78,9 +78,9 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
 
 
 #: Headers that proxies add, each of which shows that a request comes from another machine.
-_PROXY_HEADERS = (
-    *(b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"),
-    *(b"x-real-ip", b"x-client-ip", b"cf-connecting-ip", b"true-client-ip"),
+_PROXY_HEADER = re.compile(
+    rb"forwarded\Z|via\Z|x-(forwarded|original|envoy|amzn|azure|appengine)-|cf-|fastly-|fly-"
+    rb"|x-scheme\Z|.*(client-?ip|real-ip|remote-(ip|addr)|connecting-ip)\Z"
 )
 
 
@@ -328,4 +328,6 @@ def check_role(scope: Scope, access: AuthConfig, *roles: Role, action: str) -> N
 
 def is_local(scope: Scope) -> bool:
     """Whether the request comes from this machine and was not forwarded by a proxy."""
-    return _is_loopback(scope) and all(header(scope, name) is None for name in _PROXY_HEADERS)
+    return _is_loopback(scope) and not any(
+        _PROXY_HEADER.match(name) for name, _ in scope["headers"]
+    )

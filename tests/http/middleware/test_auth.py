@@ -114,6 +114,29 @@ async def test_health_needs_no_key(make_app: Any) -> None:
     assert (await client.get("/ready")).status_code == 200
 
 
+#: Headers of nginx, HAProxy, Envoy, Cloudflare, Akamai, Fastly, AWS, Azure, Google and Fly.
+PROXY_HEADERS = (
+    *(
+        "forwarded",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-proto",
+        "x-forwarded-server",
+        "x-real-ip",
+    ),
+    *(
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "x-original-forwarded-for",
+        "x-remote-addr",
+        "x-scheme",
+    ),
+    *("x-envoy-external-address", "cf-connecting-ip", "cf-ray", "true-client-ip"),
+    *("fastly-client-ip", "x-amzn-trace-id", "x-azure-clientip", "x-appengine-user-ip"),
+    "fly-client-ip",
+)
+
+
 @pytest.mark.parametrize("keys", [(), ACCESS.keys])
 @pytest.mark.parametrize(
     ("setting", "local", "passed_on", "remote"),
@@ -125,7 +148,7 @@ async def test_metrics_setting_controls_access(
     app = make_app(access=AuthConfig(keys=keys, metrics=setting, hosts=("*",)))
     get = app.client.get
     assert (await get("/metrics")).status_code == local
-    for name in ("x-forwarded-for", "x-real-ip", "via", "forwarded", "x-forwarded-proto"):
+    for name in PROXY_HEADERS:
         proxied = await get("/metrics", headers={name: "127.0.0.1"})
         assert proxied.status_code == passed_on, name
     assert (await remote_client(app).get("/metrics")).status_code == remote
