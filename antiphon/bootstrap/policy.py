@@ -41,6 +41,11 @@ def run_policy(settings: Settings) -> Policy:
         mcp_labels={
             name: each.tool for name, each in settings.mcp.servers.items() if each.tool is not None
         },
+        guards={
+            name: model.moderation
+            for name, model in settings.models.items()
+            if model.moderation is not None
+        },
         batch_lines=settings.batch_lines,
         prices={
             name: TokenPrices(

@@ -241,6 +241,13 @@ class Model(Struct, frozen=True, kw_only=True):
             "requests do not set `instructions`."
         ),
     ] = None
+    moderation: Annotated[
+        Literal["granite_guardian", "llama_guard", "qwen_guard", "shield_gemma"] | None,
+        declare(
+            "The model is a guard model that is asked and answers in this form. Requests can name "
+            "it in `moderation`, and at `/v1/moderations`."
+        ),
+    ] = None
     temperature: Annotated[_Temperature | None, declare("Default sampling temperature.")] = None
     top_p: Annotated[
         _Share | None,

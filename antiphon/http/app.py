@@ -316,7 +316,6 @@ def _routes(
     service, limits = deps.service, deps.limits
     create = CreateEndpoint(deps)
     compact = CompactRoutes(deps).compact
-    reading = ReadingRoutes(deps)
     responses = ResponseRoutes(service, limits, auditor)
     conversations = ConversationRoutes(service, limits)
     files = FileRoutes(service, limits)
@@ -342,8 +341,7 @@ def _routes(
         Route("/antiphon/usage", UsageRoutes(deps).retrieve, methods=["GET"]),
         Route("/antiphon/tools", ToolRoutes(service).list, methods=["GET"]),
         *_organization_routes(OrganizationUsageRoutes(service, access)),
-        Route("/v1/embeddings", reading.embed, methods=["POST"]),
-        Route("/v1/rerank", reading.rerank, methods=["POST"]),
+        *_reading_routes(ReadingRoutes(deps)),
         Route("/v1/decisions", DecisionRoutes(deps).create, methods=["POST"]),
         *_audio_routes(AudioRoutes(deps)),
         *_image_routes(ImageRoutes(deps)),
@@ -601,6 +599,14 @@ def _ollama_routes(ollama: OllamaRoutes, manages_models: bool) -> list[Route]:
         Route("/api/embed", ollama.embed, methods=["POST"]),
         Route("/api/embeddings", ollama.embeddings, methods=["POST"]),
         Route("/api/pull", ollama.pull, methods=["POST"]),
+    ]
+
+
+def _reading_routes(reading: ReadingRoutes) -> list[Route]:
+    return [
+        Route("/v1/embeddings", reading.embed, methods=["POST"]),
+        Route("/v1/moderations", reading.moderate, methods=["POST"]),
+        Route("/v1/rerank", reading.rerank, methods=["POST"]),
     ]
 
 

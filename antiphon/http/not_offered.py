@@ -59,7 +59,6 @@ NOT_OFFERED: Sequence[NotOffered] = (
     ),
     NotOffered(_OPENAI, ("/v1/images/variations",), "image variations", "Use /v1/images/edits."),
     NotOffered(_OPENAI, ("/v1/live",), "live sessions", "Use the WebSocket of /v1/responses."),
-    NotOffered(_OPENAI, ("/v1/moderations",), "moderations"),
     NotOffered(
         _OPENAI,
         ("/v1/organization", "/v1/projects"),

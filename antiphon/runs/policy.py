@@ -47,6 +47,7 @@ class Policy(Struct, frozen=True, kw_only=True):
       hear. None means that such requests are refused.
     - ``max_audio_bytes``: maximum size of a recording.
     - ``mcp_labels``: MCP server label → type of the built-in tool that replaces it.
+    - ``guards``: name of a guard model → the form in which it is asked and answers.
     - ``prices``: name of a model → prices of its tokens. Other models cost nothing.
     - ``batch_lines``: how many requests of batches a process executes at a time.
     - ``stores_nothing``: whether responses are never stored, as if each request had
@@ -75,6 +76,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     audio_input: str | None = None
     max_audio_bytes: int = 25 * 2**20
     mcp_labels: Mapping[str, str] = {}
+    guards: Mapping[str, str] = {}
     prices: Mapping[str, TokenPrices] = {}
     batch_lines: int = 4
     stores_nothing: bool = False

@@ -26,6 +26,7 @@ from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.history.visible_history import build_visible_history, is_compaction
 from antiphon.runs.replies.cache_writes import CacheCountingReply
 from antiphon.runs.replies.compaction import ReplyRequest, prepare_compaction, prepare_reply
+from antiphon.runs.replies.moderation import moderated_reply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.replies.reasoning_excerpt import ExcerptedReply
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
@@ -35,6 +36,7 @@ from antiphon.runs.request.cache_diagnostics import (
     compare_prompts,
     written_share,
 )
+from antiphon.runs.request.guards import Guards
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.mcp_approvals import (
     ApprovedCall,
@@ -121,6 +123,7 @@ class Preparer:
         self._store = dependencies.store
         self._models = dependencies.models
         self._policy = dependencies.policy
+        self.guards = Guards(dependencies.models, dependencies.policy.guards)
         self._seal = dependencies.seal
         self._clock = dependencies.clock
         self._ids = dependencies.ids
@@ -296,7 +299,10 @@ class Preparer:
         self, request: CreateResponse, model: CatalogModel
     ) -> tuple[CreateResponse, ToolSelection]:
         """Replace MCP tools with built-in tools, as the operator has configured. Return the changed
-        request, and its tools grouped by who runs them."""
+        request, and its tools grouped by who runs them. Raises ``InvalidRequest``, also for an
+        unknown guard model."""
+        if request.moderation is not None:
+            self.guards.find(request.moderation.model, "moderation.model")
         policy, upstream = self._policy, model.backend.capabilities.hosted_tools
         resolved = replace_mcp_labels(request, policy.mcp_labels)
         return resolved, select_tools(resolved, policy.unavailable_tools, self._providers, upstream)
@@ -369,6 +375,14 @@ class Preparer:
                 turn_usages=turn_usages,
                 items=reply_request.context.visible.items,
             )
+        if (moderation := request.moderation) is not None:
+            judge = partial(
+                self.guards.judge,
+                self.guards.find(moderation.model, "moderation.model"),
+                tenant=tool_context.tenant,
+                cache_scope=self._cache_scope(tool_context.tenant, request),
+            )
+            reply = await moderated_reply(reply, moderation, judge, reply_request.context.input)
         share = written_share(request, tool_context.items)
         return CacheCountingReply(reply, share) if share and reply.reports_tokens else reply
 

@@ -57,6 +57,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The server runs no containers.",
         "Operator: see `sandbox`.",
     ),
+    "content_policy_violation": ErrorCode(
+        400,
+        "A guard model has flagged the input of a request whose `moderation` blocks such inputs.",
+        "Change the input.",
+    ),
     "context_length_exceeded": ErrorCode(
         400,
         "The conversation does not fit into the context of the model.",

@@ -280,7 +280,7 @@ FIELDS: Mapping[str, FieldTreatment] = {
     "prompt_cache_retention": "hint",
     "safety_identifier": "echoed",
     "service_tier": "hint",
-    "moderation": "refused",
+    "moderation": "honoured",
     "image": "refused",
     "access_programs": "hint",
     "user": "echoed",

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from antiphon.wire.json_types import JsonObject
 
 from .items import InputFile, InputImage, InputText, Item
+from .moderation import Moderation
 from .request_options import (
     AccessPrograms,
     ImageOptions,
@@ -245,6 +246,7 @@ class Response(Struct, frozen=True, kw_only=True):
     image: ImageOptions | UnsetType = UNSET
     access_programs: AccessPrograms | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
+    moderation: Moderation | UnsetType = UNSET
     tool_usage: JsonObject | UnsetType = UNSET
     #: Extension: tools of the request that the server does not run.
     ignored_tools: tuple[IgnoredTool, ...] | UnsetType = UNSET

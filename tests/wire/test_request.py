@@ -16,7 +16,7 @@ from antiphon.wire.request import (
     InputTokensRequest,
     refuse_unsupported,
 )
-from antiphon.wire.request_options import ImageOptions, ModerationConfig, MultiAgent
+from antiphon.wire.request_options import ImageOptions, MultiAgent
 from antiphon.wire.response import ConversationRef, ReasoningConfig
 
 #: A value that asks for something, for every field that could be refused.
@@ -25,7 +25,6 @@ ASKING: dict[str, Any] = {
     "prompt": {"id": "pmpt_1"},
     "background": True,
     "context_management": ({"type": "compaction", "compact_threshold": 1000},),
-    "moderation": ModerationConfig(model="m"),
     "image": ImageOptions(context_compression="enabled"),
     "multi_agent": MultiAgent(enabled=True),
     "skip_special_tokens": False,

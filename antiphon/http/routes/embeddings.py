@@ -1,5 +1,5 @@
-"""Endpoints whose models read texts and generate none: ``POST /v1/embeddings``, and ``POST
-/v1/rerank``, which ranks documents by how well they answer a query.
+"""Endpoints whose models read texts and generate none: ``POST /v1/embeddings``, ``POST
+/v1/moderations``, and ``POST /v1/rerank``, which ranks documents by how well they answer a query.
 
 They share the limit on the number of concurrent requests with the requests that generate responses.
 If the client disconnects, the request is cancelled.
@@ -26,13 +26,16 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
+from antiphon.http.unknown_urls import unknown_url
+from antiphon.wire.moderation import ModerationList, ModerationRequest
 from antiphon.wire.parsing.fields import body_parser
 
+_parse_moderation = body_parser(ModerationRequest)
 _parse_rerank = body_parser(RerankRequest, refuses_unknown=True)
 
 
 class ReadingRoutes:
-    """The routes ``/v1/embeddings`` and ``/v1/rerank``."""
+    """The routes ``/v1/embeddings``, ``/v1/moderations`` and ``/v1/rerank``."""
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
@@ -55,6 +58,25 @@ class ReadingRoutes:
         self._deps.metrics.record_embeddings(result.model.name, result.tokens)
         name = parsed.model or result.model.name
         return json_reply(make_embedding_list(parsed, name, result.vectors, result.tokens))
+
+    @operation("createModeration", body=ModerationRequest, answer=ModerationList, errors=(404, 502))
+    async def moderate(self, request: Request) -> Reply:
+        """Judge texts with a guard model."""
+        context = request_context(request.scope)
+        parsed = await bodies.parse(request, self._deps.limits, _parse_moderation)
+        guards = self._deps.service.guards
+        if not guards:
+            hint = " This server has no guard model: no model has the setting 'moderation'."
+            raise unknown_url("POST", "/v1/moderations", hint)
+        model = guards.find(parsed.model, "model")
+        context.client.check_model(model.name, parsed.model)
+        async with CancelOnDisconnect(request.scope, request.receive), self._deps.slot(context):
+            results = [
+                await guards.judge(model, text, tenant=context.tenant) for text in parsed.texts
+            ]
+        self._deps.record_reading(context, model.name, 0)
+        name = parsed.model or model.name
+        return json_reply(ModerationList(id=context.id, model=name, results=tuple(results)))
 
     @operation("rerank", body=RerankRequest, answer=RerankAnswer, errors=(404, 502))
     async def rerank(self, request: Request) -> Reply:
