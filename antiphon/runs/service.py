@@ -190,7 +190,6 @@ class Service:
             Attachments(self.files, self.audio, features.fetcher, features.documents),
             providers,
         )
-        #: Counts the usage of requests.
         self.usage_counter = UsageCounter(store.usage_log, clock)
         self._runs = RunFactory(dependencies, self._supervisor, self.usage_counter, health)
         self._jobs = BackgroundJobs(
@@ -202,6 +201,7 @@ class Service:
             self._jobs.resume,
             owner=owner,
             lease=policy.lease,
+            clock=clock,
             on_end=dependencies.on_background_end,
         )
         self._create_batches(owner)
@@ -225,6 +225,7 @@ class Service:
                 self._jobs.resume,
                 owner=owner,
                 lease=replace(policy.lease, max_runs=1, max_runs_per_tenant=None),
+                clock=clock,
                 name=name,
             ),
         )

@@ -204,6 +204,8 @@ class NewRun(Struct, frozen=True, kw_only=True):
     - ``limits``: the limits that the new run must not exceed.
     - ``by_name``: whether only claims that name the run find it. Such a run is in no queue, and
       limits do not count it.
+    - ``start_by``: until this time (Unix seconds), the run waits behind all runs without
+      ``start_by``. 0 means that it has none.
     """
 
     job: Job
@@ -213,6 +215,7 @@ class NewRun(Struct, frozen=True, kw_only=True):
     api_key: str = ""
     limits: Sequence[RunLimit] = ()
     by_name: bool = False
+    start_by: int = 0
 
 
 class ClaimQuery(Struct, frozen=True, kw_only=True):
@@ -230,6 +233,7 @@ class ClaimQuery(Struct, frozen=True, kw_only=True):
       ``owner`` works on all runs that the store records as its runs.
     - ``name``: the id of the run that is claimed, which was created with ``by_name``. None means
       all runs that were not.
+    - ``now``: Unix seconds.
     """
 
     owner: str
@@ -239,6 +243,7 @@ class ClaimQuery(Struct, frozen=True, kw_only=True):
     tenant_limit: int | None = None
     held: Collection[str] | None = None
     name: str | None = None
+    now: int = 0
 
     def finds(self, response_id: str, model: str, *, by_name: bool) -> bool:
         """Return whether this is a run that the owner wants to claim. ``by_name``: as in

@@ -123,14 +123,16 @@ class RunStore(Protocol):
         An owner is dead if it has sent no heartbeat for ``query.lease_s`` seconds. In a store that
         only one process uses, an owner is also dead if it belongs to an earlier process. The runs
         of one tenant are claimed oldest first. The runs of several tenants are claimed in turn: the
-        next run is always one of the tenant with the fewest running runs. A run that was created
-        ``by_name`` is only found by a query with its name.
+        next run is always one of the tenant with the fewest running runs. Runs with ``start_by``
+        are claimed after all others, the one that has to start first before the rest. A run that
+        was created ``by_name`` is only found by a query with its name.
         """
 
     @abstractmethod
     async def heartbeat(self, query: ClaimQuery) -> bool:
         """Record that ``query.owner`` is alive, which extends its claims and its conversation
-        locks. Return whether ``claim`` would find a run with this query, if it had no limits."""
+        locks. Drop each ``start_by`` that is not after ``query.now``. Return whether ``claim``
+        would find a run with this query, if it had no limits."""
 
     @abstractmethod
     async def release(self, owner: str) -> None:

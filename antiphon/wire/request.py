@@ -271,7 +271,7 @@ FIELDS: Mapping[str, FieldTreatment] = {
     "stream": "honoured",
     "stream_options": "honoured",
     "background": "honoured",
-    "background_options": "hint",
+    "background_options": "honoured",
     "truncation": "honoured",
     "context_management": "honoured",
     "metadata": "echoed",

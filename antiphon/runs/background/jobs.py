@@ -9,7 +9,7 @@ continued fails.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -44,6 +44,7 @@ from antiphon.store.records import (
 from antiphon.stream.writer import ResponseWriter
 from antiphon.support.fair_threads import current_tenant
 from antiphon.tracing.base import Span
+from antiphon.wire.request_options import BackgroundOptions
 from antiphon.wire.response import Response, Usage
 
 from .event_codec import encode_batch, encode_events
@@ -67,6 +68,9 @@ _MAX_PREPARED = 256
 #: How long the response to a line of a batch is kept at most, if it has ``store: false``: a batch
 #: ends within 24 hours, and until then, its results may have to be written again.
 _LINE_KEPT_S = 25 * 3600
+#: ``completion_window`` → the seconds after which a run no longer waits behind others. This is half
+#: of the window, so that the other half is left for the answer.
+_MAX_WAIT_S: Mapping[str, int] = {"2h": 3600, "8h": 4 * 3600}
 
 
 class BackgroundJobs:
@@ -131,6 +135,8 @@ class BackgroundJobs:
             ),
             prompt=array("I", prompt_tokens.ids).tobytes() if prompt_tokens is not None else b"",
         )
+        urgency = prepared.request.background_options or BackgroundOptions()
+        max_wait_s = _MAX_WAIT_S.get(urgency.completion_window)
         self._prepared_requests[response.id] = prepared
         if len(self._prepared_requests) > _MAX_PREPARED:
             del self._prepared_requests[next(iter(self._prepared_requests))]
@@ -145,6 +151,7 @@ class BackgroundJobs:
                     api_key=api_key or "",
                     limits=limits,
                     by_name=is_line,
+                    start_by=0 if max_wait_s is None else response.created_at + max_wait_s,
                 )
             )
         finally:

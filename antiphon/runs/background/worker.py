@@ -78,9 +78,10 @@ class BackgroundWorker:
 
     ``models``: returns the names of the models that this process serves. Only runs of these models
     are claimed. ``resume``: creates the ``Run`` object for a background run that this process has
-    claimed. ``owner``: the name of this server in the store. ``on_end``: called with each response
-    that ended in this process. ``name``: the id of the only run that is claimed; None means the
-    runs in the queue. A worker for one run is not the store's listener.
+    claimed. ``owner``: the name of this server in the store. ``clock``: returns Unix seconds.
+    ``on_end``: called with each response that ended in this process. ``name``: the id of the only
+    run that is claimed; None means the runs in the queue. A worker for one run is not the store's
+    listener.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class BackgroundWorker:
         *,
         owner: str,
         lease: LeaseConfig,
+        clock: Callable[[], float],
         on_end: OnEnd = ignore_end,
         name: str | None = None,
     ) -> None:
@@ -99,6 +101,7 @@ class BackgroundWorker:
         self._models = models
         self._resume = resume
         self._lease = lease
+        self._clock = clock
         self._on_end = on_end
         self.owner = owner
         self.log_writer = EventLogWriter(store, flush_s=lease.flush_s)
@@ -200,6 +203,7 @@ class BackgroundWorker:
             tenant_limit=self._lease.max_runs_per_tenant,
             held=tuple(self._runs),
             name=self._name,
+            now=int(self._clock()),
         )
 
     # --- a run -----------------------------------------------------------------------------------

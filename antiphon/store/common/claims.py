@@ -8,10 +8,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 _T = TypeVar("_T")
+#: The place of a run in the queue of its tenant: its ``start_by``, and a number that grows with
+#: each new run.
+Rank = tuple[int, int]
 
 
 def choose_fairly(
-    queued: Mapping[str, Iterable[tuple[int, _T]]],
+    queued: Mapping[str, Iterable[tuple[Rank, _T]]],
     running: Mapping[str, int],
     *,
     limit: int,
@@ -21,26 +24,29 @@ def choose_fairly(
     run of the tenant with the fewest running runs. A run that was chosen counts as running. If
     several tenants have the same number of running runs, choose the oldest of their queued runs.
 
-    ``queued``: the runs of each tenant, oldest first, as pairs ``(rank, run)``. An older run has a
-    lower rank. The function reads only as many pairs as it needs. ``running``: the number of
-    running runs of each tenant. ``room``: the maximum number of runs to choose of each tenant. None
+    A run with ``start_by`` is only chosen if there are no others.
+
+    ``queued``: the runs of each tenant in the order of their ranks, as pairs ``(rank, run)``. The
+    function reads only as many pairs as it needs. ``running``: the number of running runs of each
+    tenant. ``room``: the maximum number of runs to choose of each tenant. None
     means no limit.
     """
     sources = {tenant: iter(runs) for tenant, runs in queued.items()}
-    #: Heap of the next run of each tenant: number of running runs, rank, tenant, run.
-    heads: list[tuple[int, int, str, _T]] = []
+    #: Heap of the next run of each tenant: whether it has ``start_by``, number of running runs,
+    #: rank, tenant, run.
+    heads: list[tuple[bool, int, Rank, str, _T]] = []
     chosen: list[_T] = []
     left = {tenant: limit if room is None else room[tenant] for tenant in sources}
 
     def add_head(tenant: str, count: int) -> None:
         head = next(sources[tenant], None) if left[tenant] > 0 else None
         if head is not None:
-            heapq.heappush(heads, (count, head[0], tenant, head[1]))
+            heapq.heappush(heads, (head[0][0] > 0, count, head[0], tenant, head[1]))
 
     for tenant in sources:
         add_head(tenant, running.get(tenant, 0))
     while heads and len(chosen) < limit:
-        count, _, tenant, run = heapq.heappop(heads)
+        _, count, _, tenant, run = heapq.heappop(heads)
         chosen.append(run)
         left[tenant] -= 1
         add_head(tenant, count + 1)

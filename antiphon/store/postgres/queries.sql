@@ -478,8 +478,8 @@ DELETE FROM journal WHERE ctid = ANY (ARRAY(
 RETURNING 1
 
 -- begin_run
-INSERT INTO runs (tenant, id, model, request, prompt, api_key, by_name)
-VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING seq
+INSERT INTO runs (tenant, id, model, request, prompt, api_key, by_name, start_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING seq
 
 -- add_batch
 INSERT INTO batches (run, first, count, lines, tokens, at) VALUES ($1, $2, $3, $4, $5, $6)
@@ -487,7 +487,7 @@ ON CONFLICT DO NOTHING
 
 -- claim
 -- Claims up to $3 runs. The next run always belongs to the tenant with the fewest running runs; runs
--- that are claimed by this statement count as running. More runs of each tenant are read than are
+-- that are claimed by this statement count as running. Runs with start_by come after all others. More runs of each tenant are read than are
 -- needed, because other processes may be about to claim the first ones. The last column of each row
 -- is the number of runs that were read (the candidates). If no run is claimed, there is one row, in
 -- which all other columns are NULL.
@@ -501,11 +501,11 @@ WITH RECURSIVE queued (tenant) AS (
         count(*) FILTER (WHERE owner = $1 AND ($5::text[] IS NULL OR id = ANY ($5))) AS own
     FROM runs WHERE ended_at IS NULL AND owner IS NOT NULL GROUP BY tenant
 ), ranked AS MATERIALIZED (
-    SELECT c.seq, coalesce(o.running, 0)
-        + row_number() OVER (PARTITION BY q.tenant ORDER BY c.seq) AS rank
+    SELECT c.seq, c.start_by, coalesce(o.running, 0)
+        + row_number() OVER (PARTITION BY q.tenant ORDER BY c.start_by, c.seq) AS rank
     FROM queued AS q LEFT JOIN owned AS o ON o.tenant = q.tenant
     CROSS JOIN LATERAL (
-        SELECT r.seq FROM runs AS r
+        SELECT r.seq, r.start_by FROM runs AS r
         WHERE r.tenant = q.tenant AND r.ended_at IS NULL AND r.model = ANY ($2::text[])
         AND r.by_name = ($7::text IS NOT NULL) AND r.id = coalesce($7, r.id) AND (
             r.owner IS NULL OR (r.owner = $1 AND r.id <> ALL ($5::text[])) OR (
@@ -516,22 +516,23 @@ WITH RECURSIVE queued (tenant) AS (
                 )
             )
         )
-        ORDER BY r.seq
+        ORDER BY r.start_by, r.seq
         LIMIT greatest(0, least(4 * $3::int + 64, $6::int - coalesce(o.own, 0)))
     ) AS c
 ), free AS (
-    SELECT r.seq, r.owner AS had, ranked.rank FROM ranked JOIN runs AS r ON r.seq = ranked.seq
+    SELECT r.seq, r.owner AS had, ranked.start_by, ranked.rank FROM ranked JOIN runs AS r ON r.seq = ranked.seq
     -- The condition is checked again on the locked row, which may have changed meanwhile.
     WHERE num_nulls(r.ended_at) = 1 AND (
         r.owner IS NULL OR (r.owner = $1 AND r.id <> ALL ($5::text[])) OR (
             r.owner <> $1 AND r.claimed_at <= now() - $4::float8 * interval '1 second'
         )
     )
-    ORDER BY ranked.rank, r.seq LIMIT $3 FOR UPDATE OF r SKIP LOCKED
+    ORDER BY ranked.start_by > 0, ranked.rank, ranked.start_by, r.seq LIMIT $3 FOR UPDATE OF r SKIP LOCKED
 ), taken AS (
     UPDATE runs SET owner = $1, claimed_at = now(), epoch = epoch + 1, attempts = attempts + 1
     FROM free WHERE runs.seq = free.seq
-    RETURNING runs.seq, tenant, id, model, request, prompt, epoch, attempts, free.had, free.rank
+    RETURNING runs.seq, tenant, id, model, request, prompt, epoch, attempts, free.had, free.rank,
+        free.start_by
 ), held AS (
     UPDATE locks SET owner = $1 FROM taken
     WHERE locks.tenant = taken.tenant AND locks.holder = taken.id
@@ -539,13 +540,16 @@ WITH RECURSIVE queued (tenant) AS (
     INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
 )
 SELECT tenant, id, model, request, prompt, epoch, attempts, seq, had, c.candidates
-FROM (SELECT count(*) AS candidates FROM ranked) AS c LEFT JOIN taken ON TRUE ORDER BY rank, seq
+FROM (SELECT count(*) AS candidates FROM ranked) AS c LEFT JOIN taken ON TRUE
+ORDER BY start_by > 0, rank, start_by, seq
 
 -- heartbeat
--- Returns whether a claim may find a run. Reading all owners is fast: there are few, and an index
+-- Returns whether a claim may find a run, and drops each start_by that is over. Reading all owners is fast: there are few, and an index
 -- holds their names.
 WITH RECURSIVE heard AS (
     INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
+), due AS (
+    UPDATE runs SET start_by = 0 WHERE ended_at IS NULL AND start_by > 0 AND start_by <= $6::bigint
 ), owned (owner) AS (
     SELECT min(owner) FROM runs WHERE ended_at IS NULL AND owner IS NOT NULL
     UNION ALL

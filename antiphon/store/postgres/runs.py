@@ -92,7 +92,16 @@ class PostgresRuns(RunStore):
     async def _begin(self, transaction: Transaction, run: NewRun) -> None:
         """Add a run with its first events."""
         job = run.job
-        columns = (job.tenant, job.id, job.model, job.request, job.prompt, run.api_key, run.by_name)
+        columns = (
+            job.tenant,
+            job.id,
+            job.model,
+            job.request,
+            job.prompt,
+            run.api_key,
+            run.by_name,
+            run.start_by,
+        )
         row = await transaction.value("begin_run", *columns)
         await self._add_batch(transaction, row, run.batch)
         await self._notify(transaction, Notice(queued_runs=(job.id,)))
@@ -163,7 +172,7 @@ class PostgresRuns(RunStore):
 
     async def heartbeat(self, query: ClaimQuery) -> bool:
         held = None if query.held is None else list(query.held)
-        row = (query.owner, list(query.models), query.lease_s, held, query.name)
+        row = (query.owner, list(query.models), query.lease_s, held, query.name, query.now)
         ((has_free_run,),) = await self._pool.rows("heartbeat", *row)
         return bool(has_free_run)
 

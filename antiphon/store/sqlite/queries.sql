@@ -246,7 +246,8 @@ DELETE FROM journal WHERE rowid IN (
 )
 
 -- begin_run
-INSERT INTO runs (tenant, id, model, conversation, api_key, by_name) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO runs (tenant, id, model, conversation, api_key, by_name, start_by)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- add_job
 INSERT INTO jobs (run, request, prompt) VALUES (?, ?, ?)
@@ -265,7 +266,11 @@ UPDATE runs SET steering = ?, steering_count = steering_count + 1
 WHERE tenant = ? AND id = ? AND ended_at IS NULL AND steering_count = ?
 
 -- unended_runs
-SELECT seq, id, model, by_name, owner FROM runs WHERE ended_at IS NULL AND tenant = ? ORDER BY seq
+SELECT seq, id, model, by_name, owner, start_by FROM runs WHERE ended_at IS NULL AND tenant = ?
+ORDER BY start_by, seq
+
+-- drop_start_by
+UPDATE runs SET start_by = 0 WHERE ended_at IS NULL AND start_by > 0 AND start_by <= ?
 
 -- all_unended_runs
 SELECT id, model, by_name, owner FROM runs WHERE ended_at IS NULL

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 
-from antiphon.store.common.claims import choose_fairly
+from antiphon.store.common.claims import Rank, choose_fairly
 from antiphon.store.common.row_mapping import Columns, claim_of
 from antiphon.store.records import (
     Claim,
@@ -56,7 +56,10 @@ class RunTables:
         """Add a run with its first events."""
         job, lock = new.job, new.lock
         conversation = lock.conversation if lock is not None else None
-        row = (job.tenant, job.id, job.model, conversation, new.api_key, new.by_name)
+        row = (
+            *(job.tenant, job.id, job.model, conversation),
+            *(new.api_key, new.by_name, new.start_by),
+        )
         run = connection.execute(self._queries["begin_run"], row).lastrowid
         connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
         self.add_batch(connection, run, new.batch)
@@ -129,18 +132,18 @@ class RunTables:
         tenant: str,
         query: ClaimQuery,
         is_free: Callable[[str, str | None], bool],
-    ) -> Generator[tuple[int, tuple[int, str | None]], None, None]:
-        """Yield the runs of a tenant that can be claimed, oldest first, in the form that
+    ) -> Generator[tuple[Rank, tuple[int, str | None]], None, None]:
+        """Yield the runs of a tenant that can be claimed, in the order and the form that
         ``choose_fairly`` expects.
 
-        Each run is yielded as ``(row, (row, owner))``. ``row``: the row number of the run, which is
-        also its rank in the queue. ``owner``: the former owner of the run, or None.
+        Each run is yielded as ``(rank, (row, owner))``. ``row``: the row number of the run.
+        ``owner``: the former owner of the run, or None.
         """
         with closing(connection.execute(self._queries["unended_runs"], (tenant,))) as runs:
-            for run, response_id, model, by_name, old_owner in runs:
+            for run, response_id, model, by_name, old_owner, start_by in runs:
                 is_wanted = query.finds(response_id, model, by_name=by_name)
                 if is_wanted and is_free(response_id, old_owner):
-                    yield run, (run, old_owner)
+                    yield (start_by, run), (run, old_owner)
 
     def _take(self, connection: sqlite3.Connection, run: int, owner: str) -> Claim:
         connection.execute(self._queries["take_over_run"], (owner, run))

@@ -115,6 +115,7 @@ class SqliteRuns(RunStore):
     async def heartbeat(self, query: ClaimQuery) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             self._record_heartbeat(connection, query.owner)
+            connection.execute(self._queries["drop_start_by"], (query.now,))
             is_free = self._free_runs(connection, query)
             return self._tables.has_free_run(connection, query, is_free)
 

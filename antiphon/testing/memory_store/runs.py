@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import StoreError
-from antiphon.store.common.claims import choose_fairly
+from antiphon.store.common.claims import Rank, choose_fairly
 from antiphon.store.common.saving import Saving
 from antiphon.store.records import (
     Append,
@@ -57,6 +57,7 @@ class _Run(Struct):
     owner: str | None = None
     ended_at: int | None = None
     steering: Steering = Steering()
+    start_by: int = 0
 
     @property
     def next_sequence_number(self) -> int:
@@ -92,7 +93,8 @@ class MemoryRuns(RunStore):
                 raise RunLimitReached(limit)
         if (job.tenant, job.id) in self.rows:
             raise StoreError("The store has a run of this id.")
-        row = self.rows[job.tenant, job.id] = _Run(job, run.api_key, run.by_name)
+        row = _Run(job, run.api_key, run.by_name, start_by=run.start_by)
+        self.rows[job.tenant, job.id] = row
         self.locks.add_run(job.tenant, job.id)
         self._save(Saving.of_new_run(run))
         self._add_batch(row, run.batch)
@@ -105,7 +107,7 @@ class MemoryRuns(RunStore):
             return ()
         self.owners.record(query.owner)
         is_free = self.owners.free_runs(query)
-        queued: dict[str, list[tuple[int, _Run]]] = {}
+        queued: dict[str, list[tuple[Rank, _Run]]] = {}
         running, own = Counter[str](), Counter[str]()
         for rank, run in enumerate(self.rows.values()):
             if run.ended_at is not None:
@@ -114,11 +116,13 @@ class MemoryRuns(RunStore):
             if not is_free(run.job.id, run.owner):
                 own[run.job.tenant] += run.owner == query.owner
             elif query.finds(run.job.id, run.job.model, by_name=run.by_name):
-                queued.setdefault(run.job.tenant, []).append((rank, run))
+                queued.setdefault(run.job.tenant, []).append(((run.start_by, rank), run))
         room = None
         if query.tenant_limit is not None:
             room = {name: query.tenant_limit - own[name] for name in queued}
         claims: list[Claim] = []
+        for runs in queued.values():
+            runs.sort(key=lambda ranked: ranked[0])
         for run in choose_fairly(queued, running, limit=query.limit, room=room):
             claims.append(self._take(run, query.owner))
             self.locks.transfer(run.job.tenant, run.job.id, query.owner)
@@ -128,6 +132,9 @@ class MemoryRuns(RunStore):
         self._check()
         self.owners.record(query.owner)
         is_free = self.owners.free_runs(query)
+        for run in self.rows.values():
+            if run.start_by <= query.now:
+                run.start_by = 0
         return any(
             run.ended_at is None
             and query.finds(run.job.id, run.job.model, by_name=run.by_name)

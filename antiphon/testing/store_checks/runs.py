@@ -313,6 +313,33 @@ async def counts_unended_runs_of_a_key(store: Store) -> None:
     assert await store.runs.count_unended("u") == 0
 
 
+async def claims_runs_that_can_wait_last(store: Store) -> None:
+    """Check that runs with ``start_by`` are claimed after those of all tenants that have none, and
+    not after that time."""
+    for name, tenant, start_by in (
+        ("late", "t", 200),
+        ("soon", "t", 100),
+        ("one", "t", 0),
+        ("two", "t", 0),
+        ("other", "u", 300),
+        ("three", "t", 0),
+    ):
+        queued = queued_response(name)
+        await store.runs.create(
+            NewRun(job=job(name, tenant), stored=queued, batch=batch(0), start_by=start_by)
+        )
+
+    async def claim(limit: int, now: int = 0) -> list[str]:
+        query = ClaimQuery(owner="one", models=["m"], limit=limit, lease_s=60, now=now)
+        await store.runs.heartbeat(query)
+        return [each.job.id.removeprefix("resp_") for each in await store.runs.claim(query)]
+
+    assert await claim(2) == ["one", "two"]
+    assert await claim(1, now=150) == ["soon"]  # it is older than ``three``
+    assert await claim(1) == ["three"]
+    assert await claim(2) == ["other", "late"]  # the tenant with fewer runs comes first
+
+
 async def creates_no_more_runs_than_a_limit_permits(store: Store) -> None:
     """Check that concurrent calls of ``create`` cannot exceed the limits on the number of
     background runs that have not ended."""
@@ -568,6 +595,7 @@ CHECKS: Mapping[str, Check] = {
         expires_logs_of_ended_runs_only,
         counts_running_responses_towards_the_limit,
         deletes_a_run_with_its_response,
+        claims_runs_that_can_wait_last,
         counts_unended_runs_of_a_key,
         creates_no_more_runs_than_a_limit_permits,
         adds_a_turn_and_releases_the_conversation,

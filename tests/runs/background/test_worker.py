@@ -638,6 +638,29 @@ async def test_runs_wait_for_capacity(store: Store) -> None:
         assert (await service.retrieve("t", second.id)).status == "completed"
 
 
+async def test_run_with_a_completion_window_waits_behind_others(store: Store) -> None:
+    """It waits for at most half of the window."""
+    from tests.runs.scripted_service import NOW
+
+    service = make_service(ScriptedBackend([TEXT]), store, lease=LEASE)
+    windows = ("8h", "2h", "soonest")
+    ids = [
+        (await enqueue(service, background_options={"completion_window": window})).id
+        for window in windows
+    ]
+
+    async def claimed(now: float) -> list[str]:
+        query = ClaimQuery(owner="x", models=["scripted"], limit=3, now=int(now))
+        await store.runs.heartbeat(query)
+        order = [windows[ids.index(claim.job.id)] for claim in await store.runs.claim(query)]
+        await store.runs.release("x")
+        return order
+
+    assert await claimed(NOW + 3_599) == ["soonest", "2h", "8h"]
+    assert await claimed(NOW + 3_600) == ["2h", "soonest", "8h"]
+    assert await claimed(NOW + 4 * 3_600) == ["8h", "2h", "soonest"]
+
+
 async def test_foreign_tenants_see_nothing(store: Store) -> None:
     async with serving(Gated(), store) as service:
         queued = await enqueue(service)

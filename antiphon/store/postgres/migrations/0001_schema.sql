@@ -162,6 +162,9 @@ CREATE TABLE runs (
     -- The input with which clients steer the run, and how many times it was changed.
     steering BYTEA,
     steering_count INTEGER NOT NULL DEFAULT 0,
+    -- Until this time, the run waits behind all runs that have 0 here. The first heartbeat after this
+    -- time sets it to 0.
+    start_by BIGINT NOT NULL DEFAULT 0,
     -- NULL until the run ends. Then 0 until the next sweep, which sets it to the Unix time of that
     -- sweep.
     ended_at BIGINT
@@ -172,7 +175,8 @@ CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX runs_active ON runs (tenant, api_key) WHERE ended_at IS NULL;
 -- Indexes for fair claims: the next run that is claimed belongs to the tenant with the fewest
 -- running runs.
-CREATE INDEX runs_by_tenant ON runs (tenant, seq) WHERE ended_at IS NULL;
+CREATE INDEX runs_by_tenant ON runs (tenant, start_by, seq) WHERE ended_at IS NULL;
+CREATE INDEX runs_deferred ON runs (start_by) WHERE ended_at IS NULL AND start_by > 0;
 CREATE INDEX runs_owned ON runs (owner, tenant) WHERE ended_at IS NULL AND owner IS NOT NULL;
 
 -- Events are partitioned by the row number of their run, so each partition holds the events of runs

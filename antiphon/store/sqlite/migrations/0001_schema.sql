@@ -114,6 +114,9 @@ CREATE TABLE runs (
     -- The input with which clients steer the run, and how many times it was changed.
     steering BLOB,
     steering_count INTEGER NOT NULL DEFAULT 0,
+    -- Until this time, the run waits behind all runs that have 0 here. The first heartbeat after this
+    -- time sets it to 0.
+    start_by INTEGER NOT NULL DEFAULT 0,
     -- NULL until the run ends. Then 0 until the next sweep, which sets it to the Unix time of that
     -- sweep.
     ended_at INTEGER
@@ -124,7 +127,8 @@ CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX runs_active ON runs (tenant, api_key) WHERE ended_at IS NULL;
 -- Indexes for fair claims: the next run that is claimed belongs to the tenant with the fewest
 -- running runs.
-CREATE INDEX runs_by_tenant ON runs (tenant, seq) WHERE ended_at IS NULL;
+CREATE INDEX runs_by_tenant ON runs (tenant, start_by, seq) WHERE ended_at IS NULL;
+CREATE INDEX runs_deferred ON runs (start_by) WHERE ended_at IS NULL AND start_by > 0;
 CREATE INDEX runs_owned ON runs (tenant, owner) WHERE ended_at IS NULL AND owner IS NOT NULL;
 
 -- The requests of runs are in a table of their own, because SQLite always writes a whole row, and
