@@ -21,7 +21,7 @@ from .chat_response import ChatToolCall, chat_message
 _PREFIX = "chatcmpl-"
 
 
-class ChatCompletionMetadata(Struct, frozen=True, kw_only=True):
+class UpdateChatCompletion(Struct, frozen=True, kw_only=True):
     """The body of ``POST /chat/completions/{id}``: the new metadata. Null removes all metadata."""
 
     metadata: Metadata | None
@@ -50,7 +50,7 @@ def stored_response_id(completion_id: str) -> str | None:
 
 
 def parse_chat_metadata(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> dict[str, str]:
-    """Parse a body of the type ``ChatCompletionMetadata``. Raises ``InvalidRequest``."""
+    """Parse a body of the type ``UpdateChatCompletion``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
     if "metadata" not in raw:
         raise missing_parameter("metadata")

@@ -32,6 +32,7 @@ from .schemas import (
     sent_schemas,
     used_components,
 )
+from .shapes import SHAPES
 
 _UNIONS: Mapping[str, Any] = {
     "StreamEvent": StreamEvent,
@@ -384,6 +385,11 @@ def _error(status: int, schema: JsonObject) -> JsonObject:
 # --- types ---------------------------------------------------------------------------------------
 
 
+#: Component → its name in the document. Generated clients have classes ``File`` and ``Response`` of
+#: their own.
+_OWN_NAMES = {"File": "FileObject", "Response": "ResponseObject"}
+
+
 class _Types:
     """The schemas of all types that the operations of the endpoints use."""
 
@@ -406,10 +412,11 @@ class _Types:
         accepted += [str, *ID_TYPES.values()]
         self._sent_types, self._accepted_types = sent, accepted
         self._sent, self._accepted = merge_schemas(
-            sent_schemas(sent, _UNIONS),
-            accepted_schemas(accepted, _UNIONS, _FORMS, UNTAGGED),
+            sent_schemas(sent, _UNIONS, SHAPES),
+            accepted_schemas(accepted, _UNIONS, SHAPES, _FORMS, UNTAGGED),
         )
         names = {cls.__name__: cls.__name__ + "Event" for cls in EVENTS.values()}
+        names |= _OWN_NAMES
         self._sent = rename_components(self._sent, names)
         self._accepted = rename_components(self._accepted, names)
         self.components = _with_treatments(self._sent.components)

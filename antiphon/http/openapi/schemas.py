@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -21,6 +22,8 @@ from antiphon.wire.json_types import JsonObject
 
 #: (class, field) → the type of the values that clients may send in this field.
 AcceptedForms = Mapping[tuple[type[Struct], str], Any]
+#: (class, field) → the shape of the objects in this field.
+Shapes = Mapping[tuple[type[Struct], str], type[Struct]]
 
 _TEMPLATE = "#/components/schemas/{name}"
 _REF = _TEMPLATE.format(name="")
@@ -38,26 +41,32 @@ class Schemas(Struct, frozen=True):
     components: Mapping[str, JsonObject]
 
 
-def sent_schemas(types: Sequence[object], unions: Mapping[str, object]) -> Schemas:
+def sent_schemas(types: Sequence[object], unions: Mapping[str, object], shapes: Shapes) -> Schemas:
     """Return the schemas of ``types`` for responses: they describe the JSON that the server sends.
     ``unions``: component name → union type. Each of these union types becomes a separate component.
+    ``shapes``: the shapes of objects that the types leave open.
     """
-    return _generate(types, unions, _describe_sent)
+    return _generate(types, unions, shapes, _describe_sent)
 
 
 def accepted_schemas(
-    types: Sequence[Any], unions: Mapping[str, Any], forms: AcceptedForms, untagged: Iterable[Any]
+    types: Sequence[Any],
+    unions: Mapping[str, Any],
+    shapes: Shapes,
+    forms: AcceptedForms,
+    untagged: Iterable[Any],
 ) -> Schemas:
     """Return the schemas of ``types`` for requests: they describe the JSON that the server accepts.
 
     - ``unions``: component name → union type. Each of these union types becomes a separate
       component.
+    - ``shapes``: as in ``sent_schemas``.
     - ``forms``: (class, field) → the type of this field in requests. This type accepts more values
       than the type that the class declares for the field.
     - ``untagged``: classes whose field ``type`` may be missing.
     """
     names = {cls.__name__ for cls in untagged}
-    found = _generate([*types, *forms.values()], unions, _describe_accepted)
+    found = _generate([*types, *forms.values()], unions, shapes, _describe_accepted)
     components = {name: {**schema} for name, schema in found.components.items()}
     for name in names & components.keys():
         component = components[name]
@@ -70,6 +79,7 @@ def accepted_schemas(
             old = component["properties"][field]
             new = _nullable(schema) if _accepts_null(old) else schema
             component["properties"] = {**component["properties"], field: new}
+            components[cls.__name__] = _close_objects(cls, component, shapes)
     without = {_REF + name for name in names}
     components = {
         name: _drop_discriminators(schema, without) for name, schema in components.items()
@@ -132,19 +142,27 @@ def used_components(schema: object, components: Mapping[str, JsonObject]) -> dic
 def _generate(
     types: Sequence[object],
     unions: Mapping[str, object],
+    shapes: Shapes,
     describe: Callable[[type[Struct], JsonObject], JsonObject],
 ) -> Schemas:
-    every = [*types, *unions.values()]
+    every = [*types, *unions.values(), *shapes.values()]
     classes = {_generated_name(cls): cls for cls in _struct_classes(every)}
     schemas, components = msgspec.json.schema_components(every, ref_template=_TEMPLATE)
     named = {name: _plain(schema) for name, schema in components.items()}
     if unknown := named.keys() - classes.keys():
         raise ValueError(f"two wire types have one name: {sorted(unknown)}")
     described = {
-        name: describe(get_origin(classes[name]) or classes[name], schema)
+        name: _close_objects(
+            get_origin(classes[name]) or classes[name],
+            describe(get_origin(classes[name]) or classes[name], schema),
+            shapes,
+        )
         for name, schema in named.items()
     }
-    roots = [_plain(schema) for schema in schemas]
+    roots = [
+        {**root, "additionalProperties": True} if _is_open(root) else root
+        for root in map(_plain, schemas[: len(types) + len(unions)])
+    ]
     found = dict(zip(unions, roots[len(types) :], strict=True))
     #: The longest union first, since a union may contain another one.
     ordered = sorted(found.items(), key=lambda each: -len(each[1]["anyOf"]))
@@ -159,6 +177,29 @@ def _generate(
         if get_origin(cls) is not None
     }
     return rename_components(generated, names)
+
+
+def _is_open(schema: JsonObject) -> bool:
+    return schema.get("type") == "object" and not (
+        schema.keys() & {"properties", "additionalProperties"}
+    )
+
+
+def _close_objects(cls: type[Struct], schema: JsonObject, shapes: Shapes) -> JsonObject:
+    """Give each object in the schema of a class a shape, or say that it is free."""
+
+    def closed(field: str, found: JsonObject) -> JsonObject:
+        if not _is_open(found):
+            return found
+        if (shape := shapes.get((cls, field))) is None:
+            return {**found, "additionalProperties": True}
+        rest = {key: value for key, value in found.items() if key not in ("type", "default")}
+        return {**rest, "$ref": _REF + shape.__name__}
+
+    properties = {
+        field: _map(one, partial(closed, field)) for field, one in schema["properties"].items()
+    }
+    return {**schema, "properties": properties}
 
 
 def _generated_name(cls: Any) -> str:
@@ -178,8 +219,21 @@ def _generic_name(cls: Any, unions: Mapping[str, object]) -> str:
 
 
 def _plain(schema: object) -> JsonObject:
-    """Return the schema in plain JSON types: tuples become lists."""
-    plain: JsonObject = json.loads(json.dumps(schema))
+    """Return the schema in plain JSON types, where tuples become lists, and in forms that
+    generators of clients understand: they need the ``items`` of arrays, take an enumeration of one
+    boolean for a constant only if it is one, and cannot make a default of an object."""
+
+    def change(found: JsonObject) -> JsonObject:
+        if found.get("type") == "array" and not found.keys() & {"items", "prefixItems"}:
+            return {**found, "items": {}}
+        if found.get("enum") in ([True], [False]):
+            rest = {key: value for key, value in found.items() if key != "enum"}
+            return {**rest, "type": "boolean", "const": found["enum"][0]}
+        if isinstance(found.get("default"), dict):
+            return {key: value for key, value in found.items() if key != "default"}
+        return found
+
+    plain: JsonObject = _map(json.loads(json.dumps(schema)), change)
     return plain
 
 

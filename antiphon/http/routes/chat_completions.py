@@ -13,8 +13,8 @@ from starlette.requests import Request
 
 from antiphon.compat.chat_response import ChatCompletion, chat_completion
 from antiphon.compat.stored_chats import (
-    ChatCompletionMetadata,
     StoredChatMessage,
+    UpdateChatCompletion,
     parse_chat_metadata,
     stored_messages,
     stored_response_id,
@@ -93,7 +93,7 @@ class StoredChatRoutes:
         """Return a stored chat completion."""
         return json_reply(_answer((await self._find(request)).response))
 
-    @operation("updateChatCompletion", body=ChatCompletionMetadata, answer=ChatCompletion)
+    @operation("updateChatCompletion", body=UpdateChatCompletion, answer=ChatCompletion)
     async def update(self, request: Request) -> Reply:
         """Replace the metadata of a stored chat completion."""
         metadata = await bodies.parse(request, self._limits, parse_chat_metadata)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -94,8 +95,8 @@ def test_components_are_described_in_public_words(document: Json) -> None:
 
 def test_fields_of_answers_are_required_unless_they_may_be_absent(document: Json) -> None:
     schemas = document["components"]["schemas"]
-    assert "usage" in schemas["Response"]["required"]
-    assert "conversation" not in schemas["Response"]["required"]
+    assert "usage" in schemas["ResponseObject"]["required"]
+    assert "conversation" not in schemas["ResponseObject"]["required"]
     assert "status" not in schemas["MessageParam"]["required"]
     assert {"type": "null"} in schemas["MessageParam"]["properties"]["type"]["anyOf"]
     assert {"type": "null"} in schemas["CreateResponse"]["properties"]["store"]["anyOf"]
@@ -104,7 +105,67 @@ def test_fields_of_answers_are_required_unless_they_may_be_absent(document: Json
 def test_clients_may_send_annotations_of_any_type(document: Json) -> None:
     schemas = document["components"]["schemas"]
     accepted = schemas["OutputTextParam"]["properties"]["annotations"]
-    assert {"type": "array", "items": {"type": "object"}} in accepted["anyOf"]
+    free = {"type": "object", "additionalProperties": True}
+    assert {"type": "array", "items": free} in accepted["anyOf"]
+
+
+def _schemas(found: Any, path: str = "") -> Iterator[tuple[str, Json]]:
+    """Yield the path and the schema of each object and array of the document."""
+    if isinstance(found, dict):
+        if found.get("type") in ("object", "array", "boolean") or "default" in found:
+            yield path, found
+        found = {name: each for name, each in found.items() if name not in ("enum", "example")}
+        for name, each in found.items():
+            yield from _schemas(each, f"{path}/{name}")
+    elif isinstance(found, list):
+        for index, each in enumerate(found):
+            yield from _schemas(each, f"{path}/{index}")
+
+
+def test_generators_of_clients_understand_the_document(document: Json) -> None:
+    """``openapi-python-client`` leaves out what it does not understand."""
+    plain = json.loads(json.dumps(document))
+    faults = [
+        path
+        for path, found in _schemas(plain)
+        if (found.get("type") == "object" and not found.keys() & {"properties", *_CLOSED})
+        or (found.get("type") == "array" and not found.keys() & {"items", "prefixItems"})
+        or isinstance(found.get("default"), dict)
+        or found.get("enum") in ([True], [False])
+    ]
+    assert faults == []
+
+
+_CLOSED = {"additionalProperties", "allOf", "anyOf", "oneOf"}
+
+
+def test_inner_objects_have_names_of_their_own(document: Json) -> None:
+    """Generators name the class of an inner object after its class and field."""
+    schemas = document["components"]["schemas"]
+    inner = {
+        name + "".join(map(str.capitalize, field.split("_")))
+        for name, schema in schemas.items()
+        for field, one in schema.get("properties", {}).items()
+        if '"type": "object"' in json.dumps(one)
+    }
+    assert inner & schemas.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("component", "field", "shape"),
+    [
+        ("ShellCall", "action", "ShellAction"),
+        ("McpListTools", "tools", "McpTool"),
+        ("FileSearchParam", "filters", "SearchFilterParam"),
+        ("MessageTool", "cache_control", "CacheControlParam"),
+    ],
+)
+def test_objects_of_known_shape_are_described(
+    document: Json, component: str, field: str, shape: str
+) -> None:
+    schemas = document["components"]["schemas"]
+    assert f"#/components/schemas/{shape}" in json.dumps(schemas[component]["properties"][field])
+    assert schemas[shape]["properties"]
 
 
 def test_chat_body_has_the_fields_that_the_parser_reads() -> None:
