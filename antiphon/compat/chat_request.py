@@ -14,9 +14,7 @@ from typing import Any
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
-    invalid_type,
     invalid_value,
-    json_type_name,
     missing_parameter,
 )
 from antiphon.wire.parsing.fields import read_array, read_object, read_tag
@@ -30,8 +28,8 @@ from .chat_messages import read_messages
 from .chat_response import ChatCompletion, chat_completion
 from .chat_stream import ChatStream
 from .error_paths import ErrorPaths
-from .n_choices import read_choice_count, with_seed_offset
-from .translated_request import TranslatedRequest
+from .request_bodies import ChatOptions, read_options
+from .translated_request import TranslatedRequest, with_seed_offset
 
 
 class ChatRequest(TranslatedRequest, frozen=True, kw_only=True):
@@ -65,8 +63,8 @@ def read_chat_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> C
         include="logprobs",
         max_output_tokens=next((name for name in _TOKEN_LIMITS if name in raw), _TOKEN_LIMITS[0]),
     )
-    choices = read_choice_count(raw.get("n", 1), "n", _MAX_CHOICES)
-    if choices > 1 and raw.get("store"):
+    options = read_options(raw, ChatOptions)
+    if options.n > 1 and options.store:
         raise InvalidRequest(
             "Unsupported value: 'n' must be 1 if 'store' is true.",
             param="n",
@@ -81,7 +79,7 @@ def read_chat_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> C
     legacy = "functions" in raw
     if legacy:
         fields["parallel_tool_calls"] = False  # ``function_call`` holds one call
-    _apply_continue_final_message(raw, fields["input"])
+    _apply_continue_final_message(options, fields["input"])
     if "top_logprobs" in raw and "include" not in fields:
         raise InvalidRequest(
             "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
@@ -93,14 +91,14 @@ def read_chat_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> C
         paths.translate(error)
         raise
     return ChatRequest(
-        requests=tuple(with_seed_offset(request, at) for at in range(choices)),
+        requests=tuple(with_seed_offset(request, at) for at in range(options.n)),
         paths=paths,
-        include_usage=bool((raw.get("stream_options") or {}).get("include_usage")),
+        include_usage=options.includes_usage,
         legacy=legacy,
     )
 
 
-def _apply_continue_final_message(raw: JsonObject, items: list[JsonObject]) -> None:
+def _apply_continue_final_message(options: ChatOptions, items: list[JsonObject]) -> None:
     """If the request sets vLLM's field ``continue_final_message``, mark the last message as
     incomplete. The model then continues this message.
 
@@ -108,12 +106,8 @@ def _apply_continue_final_message(raw: JsonObject, items: list[JsonObject]) -> N
     exactly one of the two fields must be true. Raises ``InvalidRequest`` if both are true or both
     are false.
     """
-    continues = raw.get("continue_final_message", False)
-    defaults = {"continue_final_message": False, "add_generation_prompt": not continues}
-    for name, default in defaults.items():
-        if not isinstance(raw.get(name, default), bool):
-            raise invalid_type(name, "a boolean", json_type_name(raw[name]))
-    if raw.get("add_generation_prompt", not continues) == continues:
+    continues = options.continue_final_message
+    if options.add_generation_prompt is continues:
         raise InvalidRequest(
             "Unsupported value: 'add_generation_prompt' must be false if 'continue_final_message'"
             " is true, and true otherwise.",
@@ -166,8 +160,6 @@ _RESPONSES_API_ONLY = (
     "return_metrics",
     "interrupted_output",
 )
-#: Largest ``n``.
-_MAX_CHOICES = 32
 _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 
 
@@ -282,16 +274,12 @@ def _reasoning_effort(raw: object, path: str, paths: ErrorPaths, limits: BodyLim
 
 
 def _logprobs(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
-    if not isinstance(raw, bool):
-        raise invalid_type(path, "a boolean", json_type_name(raw))
     return {"include": ["message.output_text.logprobs"]} if raw else {}
 
 
 def _stream_options(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
     fields = read_object(raw, path)
-    usage = fields.pop("include_usage", False)
-    if not isinstance(usage, bool):
-        raise invalid_type(f"{path}.include_usage", "a boolean", json_type_name(usage))
+    fields.pop("include_usage", None)
     refuse_unsupported_fields(fields, path=path)
     return {path: fields}
 

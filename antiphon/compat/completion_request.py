@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter
+from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import read_object
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
@@ -23,9 +23,9 @@ from antiphon.wire.response import Response
 
 from .completion_response import Completion, CompletionStream, make_completion
 from .error_paths import ErrorPaths
-from .n_choices import read_choice_count, with_seed_offset
+from .request_bodies import CompletionOptions, read_options
 from .text_inputs import TextInput, read_text_inputs
-from .translated_request import TranslatedRequest
+from .translated_request import TranslatedRequest, with_seed_offset
 
 #: Largest number of continuations of all prompts of one request together.
 _MAX_CONTINUATIONS = 32
@@ -69,7 +69,8 @@ def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
     paths = ErrorPaths(input="prompt", max_output_tokens="max_tokens", top_logprobs="logprobs")
     paths.add("include", "logprobs")
     prompts = read_text_inputs(raw["prompt"], "prompt", _MAX_CONTINUATIONS).values()
-    n = read_choice_count(raw.get("n", 1), "n", _MAX_CONTINUATIONS)
+    options = read_options(raw, CompletionOptions)
+    n, echo = options.n, options.echo
     if n * len(prompts) > _MAX_CONTINUATIONS:
         raise _too_many(len(prompts) * n)
     fields: JsonObject = {"input": "", "store": False, "max_output_tokens": _DEFAULT_TOKENS}
@@ -82,9 +83,6 @@ def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
     except InvalidRequest as error:
         paths.translate(error)
         raise
-    echo = raw.get("echo", False)
-    if not isinstance(echo, bool):
-        raise invalid_type("echo", "a boolean", json_type_name(echo))
     if echo and (raw.get("logprobs") is not None or not all(isinstance(p, str) for p in prompts)):
         raise InvalidRequest(
             "Unsupported value: 'echo' cannot be combined with 'logprobs' or with token ids.",
@@ -97,7 +95,7 @@ def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
         paths=paths,
         n=n,
         echo=echo,
-        include_usage=bool((raw.get("stream_options") or {}).get("include_usage")),
+        include_usage=options.includes_usage,
     )
 
 
@@ -162,9 +160,7 @@ def _logprobs(raw: object, path: str) -> JsonObject:
 
 def _stream_options(raw: object, path: str) -> JsonObject:
     fields = read_object(raw, path)
-    usage = fields.pop("include_usage", False)
-    if not isinstance(usage, bool):
-        raise invalid_type(f"{path}.include_usage", "a boolean", json_type_name(usage))
+    fields.pop("include_usage", None)
     refuse_unsupported_fields(fields, path=path)
     return {path: fields}
 

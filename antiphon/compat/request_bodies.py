@@ -1,19 +1,21 @@
-"""Types of the request bodies of OpenAI's older APIs. Only the OpenAPI document uses them.
+"""Types of the request bodies of OpenAI's older APIs, for the OpenAPI document.
 
-The parsers read the JSON directly, so errors can name a field as the client wrote it. A test checks
-that these types agree with the parsers.
+The parsers use only the types of options that the Responses API lacks. They translate the JSON of
+all other fields, so errors can name a field as the client wrote it. A test checks that these types
+agree with the parsers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.wire.json_types import JsonObject
+from antiphon.wire.parsing.fields import convert
 from antiphon.wire.request import CreateResponse
 
 from .text_inputs import TextInput
@@ -29,6 +31,41 @@ class ChatStreamOptions(Struct, frozen=True, kw_only=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """The options that only the older APIs have. ``n``: the number of answers."""
+
+    n: Annotated[int, Meta(ge=1, le=32)] = 1
+    stream_options: ChatStreamOptions | None = None
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+_O = TypeVar("_O", bound=Options)
+
+
+class ChatOptions(Options, frozen=True, kw_only=True):
+    """The options that only Chat Completions has."""
+
+    logprobs: bool | None = None
+    store: bool | None = False
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+
+
+class CompletionOptions(Options, frozen=True, kw_only=True):
+    """The options that only Completions has."""
+
+    echo: bool = False
+
+
+def read_options(raw: JsonObject, cls: type[_O]) -> _O:
+    """Return the options of a request. Raises ``InvalidRequest``."""
+    return convert({name: raw[name] for name in cls.__struct_fields__ if name in raw}, cls, "")
 
 
 class ChatPart(Struct, frozen=True, kw_only=True):
@@ -147,7 +184,7 @@ class ChatResponseFormat(Struct, frozen=True, kw_only=True):
     json_schema: ChatJsonSchema | UnsetType = UNSET
 
 
-class ChatFields(Struct, frozen=True, kw_only=True):
+class ChatFields(ChatOptions, frozen=True, kw_only=True):
     """A request of the Chat Completions API. ``store``: the completion is stored, so that it can be
     retrieved and listed; ``n`` must then be 1. ``functions`` and ``function_call`` are the
     deprecated form of ``tools`` and ``tool_choice``."""
@@ -164,15 +201,9 @@ class ChatFields(Struct, frozen=True, kw_only=True):
         None
     )
     verbosity: Literal["low", "medium", "high"] | None = None
-    logprobs: bool | None = None
-    stream_options: ChatStreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=32)] = 1
-    store: bool | None = False
-    continue_final_message: bool = False
-    add_generation_prompt: bool | None = None
 
 
-class CompletionFields(Struct, frozen=True, kw_only=True):
+class CompletionFields(CompletionOptions, frozen=True, kw_only=True):
     """A request of the Completions API. ``prompt``: one or more texts that the model continues.
     ``n`` times the number of prompts must not exceed 32.
     """
@@ -180,9 +211,6 @@ class CompletionFields(Struct, frozen=True, kw_only=True):
     prompt: AnyTextInput
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 16
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    stream_options: ChatStreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=32)] = 1
-    echo: bool = False
 
 
 @lru_cache

@@ -56,3 +56,13 @@ class TranslatedRequest(Struct, frozen=True, kw_only=True):
         """Return an encoder for the stream of one choice. ``first``: the response of the first
         choice, which determines the id of the answer."""
         raise NotImplementedError
+
+
+def with_seed_offset(request: CreateResponse, offset: int) -> CreateResponse:
+    """Return the request of one choice: its seed is the client's seed plus ``offset``, so each
+    choice has a different seed. If the sum is too large for signed 64 bits, it wraps around. A
+    request without a seed is returned unchanged."""
+    seed = request.seed
+    if seed is None or not offset:
+        return request
+    return replace(request, seed=(seed + offset + 2**63) % 2**64 - 2**63)
