@@ -199,7 +199,7 @@ def rendered_replies_are_parsed(model: DialectUnderTest) -> None:
     reply = _parse_rendered(model, _assistant("Very fine."), _user("Why?"))
     if reply is not None:
         (said,) = reply.items
-        assert isinstance(said.item, Message) and said.text == {"text": "Very fine."}
+        assert said.item.is_message and said.text == {"text": "Very fine."}
     reply = _parse_rendered(model, *CALL_ITEMS)
     if reply is not None:
         (said,) = reply.items

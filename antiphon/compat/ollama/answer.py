@@ -107,11 +107,10 @@ def ollama_answer(response: Response, form: OllamaForm) -> OllamaAnswer:
     """Translate a finished response. Call this only if the response did not fail."""
     texts: list[str] = []
     thoughts: list[str] = []
-    calls: list[OllamaToolCall] = []
+    called = enumerate(it.of_type(response.output, it.FunctionCall))
+    calls = [_call(call, index) for index, call in called]
     logprobs: list[it.Logprob] = []
     for item in response.output:
-        if isinstance(item, it.FunctionCall):
-            calls.append(_call(item, len(calls)))
         thoughts += [part.text for part in item.reasoning_parts]
         for part in item.message_parts:
             texts.append(_text(part))
