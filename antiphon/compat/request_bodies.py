@@ -33,7 +33,7 @@ class ChatStreamOptions(Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class AnswerOptions(Struct, frozen=True, kw_only=True):
     """The options that only the older APIs have. ``n``: the number of answers."""
 
     n: Annotated[int, Meta(ge=1, le=32)] = 1
@@ -45,10 +45,10 @@ class Options(Struct, frozen=True, kw_only=True):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-_O = TypeVar("_O", bound=Options)
+_O = TypeVar("_O", bound=AnswerOptions)
 
 
-class ChatOptions(Options, frozen=True, kw_only=True):
+class ChatOptions(AnswerOptions, frozen=True, kw_only=True):
     """The options that only Chat Completions has."""
 
     logprobs: bool | None = None
@@ -57,7 +57,7 @@ class ChatOptions(Options, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
 
 
-class CompletionOptions(Options, frozen=True, kw_only=True):
+class CompletionOptions(AnswerOptions, frozen=True, kw_only=True):
     """The options that only Completions has."""
 
     echo: bool = False
