@@ -21,6 +21,8 @@ from antiphon.wire.resources.audio import (
     TranscriptSegment,
 )
 
+from .languages import language_name
+
 _Granularity = Literal["word", "segment"]
 _Format = Literal["json", "text", "srt", "verbose_json", "vtt"]
 #: Media types of transcripts that are not JSON.
@@ -164,7 +166,7 @@ def render_transcript(
     words = tuple(word for passage in passages for word in passage.words)
     return Transcription(
         task="transcribe" if transcribes else "translate",
-        language="english" if not transcribes else language or "",
+        language=language_name(language or "") if transcribes else "english",
         duration=duration if duration is not None else segments[-1].end if segments else 0,
         text=text,
         segments=segments if not wanted or "segment" in wanted else UNSET,

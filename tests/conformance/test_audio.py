@@ -72,7 +72,7 @@ async def test_verbose_transcript_has_the_times_that_are_asked_for(
     create = client_of(server.app).audio.transcriptions.create
     verbose = await create(model="tiny", file=FILE, response_format="verbose_json")
     TranscriptionVerbose.model_validate(verbose.model_dump(), strict=True)
-    assert (verbose.language, verbose.duration, verbose.words) == ("en", 6, None)
+    assert (verbose.language, verbose.duration, verbose.words) == ("english", 6, None)
     assert [(each.id, each.start, each.end) for each in verbose.segments or ()] == [
         (0, 0, 4),
         (1, 4, 6),
