@@ -3,6 +3,7 @@ migrations."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from importlib import resources
@@ -20,7 +21,12 @@ def queries(package: str) -> Mapping[str, str]:
 
 def migrations(package: str) -> tuple[tuple[str, str], ...]:
     """Return the name and the script of each migration of a store package, in the order in which
-    they are applied."""
+    they are applied. A name contains a digest of its script, so a store does not open if it was
+    made with another form of a script."""
     folder = resources.files(package).joinpath("migrations")
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
-    return tuple((file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in files)
+    return tuple(_named(file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in files)
+
+
+def _named(name: str, script: str) -> tuple[str, str]:
+    return f"{name}-{hashlib.sha256(script.encode()).hexdigest()[:8]}", script

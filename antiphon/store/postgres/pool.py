@@ -425,7 +425,10 @@ async def _migrate(connection: DriverConnection, address: str) -> None:
         applied = {row[0] for row in await connection.fetch("SELECT name FROM migrations")}
         known = migrations(__package__)
         if applied - {name for name, _ in known}:
-            raise SetupError(f"PostgreSQL{address} was used by another version of Antiphon.")
+            raise SetupError(
+                f"PostgreSQL{address} was used by another version of Antiphon. Use that version,"
+                " or another database."
+            )
         for name, script in known:
             if name not in applied:
                 await connection.execute(script)

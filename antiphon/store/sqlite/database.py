@@ -516,7 +516,10 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     applied = {name for (name,) in connection.execute("SELECT name FROM migrations")}
     known = migrations(__package__)
     if applied - {name for name, _ in known}:
-        raise SetupError(f"The store {path} was made by another version of Antiphon.")
+        raise SetupError(
+            f"The store {path} was made by another version of Antiphon. Use that version, or set"
+            " another store."
+        )
     for name, script in known:
         if name not in applied:
             connection.executescript(

@@ -389,10 +389,17 @@ async def test_reopening_changes_nothing(tmp_path: Path) -> None:
     assert applied == [name for name, _ in migrations("antiphon.store.sqlite")]
 
 
-async def test_newer_database_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        "INSERT INTO migrations VALUES ('9999_future')",
+        "UPDATE migrations SET name = '0001_schema-1b0a5ba1'",  # a script that was changed since
+    ],
+)
+async def test_database_of_another_version_is_refused(tmp_path: Path, change: str) -> None:
     await (await SqliteStore.open(tmp_path / "a.db")).close()
     connection = sqlite3.connect(tmp_path / "a.db")
-    connection.execute("INSERT INTO migrations VALUES ('9999_future')")
+    connection.execute(change)
     connection.commit()
     connection.close()
     with pytest.raises(SetupError, match="another version"):
