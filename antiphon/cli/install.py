@@ -38,6 +38,7 @@ FEATURES: Mapping[str, Feature] = {
     "upstream": ("models on other servers", 3),
     "web": ("reading of web pages", 23),
     "webhooks": ("webhooks", 3),
+    "audio": ("transcripts of speech", 129),
     "ddgs": ("web search without a key", 30),
     "objects": ("files in object storage", 6),
     "oidc": ("sign-in with OpenID Connect", 1),

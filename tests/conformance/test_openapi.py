@@ -91,6 +91,8 @@ async def test_every_operation_answers_as_documented(
         await hearing(name, files=recording, data={"model": "tiny"})
     speaking = call.using(serve(SpeechBackend("tiny", WordSpeaker())).client)
     await speaking("createSpeech", json={"model": "tiny", "voice": "alloy", "input": "Hi"})
+    guarding = call.using(serve(["safe"], guards={"tiny": "llama_guard"}).client)
+    await guarding("createModeration", json={"model": "tiny", "input": "Hi"})
     images = {"image_generation": image_provider(FakeImageGenerator())}
     painting = call.using(serve(providers=images).client)
     await painting("createImage", json={"prompt": "A cat"})

@@ -128,10 +128,11 @@ async def test_call_ids_may_repeat_with_an_output_each() -> None:
     await respond(make_service(ScriptedBackend()), input=[CALL, OUTPUT, user, CALL, OUTPUT])
 
 
-async def test_outputs_may_come_in_any_order() -> None:
+async def test_outputs_come_after_their_calls() -> None:
     talk = {"role": "user", "content": "x"}
     await respond(make_service(ScriptedBackend()), input=[CALL, talk, OUTPUT])
-    await respond(make_service(ScriptedBackend()), input=[OUTPUT, talk, CALL])
+    with pytest.raises(InvalidRequest, match="No tool call found"):
+        await create(make_service(ScriptedBackend()), input=[OUTPUT, talk, CALL])
 
 
 async def test_truncated_call_needs_no_output() -> None:

@@ -63,7 +63,7 @@ class _McpPool:
     async def call(self, key: SessionKey, question: Any) -> Any:
         return await question(self)
 
-    async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
+    async def list_tools(self, cursor: str | None = None, meta: Any = None) -> ListToolsResult:
         return ListToolsResult(tools=[Tool(name="echo", input_schema={"type": "object"})])
 
     async def call_tool(self, name: str, arguments: Any) -> CallToolResult:
