@@ -111,7 +111,7 @@ async def create_run(
 ) -> Run | LineRun:
     """Prepare the run of one choice of a request. The run of a request of a batch survives the
     process."""
-    if context.line and not service.stores_nothing:
+    if context.line and not service.stores_nothing and not request.only_prewarms:
         return await service.create_line(
             context.tenant,
             request,

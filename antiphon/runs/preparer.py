@@ -30,6 +30,7 @@ from antiphon.runs.replies.moderation import moderated_reply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.replies.reasoning_excerpt import ExcerptedReply
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
+from antiphon.runs.replies.warmup import EmptyPromptReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.cache_diagnostics import (
     CacheComparison,
@@ -346,6 +347,8 @@ class Preparer:
     ) -> Reply:
         """Prepare the reply. Wrap it in the tool loop, compaction, reasoning summaries and raw
         messages, as the request needs them. Raises ``RequestError``."""
+        if request.only_prewarms and not (request.instructions or reply_request.context.items):
+            return EmptyPromptReply()
         sealer = TenantSealer(self._seal, tool_context.tenant)
         if reply_request.context.visible.compaction_requested:
             return await prepare_compaction(reply_request, sealer, request.context_management or ())

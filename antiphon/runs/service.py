@@ -376,7 +376,6 @@ class Service:
         *,
         client: Client = ANYONE,
         session_chains: SessionChains | None = None,
-        generate: bool = True,
         counts_prompt: bool = True,
         id_prefix: str = "resp",
     ) -> Run:
@@ -384,16 +383,17 @@ class Service:
 
         ``client``: the client that is charged, and its permissions. ``session_chains``: the chains
         of responses that this client connection can continue, even if the responses are not stored.
-        If ``generate`` is False, the model only caches the prompt. ``counts_prompt``: whether the
-        client is charged for the input tokens; False if it is already charged for another choice of
-        the same prompt. ``id_prefix``: the beginning of the id of the response. Raises
-        ``RequestError`` if the request asks for something that is not possible.
+        ``counts_prompt``: whether the client is charged for the input tokens; False if it is
+        already charged for another choice of the same prompt. ``id_prefix``: the beginning of the
+        id of the response. Raises ``RequestError`` if the request asks for something that is not
+        possible.
         """
         if self._dependencies.policy.stores_nothing:
             request = without_storage(request)
-        if request.only_prewarms:
-            request, generate = replace(request, background=None), False
-        if generate and request.store is not False:
+        generate = not request.only_prewarms
+        if not generate:
+            request = replace(request, background=None)
+        elif request.store is not False:
             await self.store_health.require()
         accepted = await self._accept(
             tenant,

@@ -224,6 +224,13 @@ async def test_prewarmed_response_can_be_continued(ask_foreground: Ask, server: 
     assert answer.text == "Fine."
 
 
+async def test_prewarming_without_a_prompt_computes_nothing(
+    ask_foreground: Ask, server: Server
+) -> None:
+    warm = await ask_foreground(server, input=[], prompt_cache_options={"prewarm": True})
+    assert (warm.output, warm.terminal_response["usage"]["total_tokens"]) == ([], 0)
+
+
 async def test_compaction_takes_fewer_options(server: Server) -> None:
     for options, param in (
         ({"ttl": "12h"}, "prompt_cache_options.ttl"),

@@ -146,6 +146,22 @@ async def test_warm_up_has_no_output_and_can_be_continued(serve: Serve) -> None:
     assert prompt_texts(backend) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    "fields", [{"generate": False}, {"prompt_cache_options": {"prewarm": True}}]
+)
+async def test_warm_up_may_be_empty(serve: Serve, fields: dict[str, object]) -> None:
+    """Some clients open their connection with it, before they know their instructions."""
+    backend = ScriptedBackend(["one"])
+    server = serve(backend)
+    async with WebSocketClient(server.app) as wire:
+        warm = (await last_frame(wire, input=[], store=False, **fields))["response"]
+        assert (warm["status"], warm["output"]) == ("completed", [])
+        assert (warm["usage"]["input_tokens"], warm["usage"]["output_tokens"]) == (0, 0)
+        answer = await last_frame(wire, input="b", store=False, previous_response_id=warm["id"])
+        assert answer["type"] == "response.completed"
+    assert prompt_texts(backend) == ["b"]
+
+
 # --- streams -------------------------------------------------------------------------------------
 
 

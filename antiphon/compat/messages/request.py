@@ -86,12 +86,10 @@ _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
     """A translated request of the Messages API. ``form``: options for the form of the answer.
-    ``generate``: False if ``max_tokens`` is 0. The model then only caches the prompt.
     ``thread_choice``: the translated ``tool_choice`` of a request that continues a thread, whose
     tools are not known yet."""
 
     form: AnswerForm
-    generate: bool = True
     thread_choice: Any = None
 
     @property
@@ -164,6 +162,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
     generate = fields.get("max_output_tokens") != 0
     if not generate:
         del fields["max_output_tokens"]
+        fields["prompt_cache_options"] = {"prewarm": True}
     if passages and "text" in fields:
         raise unsupported_parameter("output_config.format", " The request has citations.")
     continues = "previous_response_id" in fields
@@ -182,7 +181,6 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
             fetches=tools.fetches,
             passages=passages,
         ),
-        generate=generate,
         thread_choice=thread_choice,
     )
 

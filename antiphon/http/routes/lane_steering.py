@@ -129,7 +129,10 @@ class LaneSteering:
     @property
     def successor(self) -> CreateResponse:
         """The request for the successor of the response."""
-        return replace(self._request, previous_response_id=self.response_id, input=self._input)
+        request = replace(self._request, previous_response_id=self.response_id, input=self._input)
+        if (options := request.prompt_cache_options) is None:
+            return request
+        return replace(request, prompt_cache_options=replace(options, prewarm=False))
 
     @property
     def _input(self) -> tuple[Item, ...]:

@@ -40,10 +40,6 @@ async def start_message(
             raise thread_not_found(message_id(previous_id)) from None
         request = request.continuing(previous)
     request = await request.with_cited_files(partial(service.document_text, context.tenant))
-    if not request.generate:
-        return await service.create(
-            context.tenant, request.request, client=context.client, generate=False
-        )
     return await create_run(service, context, request.request)
 
 

@@ -217,7 +217,6 @@ class _Connection:
                 request,
                 client=self._context.client,
                 session_chains=self.recent,
-                generate=frame.generate,
             )
             self._context.model, self._context.response_id = run.response.model, run.id
             await self._begin_steering(lane, LaneSteering(run, request))

@@ -43,6 +43,18 @@ class WarmupReply(ReplyWrapper):
         return {}
 
 
+class EmptyPromptReply(Reply):
+    """``Reply`` for a warm-up without any instructions or items: there is nothing to compute."""
+
+    input_tokens = 0
+
+    def resume(self, point: ResumePoint) -> Reply:
+        raise CannotContinue("it was a warm-up")
+
+    async def pump(self, sink: DeltaSink) -> None:
+        await send(sink, (Finish("stop", Usage(), is_answer=False),))
+
+
 class _Begun(Exception):
     """Raised by the sink of the wrapped reply at its first deltas: the prompt is processed."""
 

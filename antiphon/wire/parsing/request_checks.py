@@ -73,7 +73,8 @@ def _check_labels(request: CreateResponse) -> None:
 
 
 def _check_context(request: CreateResponse) -> None:
-    if request.input == () and not request.has_context and not request.instructions:
+    is_empty = request.input == () and not request.has_context and not request.instructions
+    if is_empty and not request.only_prewarms:
         raise empty_value("input", ())
     if request.previous_response_id is not None and request.conversation is not None:
         raise InvalidRequest(

@@ -46,11 +46,9 @@ class FrameEnvelope(Struct, frozen=True):
 
 
 class CreateFrame(Struct, frozen=True):
-    """A request for a response. If ``generate`` is false, the model only caches the prompt and
-    writes no text."""
+    """A request for a response."""
 
     request: CreateResponse
-    generate: bool = True
 
 
 class SteerFrame(Struct, frozen=True):
@@ -95,7 +93,7 @@ def read_frame(
         raise invalid_type("generate", "a boolean", json_type_name(generate))
     # Responses over a WebSocket are always streamed, whatever a client sets.
     fields["stream"] = True
-    request = read_create(fields, limits)
+    request = read_create(fields if generate else _prewarming(fields), limits)
     if request.background:
         raise InvalidRequest(
             "Unsupported parameter: 'background' is not supported over a WebSocket, because its "
@@ -103,7 +101,15 @@ def read_frame(
             param="background",
             code="unsupported_parameter",
         )
-    return CreateFrame(request, generate)
+    return CreateFrame(request)
+
+
+def _prewarming(fields: JsonObject) -> JsonObject:
+    """Return the fields of a request that only caches its prompt."""
+    name = "prompt_cache_options"
+    options = {} if fields.get(name) is None else fields[name]
+    prewarming = {**options, "prewarm": True} if isinstance(options, dict) else options
+    return {**fields, name: prewarming}
 
 
 def _read_steer(envelope: FrameEnvelope, limits: BodyLimits) -> SteerFrame:
