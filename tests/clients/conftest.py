@@ -39,7 +39,7 @@ def shared_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerSet
     if not (TOOLS / "python").exists():
         pytest.fail("The clients are not installed: make clients")
     block_network()
-    names = '"gpt-5.5", "gpt-5.6-sol", "gpt-5.6-luna"'
+    names = '"gpt-5.5", "gpt-5.6-sol", "gpt-5.6-luna", "gpt-6-astra"'
     model = (
         f'[models.tiny]\nengine = "replay"\nsource = "{HERE}/scenes.toml"\naliases = [{names}]\n'
         'reasoning_format = "think"\ntool_format = "hermes"\n'

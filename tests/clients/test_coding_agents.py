@@ -18,14 +18,14 @@ approval_policy = "never"
 sandbox_mode = "danger-full-access"
 {more}
 [model_providers.antiphon]
-name = "Antiphon"
+name = "{name}"
 base_url = "{url}"
 wire_api = "responses"
 env_key = "ANTIPHON_API_KEY"
 supports_websockets = {websockets}
 """
 CALC = """
-[mcp.servers.calc]
+[mcp_servers.calc]
 command = "{python}"
 args = ["{program}"]
 cwd = "{work}"
@@ -71,6 +71,7 @@ def codex(
     *,
     model: str = "tiny",
     websockets: bool = False,
+    name: str = "Antiphon",
     more: str = "",
     servers: str = "",
 ) -> str:
@@ -79,6 +80,7 @@ def codex(
     settings = CODEX.format(
         model=model,
         url=shell.server.url,
+        name=name,
         more=more,
         websockets=str(websockets).lower(),
     )
@@ -147,6 +149,36 @@ def test_codex_compacts_a_long_conversation(shell: Shell) -> None:
     more = "model_context_window = 60000\nmodel_auto_compact_token_limit = 45000\n"
     output = codex(shell, "Task for codex that is long " + "word " * 4000, more=more)
     assert "Done: after a summary." in output
+
+
+def test_launched_codex_lets_the_server_compact(shell: Shell) -> None:
+    """It sends a `compaction_trigger`, instead of a prompt of its own."""
+    limits = ("model_context_window=60000", "model_auto_compact_token_limit=30000")
+    options = [word for limit in limits for word in ("-c", limit)]
+    task = "Task for codex that is long " + "word " * 4000
+    command = (sys.executable, "-m", "antiphon", "launch", "--url", shell.server.url, "codex")
+    sandbox = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+    more = {"PYTHONPATH": str(HERE.parents[1])}
+    output = shell.run(*command, "exec", *sandbox, *options, task, **more)
+    assert "Done: after the server's summary." in output
+
+
+@pytest.mark.parametrize("websockets", [False, True], ids=["http", "websocket"])
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [("tiny", "[features]\nmulti_agent_v2 = true\n"), ("gpt-6-astra", "")],
+)
+def test_codex_starts_a_sub_agent(shell: Shell, model: str, more: str, websockets: bool) -> None:
+    """It has them if a setting or the name of the model says so."""
+    before = connections(shell)
+    task = f"Task for codex with a helper of {model}"
+    output = codex(shell, task, model=model, more=more, websockets=websockets, name="OpenAI")
+    assert "Done: the helper wrote it." in output
+    assert (shell.work / "helped.txt").read_text() == "hello\n"
+    again = ("codex", "exec", "--skip-git-repo-check", "resume", "--last", "And now again")
+    assert "Still here." in shell.run(*again, ANTIPHON_API_KEY="none")
+    # After a refusal, the client opens another connection.
+    assert connections(shell) - before == (3 if websockets else 0)
 
 
 def test_opencode_finishes_a_task(shell: Shell) -> None:

@@ -11,16 +11,20 @@ from tests.clients.conftest import HERE, TOOLS, Shell
 
 PYTHON = sorted((HERE / "python").glob("use_*.py"))
 NODE = sorted((HERE / "node").glob("use_*.mjs"))
+#: Names of one model. Some clients send other requests to a model whose name they know.
+MODELS = ("tiny", "gpt-6-astra")
 
 
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("program", PYTHON, ids=lambda path: path.stem)
-def test_program_with_a_python_sdk_succeeds(shell: Shell, program: Path) -> None:
-    shell.run(TOOLS / "python", "-W", "error::DeprecationWarning:__main__", program)
+def test_program_with_a_python_sdk_succeeds(shell: Shell, program: Path, model: str) -> None:
+    shell.run(TOOLS / "python", "-W", "error::DeprecationWarning:__main__", program, MODEL=model)
 
 
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("program", NODE, ids=lambda path: path.stem)
-def test_program_with_a_node_sdk_succeeds(shell: Shell, program: Path) -> None:
-    shell.run(TOOLS / "node", program)
+def test_program_with_a_node_sdk_succeeds(shell: Shell, program: Path, model: str) -> None:
+    shell.run(TOOLS / "node", program, MODEL=model)
 
 
 LLM_MODELS = """

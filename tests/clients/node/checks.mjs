@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 
 export { assert };
-export const MODEL = "tiny";
+export const MODEL = process.env.MODEL;
 // A point, as PNG in base64.
 export const PICTURE =
   "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==";

@@ -3,9 +3,10 @@ each check."""
 
 import asyncio
 import inspect
+import os
 import sys
 
-MODEL = "tiny"
+MODEL = os.environ["MODEL"]
 #: A point, as PNG in base64.
 PICTURE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="

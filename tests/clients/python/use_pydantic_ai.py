@@ -37,6 +37,10 @@ async def a_tool_loop():
         assert done.output == "Sunny in both."
         more = await agent.run("hi", message_history=done.all_messages())
         assert more.output
+        # Under some names, the client asks why the cache did not help.
+        details = more.all_messages()[-1].provider_details
+        hit = {"type": "cache_hit"}
+        assert details.get("prompt_cache_diagnostics", hit) == hit
 
 
 async def a_stream():
