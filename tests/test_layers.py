@@ -88,6 +88,8 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "blobs",
         "attachments",
         "retrieval",
+        "security",
+        "webhooks",
     },
     "runs": {
         *ROOTS,
@@ -101,6 +103,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "store",
         "attachments",
         "security",
+        "webhooks",
     },
     "http": {
         *ROOTS,

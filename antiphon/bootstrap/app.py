@@ -136,8 +136,7 @@ async def open_app(
     """
     log, shown = log or open_server_log(settings), _shown_settings(settings, origins or {})
     settings = with_packaged_embedder(settings)
-    if worker is not None:
-        settings = worker.own_settings(settings)
+    settings = settings if worker is None else worker.own_settings(settings)
     prompts = _open_prompts(settings)
     async with AsyncExitStack() as stack:
         tracer = open_server_tracer(settings)
@@ -171,10 +170,11 @@ async def open_app(
                 containers=containers,
                 blobs=blobs,
                 add_model=added.admit,
+                webhook_sender=None if settings.webhook.endpoints == "off" else sender,
             ),
         )
         await stack.enter_async_context(reader)
-        await start_store_tasks(stack, settings, store, sender, clock, log)
+        await start_store_tasks(stack, settings, store, service, sender, clock, log)
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)

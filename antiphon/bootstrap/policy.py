@@ -30,6 +30,7 @@ def run_policy(settings: Settings) -> Policy:
         share_prefix_cache=settings.shares_prefix_cache,
         stores_nothing=settings.store_nothing,
         webhooks=settings.webhook.url is not None,
+        private_webhooks=settings.webhook.endpoints == "any",
         quotas=tenant_quotas(settings),
         max_tenant_background_runs=settings.max_tenant_background_runs or None,
         files_signed_url_s=settings.files_signed_urls_s,

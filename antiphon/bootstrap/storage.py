@@ -16,16 +16,24 @@ from antiphon.config.folders import runtime_folder
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.http.metrics import Metrics
+from antiphon.resources.webhook_endpoints import WebhookEndpoints
+from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store import is_postgres, open_store
 from antiphon.store.base import Store
 from antiphon.store.common.row_cipher import RowCipher
+from antiphon.store.records import DueWebhook
 from antiphon.store.upkeep.clock import Clock, StoreClock
 from antiphon.store.upkeep.store_observer import observe_store
 from antiphon.store.upkeep.sweeper import Sweeper
 from antiphon.support.installation import antiphon_command
 from antiphon.support.log import Log
-from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
+from antiphon.webhooks.deliver import (
+    FindTarget,
+    WebhookDeliveries,
+    WebhookSender,
+    WebhookTarget,
+)
 from antiphon.workers.context import WorkerContext
 
 from .clock import read_clock
@@ -78,6 +86,7 @@ async def start_store_tasks(
     stack: AsyncExitStack,
     settings: Settings,
     store: Store,
+    service: Service,
     sender: WebhookSender | None,
     clock: StoreClock,
     log: Log,
@@ -88,7 +97,13 @@ async def start_store_tasks(
     await stack.enter_async_context(sweeper)
     if sender is not None:
         await stack.enter_async_context(
-            WebhookDeliveries(store.runs, sender, clock=clock, random=random.random)
+            WebhookDeliveries(
+                store.runs,
+                sender,
+                _find_target(settings, service.webhook_endpoints),
+                clock=clock,
+                random=random.random,
+            )
         )
 
 
@@ -165,11 +180,26 @@ async def files_blobs(
 
 def open_webhook_sender(stack: AsyncExitStack, settings: Settings) -> WebhookSender | None:
     """Return the sender of webhooks, which is closed with ``stack``. Returns None if the settings
-    name no receiver."""
-    if settings.webhook.url is None:
+    name no receiver and allow no endpoints. Raises ``SetupError``."""
+    if _operator_target(settings) is None and settings.webhook.endpoints == "off":
         return None
-    sender = WebhookSender.open(
-        settings.webhook.url, settings.webhook.secrets, private=settings.webhook.allow_private
-    )
+    sender = WebhookSender.open()
     stack.push_async_callback(sender.close)
     return sender
+
+
+def _operator_target(settings: Settings) -> WebhookTarget | None:
+    webhook = settings.webhook
+    if webhook.url is None:
+        return None
+    return WebhookTarget.parse(webhook.url, webhook.secrets, private=webhook.allow_private)
+
+
+def _find_target(settings: Settings, endpoints: WebhookEndpoints) -> FindTarget:
+    """Return the function that finds the receivers of webhooks."""
+    operator = _operator_target(settings)
+
+    async def find(due: DueWebhook) -> WebhookTarget | None:
+        return await endpoints.target(due.tenant, due.endpoint) if due.endpoint else operator
+
+    return find

@@ -99,6 +99,14 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
             "Allow a private address in `webhook.url`, and `http://` instead of `https://`."
         ),
     ] = False
+    endpoints: Annotated[
+        Literal["off", "public", "any"],
+        groups.webhooks(
+            "Whether clients may create webhook endpoints with `/v1/webhook_endpoints`. `public`: "
+            "with public addresses and `https://`. `any`: also with addresses of this machine and "
+            "of private networks, and with `http://`."
+        ),
+    ] = "off"
 
 
 class SandboxSettings(Struct, frozen=True, kw_only=True):

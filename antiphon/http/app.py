@@ -63,6 +63,7 @@ from antiphon.http.routes.resources.prompts import PromptRoutes
 from antiphon.http.routes.resources.skills import SkillRoutes
 from antiphon.http.routes.resources.uploads import UploadRoutes
 from antiphon.http.routes.resources.vector_stores import VectorStoreRoutes
+from antiphon.http.routes.resources.webhook_endpoints import WebhookEndpointRoutes
 from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
 from antiphon.http.routes.sign_in import SignInRoutes
 from antiphon.http.routes.tokens import TokenRoutes
@@ -242,6 +243,7 @@ _STORING = (
     "/v1/skills",
     "/v1/uploads",
     "/v1/vector_stores",
+    "/v1/webhook_endpoints",
 )
 
 
@@ -364,6 +366,7 @@ def _routes(
         *_container_routes(ContainerRoutes(service, limits, auditor)),
         *_skill_routes(SkillRoutes(service, limits)),
         *_prompt_routes(PromptRoutes(service, access, limits)),
+        *_webhook_routes(WebhookEndpointRoutes(service, limits, auditor)),
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{model:path}", models.retrieve, methods=["GET"]),
         *(_page_routes(PageRoutes()) if access.page else ()),
@@ -376,6 +379,20 @@ def _prompt_routes(prompts: PromptRoutes) -> list[Route]:
         Route("/v1/prompts", prompts.list, methods=["GET"]),
         Route("/v1/prompts/{prompt_id}", prompts.retrieve, methods=["GET"]),
         Route("/v1/prompts/{prompt_id}", prompts.delete, methods=["DELETE"]),
+    ]
+
+
+def _webhook_routes(endpoints: WebhookEndpointRoutes) -> list[Route]:
+    path = "/v1/webhook_endpoints/{webhook_endpoint_id}"
+    return [
+        Route("/v1/webhook_endpoints", endpoints.create, methods=["POST"]),
+        Route("/v1/webhook_endpoints", endpoints.list, methods=["GET"]),
+        Route(path, endpoints.retrieve, methods=["GET"]),
+        Route(path, endpoints.update, methods=["POST"]),
+        Route(path, endpoints.delete, methods=["DELETE"]),
+        Route(path + "/rotate_secret", endpoints.rotate_secret, methods=["POST"]),
+        Route(path + "/test", endpoints.test, methods=["POST"]),
+        Route("/v1/webhook_event_types", endpoints.list_event_types, methods=["GET"]),
     ]
 
 

@@ -72,12 +72,6 @@ NOT_OFFERED: Sequence[NotOffered] = (
     NotOffered(_OPENAI, ("/v1/videos",), "videos"),
     NotOffered(
         _OPENAI,
-        ("/v1/webhook_endpoints", "/v1/webhook_event_types"),
-        "webhook endpoints by API",
-        "Set them in the settings.",
-    ),
-    NotOffered(
-        _OPENAI,
         ("/v1/agents", "/v1/vaults"),
         "managed agents",
         "Run the agent's loop at the client, or use the tools of /v1/responses.",

@@ -22,6 +22,7 @@ from antiphon.stream.writer import Ids
 from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tracing.base import Tracer
+from antiphon.webhooks.deliver import WebhookSender
 from antiphon.wire.items import ItemBase
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_shapes import RequestShapes
@@ -106,6 +107,8 @@ class OptionalFeatures(Struct, frozen=True, kw_only=True):
     registry of containers; without a registry there are no containers. ``blobs``: where the
     contents of files are stored; None means in the store. ``add_model``: adds an unknown model that
     a request names, if the operator allows it, and otherwise does nothing.
+    ``webhook_sender``: sends webhooks to the endpoints of clients; None if clients may not create
+    endpoints.
     """
 
     prompts: Prompts = field(default_factory=Prompts)
@@ -115,3 +118,4 @@ class OptionalFeatures(Struct, frozen=True, kw_only=True):
     containers: ContainerRegistry | None = None
     blobs: Blobs | None = None
     add_model: Callable[[str], Awaitable[None]] | None = None
+    webhook_sender: WebhookSender | None = None

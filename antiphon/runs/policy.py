@@ -32,7 +32,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     - ``share_prefix_cache``: whether tenants share the engines' prefix caches.
     - ``unstored_retention_s``: how long a background response with ``store: false`` can be
       retrieved after it has ended.
-    - ``webhooks``: whether a webhook is sent when a background response ends.
+    - ``webhooks``: whether a webhook is sent to the operator's URL when a background response ends.
+    - ``private_webhooks``: whether webhook endpoints of clients may have private addresses.
     - ``quotas``: how much each tenant may store.
     - ``max_tenant_background_runs``: how many background runs of a tenant may be unended; None for
       any number.
@@ -67,6 +68,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     share_prefix_cache: bool = True
     unstored_retention_s: float = 600.0
     webhooks: bool = False
+    private_webhooks: bool = False
     quotas: TenantQuotas = NO_QUOTAS
     max_tenant_background_runs: int | None = None
     files_signed_url_s: int = 0

@@ -35,6 +35,7 @@ from antiphon.resources.reading_models import Embeddings, Rerankers
 from antiphon.resources.skills import Skills
 from antiphon.resources.tokenizers import Tokenizers
 from antiphon.resources.vector_search.vector_stores import VectorStores
+from antiphon.resources.webhook_endpoints import WebhookEndpoints
 from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.background.jobs import BackgroundJobs
 from antiphon.runs.background.snapshots import Snapshots
@@ -69,6 +70,7 @@ from antiphon.store.runs import RunLimitReached
 from antiphon.store.upkeep.health import StoreHealth
 from antiphon.stream.writer import Ids
 from antiphon.tools.file_search.provider import FileSearchProvider
+from antiphon.webhooks.deliver import WebhookSender
 from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.cursors import PageParams, page_of
 from antiphon.wire.items import InputFile, Item
@@ -192,9 +194,8 @@ class Service:
         )
         self.usage_counter = UsageCounter(store.usage_log, clock)
         self._runs = RunFactory(dependencies, self._supervisor, self.usage_counter, health)
-        self._jobs = BackgroundJobs(
-            dependencies, self._preparer, self._runs, self.conversations, self.prompts
-        )
+        objects = (self.conversations, self.prompts, self.webhook_endpoints)
+        self._jobs = BackgroundJobs(dependencies, self._preparer, self._runs, *objects)
         self._background = BackgroundWorker(
             store.runs,
             lambda: [model.name for model in models.all()],
@@ -248,6 +249,17 @@ class Service:
             clock=clock,
         )
 
+    def _create_webhook_endpoints(self, sender: WebhookSender | None) -> WebhookEndpoints:
+        dependencies = self._dependencies
+        return WebhookEndpoints(
+            dependencies.store.values,
+            sender,
+            seal=dependencies.seal,
+            clock=dependencies.clock,
+            ids=dependencies.ids,
+            private=dependencies.policy.private_webhooks,
+        )
+
     def _create_resources(self, features: OptionalFeatures) -> None:
         """Create the resources that clients manage besides responses and conversations, for example
         files and skills."""
@@ -266,6 +278,7 @@ class Service:
         self.skills = Skills(store, clock=clock, ids=ids, quotas=policy.quotas)
         self.containers = Containers(features.containers)
         self.prompts = features.prompts
+        self.webhook_endpoints = self._create_webhook_endpoints(features.webhook_sender)
         self.embeddings = Embeddings(dependencies.models)
         self.audio = Audio(dependencies.models, policy.audio_input, policy.max_audio_bytes)
         self.images = Images(features.providers.get("image_generation"))

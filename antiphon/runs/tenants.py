@@ -24,6 +24,7 @@ from antiphon.store.batches import BatchStore
 from antiphon.store.files import FileQuery
 from antiphon.store.records import ItemQuery, ResponseQuery
 from antiphon.store.usage import UsageKind, UsageQuery
+from antiphon.store.webhook_endpoints import endpoint_collection
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.resources.files import File
 from antiphon.wire.response import Response
@@ -68,6 +69,7 @@ class Tenants:
         self._on_deleted = on_deleted
         self._store = store
         self._batch_store = BatchStore(store.values)
+        self._endpoints = endpoint_collection(store.values)
         self._contents = contents
         self._containers = containers
         self._cancel = cancel
@@ -86,6 +88,7 @@ class Tenants:
             self._vector_stores(tenant),
             self._skills(tenant),
             self._batches(tenant),
+            self._webhook_endpoints(tenant),
             self._container_resources(tenant),
             self._usage(tenant, now),
             self._keys(tenant),
@@ -182,6 +185,11 @@ class Tenants:
         for batch_id in await self._batch_store.ids(tenant):
             if (record := await self._batch_store.load(tenant, batch_id)) is not None:
                 yield "batch", record.batch
+
+    async def _webhook_endpoints(self, tenant: str) -> AsyncIterator[_Entry]:
+        for id in await self._endpoints.ids(tenant):
+            if (record := await self._endpoints.load(tenant, id)) is not None:
+                yield "webhook_endpoint", record.endpoint
 
     async def _container_resources(self, tenant: str) -> AsyncIterator[_Entry]:
         after: str | None = None

@@ -269,7 +269,8 @@ class RunEnd(Struct, frozen=True, kw_only=True):
     - ``conversation``: the conversation to which the input and the output are appended, if it still
       exists.
     - ``expires_at``: Unix seconds at which the response is deleted.
-    - ``webhook``: a webhook that is kept until it is delivered, even if the response is deleted.
+    - ``webhooks``: webhooks that are kept until they are delivered, even if the response is
+      deleted.
     - ``usage``: a record to add to the usage log.
     - ``steering_count``: the ``Steering.count`` that the end takes into account. If the run was
       steered again since then, it does not end.
@@ -280,7 +281,7 @@ class RunEnd(Struct, frozen=True, kw_only=True):
     batch: EventBatch
     conversation: str | None = None
     expires_at: int | None = None
-    webhook: WebhookEvent | None = None
+    webhooks: tuple[WebhookEvent, ...] = ()
     usage: UsageRecord | None = None
     steering_count: int = 0
     successor: NewRun | None = None
@@ -311,20 +312,25 @@ class Append(Struct, frozen=True):
 
 class WebhookEvent(Struct, frozen=True):
     """A webhook to be delivered. ``due_at``: the time of the first delivery attempt, in Unix
-    seconds."""
+    seconds. ``tenant``, ``endpoint``: the webhook endpoint to which it is sent. ``endpoint`` is ""
+    for the URL in the settings."""
 
     id: str
     body: bytes
     due_at: float
+    tenant: str = ""
+    endpoint: str = ""
 
 
 class DueWebhook(Struct, frozen=True):
     """A webhook to be delivered now. ``attempts``: how many times delivery was tried, this time
-    included."""
+    included. ``tenant``, ``endpoint``: see ``WebhookEvent``."""
 
     id: str
     body: bytes
     attempts: int
+    tenant: str = ""
+    endpoint: str = ""
 
 
 class EventPage(Struct, frozen=True):

@@ -7,15 +7,16 @@ A webhook may be delivered more than once. Receivers recognize repetitions by th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
+from msgspec import Struct
 
-from antiphon.errors import RunError, SetupError
+from antiphon.errors import NotFound, RunError, SetupError
 from antiphon.security.ssrf import AddressNotAllowed, guarded_session, is_ip_address, is_public
 from antiphon.store.records import DueWebhook
 from antiphon.store.runs import RunStore
@@ -39,57 +40,66 @@ _MAX_CONCURRENT = 8
 _HTTP_GONE = 410
 
 
-class WebhookSender:
-    """Sends webhooks to one URL. Create it with ``open``, inside an event loop."""
+class WebhookTarget(Struct, frozen=True):
+    """Where webhooks are sent. ``secrets`` sign them. ``private``: whether ``url`` may lead to this
+    machine or its network."""
 
-    def __init__(self, session: Any, url: str, secrets: Sequence[Secret]) -> None:
-        self._session = session
-        self._url = url
-        self._secrets = secrets
+    url: str
+    secrets: tuple[Secret, ...]
+    private: bool = False
 
     @classmethod
-    def open(
-        cls,
-        url: str,
-        secrets: Sequence[str],
-        *,
-        private: bool = False,
-        timeout_s: float = _TIMEOUT_S,
-        resolver: Any = None,
-    ) -> WebhookSender:
-        """Create a sender.
-
-        ``private``: whether ``url`` may point to this machine or its network. ``resolver``:
-        resolves host names; by default aiohttp's resolver. Raises ``SetupError`` for an invalid URL
-        or secret, or if aiohttp is not installed.
-        """
+    def parse(cls, url: str, secrets: Sequence[str], *, private: bool = False) -> WebhookTarget:
+        """Return the target in the settings. Raises ``SetupError`` for an invalid URL or secret."""
         check_url(url, private=private)
-        keys = [Secret(secret) for secret in secrets]
+        keys = tuple(Secret(secret) for secret in secrets)
         if not keys:
             raise SetupError("Webhooks need a secret: set webhook.secrets.")
+        return cls(url, keys, private)
+
+
+#: Returns where to send a webhook. Returns None if this process cannot send it, and raises
+#: ``NotFound`` if its receiver was deleted.
+FindTarget = Callable[[DueWebhook], Awaitable[WebhookTarget | None]]
+
+
+class WebhookSender:
+    """Sends webhooks. Create it with ``open``, inside an event loop. ``sessions``: whether a target
+    may be private → the HTTP session for such targets."""
+
+    def __init__(self, sessions: Mapping[bool, Any]) -> None:
+        self._sessions = sessions
+
+    @classmethod
+    def open(cls, *, timeout_s: float = _TIMEOUT_S, resolver: Any = None) -> WebhookSender:
+        """Create a sender. ``resolver``: resolves host names; by default aiohttp's resolver. Raises
+        ``SetupError`` if aiohttp is not installed."""
         try:
-            session = guarded_session(
-                timeout_s=timeout_s,
-                headers={"user-agent": "antiphon-webhooks"},
-                private=private,
-                resolver=resolver,
-            )
+            sessions = {
+                private: guarded_session(
+                    timeout_s=timeout_s,
+                    headers={"user-agent": "antiphon-webhooks"},
+                    private=private,
+                    resolver=resolver,
+                )
+                for private in (False, True)
+            }
         except ImportError:
             raise SetupError(
                 needs_extra("The HTTP client of webhooks is not installed", "webhooks")
             ) from None
-        return cls(session, url, keys)
+        return cls(sessions)
 
-    async def send(self, id: str, body: bytes, at: int) -> int:
+    async def send(self, target: WebhookTarget, id: str, body: bytes, at: int) -> int:
         """Send one webhook. ``at``: the current Unix time in seconds, for the signature. Return the
         HTTP status of the receiver's response. Return 0 if there is no response, or if the URL
         leads to a forbidden private address."""
         import aiohttp
 
-        headers = signed_headers(self._secrets, id, at, body)
+        headers = signed_headers(target.secrets, id, at, body)
         try:
-            async with self._session.post(
-                self._url, data=body, headers=headers, allow_redirects=False
+            async with self._sessions[target.private].post(
+                target.url, data=body, headers=headers, allow_redirects=False
             ) as response:
                 return int(response.status)
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -100,22 +110,25 @@ class WebhookSender:
         return 0
 
     async def close(self) -> None:
-        """Close the HTTP session."""
-        await self._session.close()
+        """Close the HTTP sessions."""
+        for session in self._sessions.values():
+            await session.close()
 
 
 class WebhookDeliveries:
     """Delivers due webhooks while its async context is open. It delivers the webhooks of all
     processes that use the store.
 
-    ``clock``: returns Unix seconds. ``random``: returns a random number from 0 to 1. With it, each
-    retry delay is varied by up to 10 %. ``poll_s``: seconds between polls of the store.
+    ``find_target``: see ``FindTarget``. ``clock``: returns Unix seconds. ``random``: returns a
+    random number from 0 to 1. With it, each retry delay is varied by up to 10 %. ``poll_s``:
+    seconds between polls of the store.
     """
 
     def __init__(
         self,
         store: RunStore,
         sender: WebhookSender,
+        find_target: FindTarget,
         *,
         clock: Callable[[], float],
         random: Callable[[], float],
@@ -123,6 +136,7 @@ class WebhookDeliveries:
     ) -> None:
         self._store = store
         self._sender = sender
+        self._find_target = find_target
         self._clock = clock
         self._random = random
         self._poll_s = poll_s
@@ -180,12 +194,22 @@ class WebhookDeliveries:
         """Deliver one webhook. If an error occurs, it is logged, and the webhook becomes due again
         later. Other deliveries continue."""
         try:
-            status = await self._sender.send(due.id, due.body, int(self._clock()))
-            await self._conclude(due, status)
+            await self._conclude(due, await self._send(due))
         except RunError as error:
             _log.warning("webhook result not stored", webhook=due.id, error=error.message)
         except Exception:
             _log.exception("webhook delivery failed", webhook=due.id)
+
+    async def _send(self, due: DueWebhook) -> int:
+        """Send a webhook, and return the HTTP status of the receiver's response. Return 410 (Gone)
+        if the receiver was deleted, and 0 if there is no response."""
+        try:
+            target = await self._find_target(due)
+        except NotFound:
+            return _HTTP_GONE
+        if target is None:
+            return 0
+        return await self._sender.send(target, due.id, due.body, int(self._clock()))
 
     async def _conclude(self, due: DueWebhook, status: int) -> None:
         if 200 <= status < 300 or status == _HTTP_GONE:
@@ -200,7 +224,14 @@ class WebhookDeliveries:
 
 
 def check_url(url: str, *, private: bool) -> None:
-    """Raise ``SetupError`` if it is not safe to send webhooks to ``url``.
+    """Raise ``SetupError`` if it is not safe to send webhooks to ``url``. See ``url_fault``."""
+    if (fault := url_fault(url, private=private)) is not None:
+        raise SetupError(f"webhook.url must {fault}.")
+
+
+def url_fault(url: str, *, private: bool) -> str | None:
+    """Return what ``url`` must be so that it is safe to send webhooks to it, such as ``name a
+    host``. Return None for a URL that is safe.
 
     ``private``: whether ``url`` may use ``http``, and may contain an address of this machine or its
     network. Only the URL is checked here. The addresses of a host name are checked later, when the
@@ -210,10 +241,11 @@ def check_url(url: str, *, private: bool) -> None:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise SetupError(f"webhook.url is not a URL: {error}.") from None
+        return f"be a URL: {error}"
     if parts.scheme != "https" and not (private and parts.scheme == "http"):
-        raise SetupError(f"webhook.url must begin with https://, not {parts.scheme or 'nothing'}.")
+        return f"begin with https://, not {parts.scheme or 'nothing'}"
     if not host or port == 0 or parts.username is not None or parts.password is not None:
-        raise SetupError("webhook.url must name a host, and no user or password.")
+        return "name a host, and no user or password"
     if not private and is_ip_address(host) and not is_public(host):
-        raise SetupError(f"webhook.url must not be a private address: {host}.")
+        return f"not be a private address: {host}"
+    return None

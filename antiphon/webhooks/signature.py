@@ -7,6 +7,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import secrets as random_secrets
 from collections.abc import Mapping, Sequence
 
 from antiphon.errors import SetupError
@@ -35,6 +36,11 @@ class Secret:
         """Return the signature of ``content``. Its prefix ``v1,`` names the signature scheme."""
         digest = hmac.new(self._key, content, hashlib.sha256).digest()
         return "v1," + base64.b64encode(digest).decode()
+
+
+def new_secret() -> str:
+    """Return the text of a new random secret."""
+    return _PREFIX + base64.b64encode(random_secrets.token_bytes(32)).decode()
 
 
 def signed_headers(secrets: Sequence[Secret], id: str, at: int, body: bytes) -> Mapping[str, str]:

@@ -292,6 +292,21 @@ async def test_webhooks_are_delivered_also_during_shutdown() -> None:
     assert {json.loads(each.body)["data"]["id"] for each in deliveries} == set(names)
 
 
+async def test_webhooks_are_delivered_to_endpoints_of_clients() -> None:
+    receiver = Receiver(204)
+
+    async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
+        types = ["response.completed"]
+        endpoint = {"name": "a", "url": receiver.url, "event_types": types}
+        assert (await client.post("webhook_endpoints", json=endpoint)).status_code == 200
+        name = (await client.post("responses", json={"input": "hi", "background": True})).json()
+        delivery = await receiver.deliveries.get()
+        assert json.loads(delivery.body)["data"]["id"] == name["id"]
+
+    async with receiver.listening():
+        await run_server(use, webhook=WebhookSettings(endpoints="any"))
+
+
 @pytest.mark.parametrize(
     ("webhook", "message"),
     [

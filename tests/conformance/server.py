@@ -42,6 +42,7 @@ from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tracing.base import Tracer
+from antiphon.webhooks.deliver import WebhookSender
 from tests.conformance import oracle
 from tests.conformance.asgi_clients import WebSocketClient
 from tests.golden.models import MODELS
@@ -104,6 +105,7 @@ class Server:
         containers: ContainerRegistry | None = None,
         blobs: Blobs | None = None,
         fetcher: Fetcher | None = None,
+        webhook_sender: WebhookSender | None = None,
         tracer: Tracer | None = None,
         metrics: Metrics | None = None,
         **policy: Any,
@@ -150,6 +152,7 @@ class Server:
                 containers=containers,
                 blobs=blobs,
                 fetcher=fetcher,
+                webhook_sender=webhook_sender,
             ),
         )
         self.service.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import AsyncIterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from antiphon.support.logs import open_log
 from antiphon.testing.audio import WordSpeaker, WordTranscriber
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.reranker import WordReranker
+from antiphon.webhooks.deliver import WebhookSender
 from tests.conformance.conftest import Serve
 from tests.conformance.documented import DocumentedClient, record_query
 from tests.conformance.fake_containers import code_interpreter_options, containers
@@ -51,8 +53,17 @@ def script() -> Any:
 
 
 @pytest.fixture
-def server_options(tmp_path: Path) -> dict[str, Any]:
-    return {"prompts": Prompts(tmp_path), **code_interpreter_options(containers())}
+async def webhooks() -> AsyncIterator[dict[str, Any]]:
+    """The options of a server with webhook endpoints."""
+    sender = WebhookSender.open()
+    yield {"webhook_sender": sender, "private_webhooks": True}
+    await sender.close()
+
+
+@pytest.fixture
+def server_options(tmp_path: Path, webhooks: dict[str, Any]) -> dict[str, Any]:
+    options = code_interpreter_options(containers())
+    return {"prompts": Prompts(tmp_path), **options, **webhooks}
 
 
 @pytest.fixture
@@ -111,9 +122,13 @@ def modules_with_calls() -> list[Any]:
 
 @pytest.mark.requirement("API-TENANTS-ROUTES")
 async def test_no_operation_shows_objects_of_another_tenant(
-    serve: Serve, document: Json, store: Store, monkeypatch: pytest.MonkeyPatch
+    serve: Serve,
+    document: Json,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    webhooks: dict[str, Any],
 ) -> None:
-    options = code_interpreter_options(containers())
+    options = {**code_interpreter_options(containers()), **webhooks}
     server = serve(engine(lambda prompt: "Hello there!"), on=store, **options)
     key = AuthKey(name="a", tenant="theirs", sha256=hashlib.sha256(b"secret").hexdigest())
     app = create_app(

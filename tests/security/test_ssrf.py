@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from antiphon.errors import SetupError
 from antiphon.security.ssrf import AddressNotAllowed, is_public, socket_factory
-from antiphon.webhooks.deliver import WebhookSender, check_url
+from antiphon.webhooks.deliver import WebhookSender, WebhookTarget, check_url
 from tests.webhooks.receiver import SECRETS
 
 
@@ -92,9 +92,10 @@ async def bell() -> AsyncIterator[tuple[int, asyncio.Event]]:
 async def test_a_name_that_means_an_inner_address_is_never_dialled(found: list[str]) -> None:
     async with bell() as (port, rung):
         url = f"https://hook.example:{port}/x"
-        sender = WebhookSender.open(url, SECRETS, resolver=Names(found), timeout_s=5)
+        target = WebhookTarget.parse(url, SECRETS)
+        sender = WebhookSender.open(resolver=Names(found), timeout_s=5)
         with capture_logs() as logs:
-            assert await sender.send("evt_1", b"{}", 1) == 0
+            assert await sender.send(target, "evt_1", b"{}", 1) == 0
         await sender.close()
         assert [(each["event"], each["error"]) for each in logs] == [
             ("webhook not sent", "not a public address")
@@ -106,8 +107,9 @@ async def test_a_name_that_means_an_inner_address_is_never_dialled(found: list[s
 async def test_an_address_in_disguise_is_never_dialled(host: str) -> None:
     async with bell() as (port, rung):
         url = f"https://{host}:{port}/x"
-        sender = WebhookSender.open(url, SECRETS, resolver=Names(["127.0.0.1"]), timeout_s=5)
-        assert await sender.send("evt_1", b"{}", 1) == 0
+        target = WebhookTarget.parse(url, SECRETS)
+        sender = WebhookSender.open(resolver=Names(["127.0.0.1"]), timeout_s=5)
+        assert await sender.send(target, "evt_1", b"{}", 1) == 0
         await sender.close()
         assert not rung.is_set()
 
@@ -116,11 +118,10 @@ async def test_a_name_is_asked_for_anew_each_time_and_the_answer_is_what_counts(
     """What a name meant when it was checked is nothing to what it means when it is dialled."""
     async with bell() as (port, rung):
         names = Names(["127.0.0.1"])
-        sender = WebhookSender.open(
-            f"https://hook.example:{port}/", SECRETS, resolver=names, timeout_s=5
-        )
+        target = WebhookTarget.parse(f"https://hook.example:{port}/", SECRETS)
+        sender = WebhookSender.open(resolver=names, timeout_s=5)
         for _ in range(2):
-            assert await sender.send("evt_1", b"{}", 1) == 0
+            assert await sender.send(target, "evt_1", b"{}", 1) == 0
         await sender.close()
         assert (names.asked, rung.is_set()) == (2, False)
 

@@ -20,7 +20,7 @@ from antiphon.errors import RunError, SetupError
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.records import RunEnd, WebhookEvent
+from antiphon.store.records import DueWebhook, RunEnd, WebhookEvent
 from antiphon.stream.deltas import Finish, Open, Text
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
@@ -29,6 +29,7 @@ from antiphon.webhooks.deliver import (
     RETRY_DELAYS_S,
     WebhookDeliveries,
     WebhookSender,
+    WebhookTarget,
 )
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
@@ -58,9 +59,14 @@ async def delivering(
     run_store: RecordingRunStore, url: str, now: list[float], *, timeout_s: float = 15
 ) -> AsyncIterator[WebhookDeliveries]:
     """Deliver as a process whose clock is at ``now[0]``."""
-    sender = WebhookSender.open(url, SECRETS, private=True, timeout_s=timeout_s)
+    sender = WebhookSender.open(timeout_s=timeout_s)
+    target = WebhookTarget.parse(url, SECRETS, private=True)
+
+    async def find_target(due: DueWebhook) -> WebhookTarget:
+        return target
+
     created = WebhookDeliveries(
-        run_store, sender, clock=lambda: now[0], random=lambda: 0.5, poll_s=0.01
+        run_store, sender, find_target, clock=lambda: now[0], random=lambda: 0.5, poll_s=0.01
     )
     try:
         async with created:
@@ -91,7 +97,7 @@ async def add_webhook(store: Store, name: str) -> None:
     webhook_event = WebhookEvent(f"evt_{name}", b"{}", NOW)
     await store.runs.end(
         await begin_run(store, name),
-        RunEnd(stored=ended_response(name), batch=batch(2), webhook=webhook_event),
+        RunEnd(stored=ended_response(name), batch=batch(2), webhooks=(webhook_event,)),
     )
 
 
@@ -157,10 +163,11 @@ async def test_delivery_survives_errors_timeouts_and_crashes(tmp_path: Path) -> 
         now[0] = again
 
         store = await open_store(path)
-        sender = WebhookSender.open(receiver.url, SECRETS, private=True)
+        sender = WebhookSender.open()
+        target = WebhookTarget.parse(receiver.url, SECRETS, private=True)
         (due,) = await store.runs.take_due_webhooks(now[0], now[0] + DELIVERY_LEASE_S, limit=9)
         assert due.attempts == 3
-        dying = asyncio.create_task(sender.send(due.id, due.body, int(now[0])))
+        dying = asyncio.create_task(sender.send(target, due.id, due.body, int(now[0])))
         first = [await receiver.deliveries.get() for _ in range(3)]
         dying.cancel()  # in the middle of a delivery
         await asyncio.wait((dying,))
@@ -273,9 +280,9 @@ async def test_foreground_runs_and_disabled_webhooks_send_nothing(webhooks: bool
 
 
 @pytest.mark.parametrize(("secrets", "message"), [((), "webhook.secrets"), (("whsec_",), "whsec_")])
-async def test_missing_or_invalid_secret_is_refused(secrets: Sequence[str], message: str) -> None:
+def test_missing_or_invalid_secret_is_refused(secrets: Sequence[str], message: str) -> None:
     with pytest.raises(SetupError, match=message):
-        WebhookSender.open("https://hook.example", secrets)
+        WebhookTarget.parse("https://hook.example", secrets)
 
 
 async def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,4 +295,4 @@ async def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(SetupError, match=r"pip install .*\[webhooks\]"):
-        WebhookSender.open("https://hook.example", SECRETS)
+        WebhookSender.open()

@@ -61,6 +61,7 @@ _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/vector_stores": ("Vector stores", "Collections of files that can be searched."),
     "/v1/containers": ("Containers", "Sandboxes in which code written by the model runs."),
     "/v1/skills": ("Skills", "Folders of instructions for the shell."),
+    "/v1/webhook": ("Webhooks", "URLs to which the server reports the ends of responses."),
     "/v1/models": ("Models", "The served models."),
     "/v1/embeddings": ("Embeddings", "Embedding vectors of texts."),
     "/v1/audio": ("Audio", "OpenAI's Audio API."),

@@ -120,8 +120,8 @@ class LogSink(EventSink):
     ``Recorder`` of the run appends the sampled token ids. The sink stores the new ids together with
     the events.
     ``conversation``: the id of the conversation to which the response is added. ``expires_at``
-    returns when the response will be deleted. ``webhook`` and ``usage`` return the webhook and the
-    usage record that are stored when the run ends. ``conclude`` returns the end of a run that
+    returns when the response will be deleted. ``webhooks`` and ``usage`` return what is stored when
+    the run ends: its webhooks and its usage record. ``conclude`` returns the end of a run that
     clients have steered. ``clock`` returns Unix seconds. ``has_readers``: whether clients follow
     the events. If not, events are stored only where the run must be able to continue: before tools
     run, and at its end. So a run without tools that is interrupted begins again.
@@ -136,7 +136,7 @@ class LogSink(EventSink):
         *,
         conversation: str | None,
         expires_at: Callable[[], int | None],
-        webhook: Callable[[Response], WebhookEvent | None],
+        webhooks: Callable[[Response], Awaitable[tuple[WebhookEvent, ...]]],
         usage: Callable[[Response], UsageRecord | None],
         conclude: Conclude,
         clock: Callable[[], float],
@@ -151,7 +151,7 @@ class LogSink(EventSink):
         self._stored_tokens = len(sampled)
         self._conversation = conversation
         self._expires_at = expires_at
-        self._build_webhook = webhook
+        self._build_webhooks = webhooks
         self._usage_of = usage
         self._conclude = conclude
         self._clock = clock
@@ -191,6 +191,7 @@ class LogSink(EventSink):
             raise ReaderGone
 
     async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
+        webhooks = await retry_until_available(lambda: self._build_webhooks(stored.response))
         while self._in_flight and not self._lost:
             await self._changed()
         self._events.extend(events)
@@ -201,7 +202,7 @@ class LogSink(EventSink):
             batch=batch,
             conversation=self._conversation if _joins_conversation(stored) else None,
             expires_at=self._expires_at(),
-            webhook=self._build_webhook(stored.response),
+            webhooks=webhooks,
             usage=self._usage_of(stored.response),
         )
         is_stored = not self._lost and await retry_until_available(

@@ -21,6 +21,7 @@ from antiphon.errors import CannotContinue, InternalError, RequestError, RunErro
 from antiphon.inference.conversation import PromptTokens
 from antiphon.resources.conversations import Conversations, conversation_locked
 from antiphon.resources.prompts import Prompts
+from antiphon.resources.webhook_endpoints import WebhookEndpoints
 from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.runs.execution.token_log import total_counts
@@ -84,12 +85,14 @@ class BackgroundJobs:
         runs: RunFactory,
         conversations: Conversations,
         prompts: Prompts,
+        webhook_endpoints: WebhookEndpoints,
     ) -> None:
         self._dependencies = dependencies
         self._preparer = preparer
         self._runs = runs
         self._conversations = conversations
         self._prompts = prompts
+        self._webhook_endpoints = webhook_endpoints
         self.steerer = Steerer(dependencies)
         #: Prepared requests by response id, oldest first.
         self._prepared_requests: dict[str, PreparedRequest] = {}
@@ -219,7 +222,7 @@ class BackgroundJobs:
             run.recorder.token_log,
             conversation=request.conversation.id if request.conversation else None,
             expires_at=self._expires_at(stored.response, request),
-            webhook=partial(self._webhook, request),
+            webhooks=partial(self._webhooks, job.tenant, request),
             usage=self._meter(job, request, stored.response).record,
             conclude=partial(self.steerer.conclude, job, request),
             clock=self._dependencies.clock,
@@ -257,7 +260,7 @@ class BackgroundJobs:
                 first=restored.next_event, count=len(events), lines=encode_events(events)
             ),
             expires_at=self._expires_at(response, request)(),
-            webhook=self._webhook(request, response),
+            webhooks=await self._webhooks(claim.job.tenant, request, response),
             usage=meter.record(response, Usage(input_tokens=read, output_tokens=sampled)),
         )
         conclude = partial(self.steerer.conclude, claim.job, request)
@@ -330,18 +333,16 @@ class BackgroundJobs:
         kept_s = _LINE_KEPT_S if request.is_line else dependencies.policy.unstored_retention_s
         return lambda: int(dependencies.clock() + kept_s)
 
-    def _webhook(self, request: StoredRequest, response: Response) -> WebhookEvent | None:
-        """Return the webhook that reports the end of a response, in OpenAI's format. Returns None
-        if webhooks are disabled, and for a line of a batch."""
-        dependencies = self._dependencies
-        if not dependencies.policy.webhooks or request.is_line:
-            return None
-        id, now = dependencies.ids("evt"), dependencies.clock()
-        body = {
-            "id": id,
-            "object": "event",
-            "created_at": int(now),
-            "type": f"response.{response.status}",
-            "data": {"id": response.id},
-        }
-        return WebhookEvent(id, _encode(body), now)
+    async def _webhooks(
+        self, tenant: str, request: StoredRequest, response: Response
+    ) -> tuple[WebhookEvent, ...]:
+        """Return the webhooks that report the end of a response. There are none for a line of a
+        batch."""
+        if request.is_line:
+            return ()
+        return await self._webhook_endpoints.events(
+            tenant,
+            f"response.{response.status}",
+            response.id,
+            for_operator=self._dependencies.policy.webhooks,
+        )

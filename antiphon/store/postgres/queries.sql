@@ -855,12 +855,13 @@ FROM set_config('synchronous_commit', 'off', TRUE) AS commits,
     unnest($1::text[], $2::text[]) AS n (channel, payload)
 
 -- add_webhook
-INSERT INTO webhooks (id, body, due_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
+INSERT INTO webhooks (id, body, due_at, tenant, endpoint) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT DO NOTHING
 
 -- due_webhooks
 UPDATE webhooks SET due_at = $2, attempts = attempts + 1 WHERE id IN (
     SELECT id FROM webhooks WHERE due_at <= $1 ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
-) RETURNING id, body, attempts
+) RETURNING id, body, attempts, tenant, endpoint
 
 -- postpone_webhook
 UPDATE webhooks SET due_at = $2 WHERE id = $1

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from msgspec.structs import astuple
+
 from antiphon.store.common.row_mapping import claim_of, event_batch_of, steering_of
 from antiphon.store.common.saving import Saving
 from antiphon.store.postgres.notifications.listener import Notice, RunNotifications
@@ -258,8 +260,8 @@ class PostgresRuns(RunStore):
             await self._add_batch(transaction, run, end.batch)
             await save(transaction)
             await transaction.rows("release_locks_of", tenant, name)
-            if (webhook := end.webhook) is not None:
-                await transaction.rows("add_webhook", webhook.id, webhook.body, webhook.due_at)
+            for webhook in end.webhooks:
+                await transaction.rows("add_webhook", *astuple(webhook))
             if successor is not None and save_next is not None:
                 await save_next(transaction)
                 await self._begin(transaction, successor)

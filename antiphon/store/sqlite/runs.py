@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from msgspec.structs import astuple
+
 from antiphon.store.common.claims import free_runs
 from antiphon.store.common.row_mapping import Columns, event_batch_of, steering_of
 from antiphon.store.common.saving import Saving
@@ -174,9 +176,8 @@ class SqliteRuns(RunStore):
             if successor is not None and save_successor is not None:
                 save_successor(connection)
                 self._tables.begin(connection, successor)
-            if (webhook := end.webhook) is not None:
-                row = (webhook.id, webhook.body, webhook.due_at)
-                connection.execute(self._queries["add_webhook"], row)
+            rows = [astuple(webhook) for webhook in end.webhooks]
+            connection.executemany(self._queries["add_webhook"], rows)
             self.forget(connection, tenant, response_id)
             return True
 
@@ -215,7 +216,7 @@ class SqliteRuns(RunStore):
             rows = connection.execute(self._queries["due_webhooks"], (now, limit)).fetchall()
             for row in rows:
                 connection.execute(self._queries["count_webhook_attempt"], (retry_at, row[0]))
-            return tuple(DueWebhook(name, body, attempts + 1) for name, body, attempts in rows)
+            return tuple(DueWebhook(*row) for row in rows)
 
         if not await self._database.rows("due_webhooks", (now, 1), lambda row: row[0]):
             return ()

@@ -205,8 +205,7 @@ class MemoryRuns(RunStore):
             return False
         run.ended_at = 0
         self._add_batch(run, end.batch)
-        if end.webhook is not None:
-            self._webhooks[end.webhook.id] = (end.webhook, 0)
+        self._webhooks.update({webhook.id: (webhook, 0) for webhook in end.webhooks})
         self._save(Saving.of_run_end(claim.job.tenant, end))
         self.locks.remove_holder(claim.job.tenant, claim.job.id)
         self.notifications.subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])
@@ -254,7 +253,10 @@ class MemoryRuns(RunStore):
         due.sort(key=lambda pair: pair[0].due_at)
         for event, attempts in due[:limit]:
             self._webhooks[event.id] = (replace(event, due_at=retry_at), attempts + 1)
-        return tuple(DueWebhook(event.id, event.body, count + 1) for event, count in due[:limit])
+        return tuple(
+            DueWebhook(event.id, event.body, count + 1, event.tenant, event.endpoint)
+            for event, count in due[:limit]
+        )
 
     async def settle_webhook(self, event_id: str, retry_at: float | None) -> None:
         self._check()

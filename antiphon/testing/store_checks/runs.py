@@ -510,10 +510,13 @@ async def supports_concurrent_runs(store: Store) -> None:
 async def leases_a_webhook_until_it_is_settled(store: Store) -> None:
     claim, due = await begin_run(store), store.runs.take_due_webhooks
     body = bytes(range(256))
+    later = WebhookEvent("evt_b", body, 1e9, "t", "endpoint")
     await store.runs.end(
         claim,
         RunEnd(
-            stored=ended_response("a"), batch=batch(2), webhook=WebhookEvent("evt_a", body, 100.5)
+            stored=ended_response("a"),
+            batch=batch(2),
+            webhooks=(WebhookEvent("evt_a", body, 100.5), later),
         ),
     )
     await store.delete("t", "resp_a")  # the webhook is still delivered
@@ -528,6 +531,8 @@ async def leases_a_webhook_until_it_is_settled(store: Store) -> None:
     assert await due(300, 360, limit=9) == (DueWebhook("evt_a", body, 3),)
     await store.runs.settle_webhook("evt_a", None)
     await store.runs.settle_webhook("evt_a", 0)
+    assert await due(1e12, 1e12, limit=9) == (DueWebhook("evt_b", body, 1, "t", "endpoint"),)
+    await store.runs.settle_webhook("evt_b", None)
     assert await due(1e12, 1e12, limit=9) == ()
 
 
@@ -537,7 +542,7 @@ async def leases_webhooks_oldest_first(store: Store) -> None:
         webhook = WebhookEvent(f"evt_{n}", b"{}", 40.0 - n)
         await store.runs.end(
             await begin_run(store, f"{n}"),
-            RunEnd(stored=ended_response(f"{n}"), batch=batch(2), webhook=webhook),
+            RunEnd(stored=ended_response(f"{n}"), batch=batch(2), webhooks=(webhook,)),
         )
     given = [each.id for each in await store.runs.take_due_webhooks(50, 90, limit=2)]
     assert set(given) == {"evt_39", "evt_38"}
@@ -556,7 +561,9 @@ async def drops_webhooks_of_lost_runs(store: Store) -> None:
     assert not await store.runs.end(
         claim,
         RunEnd(
-            stored=ended_response("a"), batch=batch(2), webhook=WebhookEvent("evt_1", b"late", 1.0)
+            stored=ended_response("a"),
+            batch=batch(2),
+            webhooks=(WebhookEvent("evt_1", b"late", 1.0),),
         ),
     )
     assert await store.runs.take_due_webhooks(9, 9, limit=9) == ()
@@ -565,7 +572,7 @@ async def drops_webhooks_of_lost_runs(store: Store) -> None:
         RunEnd(
             stored=ended_response("a"),
             batch=batch(2),
-            webhook=WebhookEvent("evt_2", b"cancelled", 1.0),
+            webhooks=(WebhookEvent("evt_2", b"cancelled", 1.0),),
         ),
     )
     assert await store.runs.take_due_webhooks(9, 19, limit=9) == (

@@ -6,6 +6,7 @@ import asyncio
 from array import array
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -52,7 +53,7 @@ async def rests_after(times_s: Sequence[float], monkeypatch: pytest.MonkeyPatch)
         array("I"),
         conversation=None,
         expires_at=lambda: None,
-        webhook=lambda response: None,
+        webhooks=AsyncMock(return_value=()),
         usage=lambda response: None,
         conclude=lambda end, steering: end,
         clock=lambda: 1_000.0,

@@ -150,12 +150,15 @@ CREATE TABLE batches (
 );
 CREATE UNIQUE INDEX batches_by_run ON batches (run, first);
 
--- The webhooks that are still to be delivered.
+-- The webhooks that are still to be delivered. endpoint: the webhook endpoint of the tenant, or '' for
+-- the URL in the settings.
 CREATE TABLE webhooks (
     id TEXT PRIMARY KEY,
     body BLOB NOT NULL,
     due_at REAL NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0
+    attempts INTEGER NOT NULL DEFAULT 0,
+    tenant TEXT NOT NULL,
+    endpoint TEXT NOT NULL
 );
 CREATE INDEX webhooks_by_time ON webhooks (due_at);
 

@@ -1,0 +1,112 @@
+"""Endpoints of ``/v1/webhook_endpoints`` and ``/v1/webhook_event_types``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from antiphon.http.auditor import Auditor
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.openapi.operation import operation
+from antiphon.http.requests import body as bodies
+from antiphon.http.requests.path import object_key, tenant_of
+from antiphon.http.requests.query import PAGE_PARAMS, Query
+from antiphon.limits.requests import RequestLimits
+from antiphon.wire.pagination import DeletedObject, Page
+from antiphon.wire.parsing.fields import body_parser
+from antiphon.wire.resources.webhook_endpoints import (
+    CreateWebhookEndpoint,
+    RotateWebhookSecret,
+    SendWebhookTest,
+    UpdateWebhookEndpoint,
+    WebhookEndpoint,
+    WebhookEndpointTest,
+    WebhookEndpointWithSecret,
+    WebhookEventTypes,
+)
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+_key = object_key("webhook_endpoint_id")
+
+
+class WebhookEndpointRoutes:
+    """All routes for webhook endpoints."""
+
+    def __init__(self, service: Service, limits: RequestLimits, auditor: Auditor) -> None:
+        self._endpoints = service.webhook_endpoints
+        self._limits = limits
+        self._auditor = auditor
+
+    @operation(
+        "createWebhookEndpoint",
+        body=CreateWebhookEndpoint,
+        answer=WebhookEndpointWithSecret,
+        errors=(409,),
+    )
+    async def create(self, request: Request) -> Reply:
+        """Create a webhook endpoint. Only this answer has the secret."""
+        wanted = await bodies.parse(
+            request, self._limits, body_parser(CreateWebhookEndpoint, refuses_unknown=True)
+        )
+        created = await self._endpoints.create(tenant_of(request), wanted)
+        await self._auditor.record(request.scope, "webhook_endpoint.created", created.id)
+        return json_reply(created)
+
+    @operation("listWebhookEndpoints", query=PAGE_PARAMS, answer=Page[WebhookEndpoint])
+    async def list(self, request: Request) -> Reply:
+        """Return a page of the tenant's webhook endpoints, by default newest first."""
+        params = Query(request.scope).page_params()
+        return json_reply(await self._endpoints.list(tenant_of(request), params))
+
+    @operation("getWebhookEndpoint", answer=WebhookEndpoint)
+    async def retrieve(self, request: Request) -> Reply:
+        """Return a webhook endpoint without its secret."""
+        return json_reply(await self._endpoints.retrieve(*_key(request)))
+
+    @operation("updateWebhookEndpoint", body=UpdateWebhookEndpoint, answer=WebhookEndpoint)
+    async def update(self, request: Request) -> Reply:
+        """Change the name, the URL or the events of a webhook endpoint."""
+        wanted = await bodies.parse(
+            request, self._limits, body_parser(UpdateWebhookEndpoint, refuses_unknown=True)
+        )
+        updated = await self._endpoints.update(*_key(request), wanted)
+        await self._auditor.record(request.scope, "webhook_endpoint.updated", updated.id)
+        return json_reply(updated)
+
+    @operation("deleteWebhookEndpoint", answer=DeletedObject)
+    async def delete(self, request: Request) -> Reply:
+        """Delete a webhook endpoint."""
+        tenant, id = _key(request)
+        await self._endpoints.delete(tenant, id)
+        await self._auditor.record(request.scope, "webhook_endpoint.deleted", id)
+        return json_reply(DeletedObject(id=id, object="webhook_endpoint.deleted"))
+
+    @operation(
+        "rotateWebhookEndpointSecret", body=RotateWebhookSecret, answer=WebhookEndpointWithSecret
+    )
+    async def rotate_secret(self, request: Request) -> Reply:
+        """Replace the secret of a webhook endpoint. Only this answer has the new secret."""
+        wanted = await bodies.parse(
+            request, self._limits, body_parser(RotateWebhookSecret, refuses_unknown=True)
+        )
+        rotated = await self._endpoints.rotate_secret(
+            *_key(request), keeps_old=bool(wanted.keep_old_secret_active_for_24_hours)
+        )
+        await self._auditor.record(request.scope, "webhook_endpoint.rotated", rotated.id)
+        return json_reply(rotated)
+
+    @operation("testWebhookEndpoint", body=SendWebhookTest, answer=WebhookEndpointTest)
+    async def test(self, request: Request) -> Reply:
+        """Send a webhook as a test, and return the status of the receiver's answer."""
+        wanted = await bodies.parse(
+            request, self._limits, body_parser(SendWebhookTest, refuses_unknown=True)
+        )
+        return json_reply(await self._endpoints.test(*_key(request), wanted.event_type))
+
+    @operation("listWebhookEventTypes", answer=WebhookEventTypes)
+    async def list_event_types(self, request: Request) -> Reply:
+        """Return the events to which a webhook endpoint may subscribe."""
+        return json_reply(WebhookEventTypes())

@@ -1,0 +1,231 @@
+"""Webhook endpoints: URLs to which a tenant's webhooks are sent. Clients manage their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+from msgspec.structs import asdict, replace
+
+from antiphon.errors import Conflict, InvalidRequest, NotFound
+from antiphon.security.encryption import DecryptionError, Encryptor
+from antiphon.store.records import WebhookEvent
+from antiphon.store.values import ValueStore
+from antiphon.store.webhook_endpoints import EncryptedSecret, EndpointRecord, endpoint_collection
+from antiphon.stream.writer import Ids
+from antiphon.webhooks.deliver import WebhookSender, WebhookTarget, url_fault
+from antiphon.webhooks.signature import Secret, new_secret
+from antiphon.wire.cursors import PageParams, page_of
+from antiphon.wire.pagination import Page
+from antiphon.wire.resources.webhook_endpoints import (
+    CreateWebhookEndpoint,
+    UpdateWebhookEndpoint,
+    WebhookEndpoint,
+    WebhookEndpointTest,
+    WebhookEndpointWithSecret,
+)
+
+_log = structlog.get_logger(__name__)
+
+#: Endpoints of one tenant: each may get a webhook at the end of each response.
+_MAX_ENDPOINTS = 20
+#: Seconds for which an old secret is used beside its successor, if the client wants that.
+_OVERLAP_S = 86_400
+_HINT_CHARS = 4
+_PURPOSE = "webhook secret"
+
+
+class WebhookEndpoints:
+    """The webhook endpoints of all tenants. Methods that take an endpoint's id raise ``NotFound``
+    for an unknown id.
+
+    - ``sender`` sends webhooks. None: the operator allows no endpoints, so that nothing is sent.
+    - ``seal`` encrypts the secrets in the store.
+    - ``private``: whether endpoints may be on this machine or in its network.
+    """
+
+    def __init__(
+        self,
+        values: ValueStore,
+        sender: WebhookSender | None,
+        *,
+        seal: Encryptor,
+        clock: Callable[[], float],
+        ids: Ids,
+        private: bool = False,
+    ) -> None:
+        self._stored = endpoint_collection(values)
+        self._sender = sender
+        self._seal = seal
+        self._clock = clock
+        self._ids = ids
+        self._private = private
+
+    async def create(self, tenant: str, wanted: CreateWebhookEndpoint) -> WebhookEndpointWithSecret:
+        """Create an endpoint with a new secret. Raises ``InvalidRequest`` for a URL to which the
+        server does not send, and ``Conflict`` if the tenant has too many endpoints."""
+        self._enabled_sender()
+        self._check_url(wanted.url)
+        if len(await self._stored.ids(tenant)) >= _MAX_ENDPOINTS:
+            raise Conflict(f"There are {_MAX_ENDPOINTS} webhook endpoints already. Delete one.")
+        now, secret = int(self._clock()), new_secret()
+        endpoint = WebhookEndpoint(
+            id=self._ids("whe"),
+            name=wanted.name,
+            url=wanted.url,
+            event_types=tuple(dict.fromkeys(wanted.event_types)),
+            created_at=now,
+            updated_at=now,
+            signing_secret_hint=_hint(secret),
+        )
+        record = EndpointRecord(endpoint=endpoint, secrets=(self._encrypted(tenant, secret),))
+        await self._stored.add(tenant, endpoint.id, record)
+        return WebhookEndpointWithSecret(**asdict(endpoint), signing_secret=secret)
+
+    async def list(self, tenant: str, params: PageParams) -> Page[WebhookEndpoint]:
+        """Return a page of a tenant's endpoints. Raises ``InvalidRequest`` for an unknown
+        cursor."""
+        records, has_more = await self._stored.page(tenant, params)
+        return page_of([record.endpoint for record in records], has_more)
+
+    async def retrieve(self, tenant: str, id: str) -> WebhookEndpoint:
+        """Return an endpoint, without its secret."""
+        return (await self._load(tenant, id)).endpoint
+
+    async def update(self, tenant: str, id: str, wanted: UpdateWebhookEndpoint) -> WebhookEndpoint:
+        """Change the fields that ``wanted`` has. Raises ``InvalidRequest`` for a URL to which the
+        server does not send."""
+        if wanted.url is not None:
+            self._check_url(wanted.url)
+        fields = {name: value for name, value in asdict(wanted).items() if value is not None}
+        if wanted.event_types is not None:
+            fields["event_types"] = tuple(dict.fromkeys(wanted.event_types))
+
+        def change(record: EndpointRecord) -> WebhookEndpoint:
+            changed = replace(record.endpoint, **fields)
+            if changed != record.endpoint:
+                record.endpoint = replace(changed, updated_at=int(self._clock()))
+            return record.endpoint
+
+        found = await self._stored.update(tenant, id, change)
+        if found is None:
+            raise _not_found(id)
+        return found
+
+    async def rotate_secret(
+        self, tenant: str, id: str, *, keeps_old: bool
+    ) -> WebhookEndpointWithSecret:
+        """Give an endpoint a new secret. ``keeps_old``: whether webhooks are signed with the
+        present secret too, for a day."""
+        secret, now = new_secret(), self._clock()
+        encrypted = self._encrypted(tenant, secret)
+
+        def change(record: EndpointRecord) -> WebhookEndpoint:
+            old = replace(record.secrets[0], expires_at=now + _OVERLAP_S)
+            record.secrets = (encrypted, old) if keeps_old else (encrypted,)
+            record.endpoint = replace(
+                record.endpoint, updated_at=int(now), signing_secret_hint=_hint(secret)
+            )
+            return record.endpoint
+
+        endpoint = await self._stored.update(tenant, id, change)
+        if endpoint is None:
+            raise _not_found(id)
+        return WebhookEndpointWithSecret(**asdict(endpoint), signing_secret=secret)
+
+    async def delete(self, tenant: str, id: str) -> None:
+        """Delete an endpoint. Webhooks that have not been delivered to it are dropped."""
+        await self._load(tenant, id)
+        await self._stored.delete(tenant, id)
+
+    async def test(self, tenant: str, id: str, event_type: str) -> WebhookEndpointTest:
+        """Send a webhook about a response that does not exist, once. Raises ``InvalidRequest`` if
+        there is no answer."""
+        target, sender = await self.target(tenant, id), self._enabled_sender()
+        event, status = self._event(tenant, id, event_type, "resp_test"), 0
+        if target is not None:
+            status = await sender.send(target, event.id, event.body, int(self._clock()))
+        if not status:
+            raise InvalidRequest(
+                "The webhook endpoint did not answer, or its address is not allowed."
+            )
+        return WebhookEndpointTest(
+            webhook_endpoint_id=id, event_type=event_type, status_code=status
+        )
+
+    # --- for deliveries --------------------------------------------------------------------------
+
+    async def events(
+        self, tenant: str, event_type: str, object_id: str, *, for_operator: bool
+    ) -> tuple[WebhookEvent, ...]:
+        """Return the webhooks that report an event: one to each endpoint of the tenant that wants
+        it and, with ``for_operator``, one to the URL in the settings. Raises ``StoreError``."""
+        receivers = [""] if for_operator else []
+        if self._sender is not None:
+            for id in await self._stored.ids(tenant):
+                record = await self._stored.load(tenant, id)
+                if record is not None and event_type in record.endpoint.event_types:
+                    receivers.append(id)
+        return tuple(self._event(tenant, id, event_type, object_id) for id in receivers)
+
+    async def target(self, tenant: str, id: str) -> WebhookTarget | None:
+        """Return where an endpoint's webhooks are sent. Returns None if the operator allows no
+        endpoints, or if its secrets cannot be decrypted. Raises ``StoreError``."""
+        record = await self._load(tenant, id)
+        if self._sender is None:
+            return None
+        now, secrets = self._clock(), []
+        for each in record.secrets:
+            if each.expires_at is None or now < each.expires_at:
+                try:
+                    text = self._seal.decrypt(each.text, purpose=_PURPOSE, tenant=tenant)
+                except DecryptionError:
+                    _log.error("a secret of a webhook endpoint cannot be decrypted", endpoint=id)
+                    continue
+                secrets.append(Secret(text.decode()))
+        if not secrets:
+            return None
+        return WebhookTarget(record.endpoint.url, tuple(secrets), self._private)
+
+    def _event(self, tenant: str, endpoint: str, event_type: str, object_id: str) -> WebhookEvent:
+        id, now = self._ids("evt"), self._clock()
+        body = {
+            "id": id,
+            "object": "event",
+            "created_at": int(now),
+            "type": event_type,
+            "data": {"id": object_id},
+        }
+        return WebhookEvent(id, msgspec.json.encode(body), now, tenant, endpoint)
+
+    def _enabled_sender(self) -> WebhookSender:
+        if self._sender is None:
+            raise InvalidRequest(
+                "This server has no webhook endpoints: its setting webhook.endpoints is off."
+            )
+        return self._sender
+
+    def _check_url(self, url: str) -> None:
+        if (fault := url_fault(url, private=self._private)) is not None:
+            raise InvalidRequest(
+                f"Invalid 'url': it must {fault}.", param="url", code="invalid_value"
+            )
+
+    async def _load(self, tenant: str, id: str) -> EndpointRecord:
+        record = await self._stored.load(tenant, id)
+        if record is None:
+            raise _not_found(id)
+        return record
+
+    def _encrypted(self, tenant: str, secret: str) -> EncryptedSecret:
+        text = self._seal.encrypt(secret.encode(), purpose=_PURPOSE, tenant=tenant)
+        return EncryptedSecret(text)
+
+
+def _hint(secret: str) -> str:
+    return f"whsec_…{secret[-_HINT_CHARS:]}"
+
+
+def _not_found(id: str) -> NotFound:
+    return NotFound(f"No webhook endpoint found with id '{id}'.", param="id")
