@@ -43,6 +43,7 @@ def shared_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerSet
     model = (
         f'[models.tiny]\nengine = "replay"\nsource = "{HERE}/scenes.toml"\naliases = [{names}]\n'
         'reasoning_format = "think"\ntool_format = "hermes"\n'
+        'unsupported_modality = "describe"\n'
     )
     toys = HERE.parent / "tools" / "mcp" / "example_server.py"
     folder = tmp_path_factory.mktemp("server")
