@@ -136,7 +136,7 @@ class Preparer:
         self._on_tool_call = dependencies.on_tool_call
         self._attachments = attachments
         self._providers = providers
-        self._chains = ChainCache(dependencies.store)
+        self.chains = ChainCache(dependencies.store)
         self._ignored_tools = IgnoredToolLog()
 
     def tools(self) -> tuple[ToolEntry, ...]:
@@ -511,7 +511,7 @@ class Preparer:
         earlier = response.prompt_cache_options.comparison_response_id
         if earlier is UNSET:
             return response
-        chain = await find_chain(self._chains, tenant, earlier, session_chains)
+        chain = await find_chain(self.chains, tenant, earlier, session_chains)
         if chain is None:
             return replace(response, prompt_cache_diagnostics=ComparisonNotFound())
         comparison = CacheComparison(
@@ -558,7 +558,7 @@ class Preparer:
                 refuse=self._policy.undecryptable_items == "refuse",
             ),
             session_chains=session_chains,
-            chains=self._chains,
+            chains=self.chains,
             ids=self._ids,
         )
         default = _default_instructions(request, model, context)

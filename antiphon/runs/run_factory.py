@@ -17,7 +17,7 @@ from antiphon.runs.background.restore import RestoredRun
 from antiphon.runs.execution.recorder import ReasoningFields, Recorder
 from antiphon.runs.execution.run import Run, RunSpec
 from antiphon.runs.execution.supervisor import Supervisor
-from antiphon.runs.history.chain_cache import chain_items
+from antiphon.runs.history.chain_cache import ChainCache, chain_items
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.store.upkeep.health import StoreHealth
@@ -41,7 +41,8 @@ _Save = Callable[[StoredResponse], Awaitable[None]]
 class RunFactory:
     """Creates runs. ``supervisor`` waits for the foreground runs when the server stops. ``usage``
     counts the usage of responses that are not stored. ``health`` learns of each response that was
-    stored. In the methods, ``api_key`` is the name of the API key to which the usage is charged."""
+    stored, and ``chains`` of each that can be continued. In the methods, ``api_key`` is the name of
+    the API key to which the usage is charged."""
 
     def __init__(
         self,
@@ -49,8 +50,10 @@ class RunFactory:
         supervisor: Supervisor,
         usage: UsageCounter,
         health: StoreHealth,
+        chains: ChainCache,
     ) -> None:
         self._dependencies = dependencies
+        self._chains = chains
         self._health = health
         self._usage = usage
         self._supervisor = supervisor
@@ -238,6 +241,8 @@ class RunFactory:
                     lambda: store.save(tenant, stored, lock=lock, usage=usage), limit_s=save_retry_s
                 ):
                     raise ConversationLost
+                else:
+                    self._chains.add_stored(tenant, stored)
             self._usage.add_tools(meter, stored.response)
             self._health.note_write()
 

@@ -179,8 +179,6 @@ class Service:
             ),
         )
         self._run_limits = ActiveRunLimits(store.runs, policy.max_tenant_background_runs)
-        #: Request counts of clients with limits. All processes share them.
-        self.rates = store.rates
         self._quota = ResponseQuota(store, policy.quotas, owner=owner, lease_s=policy.lease.lease_s)
         self._create_resources(features)
         self._add_model = features.add_model
@@ -193,7 +191,9 @@ class Service:
             providers,
         )
         self.usage_counter = UsageCounter(store.usage_log, clock)
-        self._runs = RunFactory(dependencies, self._supervisor, self.usage_counter, health)
+        self._runs = RunFactory(
+            dependencies, self._supervisor, self.usage_counter, health, self._preparer.chains
+        )
         objects = (self.conversations, self.prompts, self.webhook_endpoints)
         self._jobs = BackgroundJobs(dependencies, self._preparer, self._runs, *objects)
         self._background = BackgroundWorker(
@@ -266,6 +266,8 @@ class Service:
         dependencies = self._dependencies
         store, policy = dependencies.store, dependencies.policy
         clock, ids = dependencies.clock, dependencies.ids
+        #: Request counts of clients with limits. All processes share them.
+        self.rates = store.rates
         self.files = Files(
             store,
             clock=clock,

@@ -17,6 +17,7 @@ from antiphon.store.base import Store
 from antiphon.store.records import StoredResponse
 from antiphon.support.aging_cache import AgingCache
 from antiphon.wire.items import Item
+from antiphon.wire.response import encodable
 
 _encode = msgspec.json.Encoder().encode
 
@@ -55,8 +56,8 @@ class LoadedChain(Struct, frozen=True):
 
 
 class ChainCache:
-    """Cache of response chains, in front of a store. A chain consists of a response and all earlier
-    responses that it continues. A chain is dropped if no new response continues it for some time.
+    """Cache of response chains, in front of a store. A chain is dropped if no new response
+    continues it for some time.
 
     Each lookup asks the store whether the last response of the chain still exists. The earlier
     responses of the chain may have been deleted. This is intended, because a deleted response
@@ -80,31 +81,39 @@ class ChainCache:
     async def get(self, tenant: str, response_id: str) -> LoadedChain | None:
         """Return the chain of responses that ends with this response. Returns None if the response
         is unknown, deleted or expired."""
-        stored = await self._store.load(tenant, response_id)
+        key = (tenant, response_id)
+        entry = self._cache.get(key)
+        # Once a foreground response is stored, only its metadata can change.
+        is_final = entry is not None and not entry.value.responses[-1].response.background
+        if entry is not None and is_final and await self._store.has_response(*key):
+            found = entry.value
+            return replace(found, tokens=found.tokens or stored_tokens(found.responses))
+        stored = await self._store.load(*key)
         if stored is None:
             return None
-        parent = stored.response.previous_response_id
-        if parent is None:
-            chain = _load_chain((stored,))
-        elif (entry := self._cache.remove((tenant, parent))) is not None:
-            chain = _extend_chain(entry.value, stored)
-        else:
-            responses = await self._store.load_chain(tenant, response_id)
-            if responses is None:
-                return None
-            chain = _load_chain(responses)
-        if stored.response.status in ("completed", "incomplete"):
-            self._add((tenant, response_id), chain)
-        return chain
+        if (chain := self.add_stored(tenant, stored)) is not None:
+            return chain
+        is_first = stored.response.previous_response_id is None
+        responses = (stored,) if is_first else await self._store.load_chain(*key)
+        return None if responses is None else self._add(tenant, LoadedChain(), responses)
 
-    def _add(self, key: tuple[str, str], chain: LoadedChain) -> None:
-        """Add a chain of responses to the cache. The token ids of the chain are cached only if
-        there are at least ``_MIN_IDS`` of them, because fewer ids are rebuilt quickly."""
-        ids = () if chain.tokens is None else chain.tokens.ids
-        if len(ids) >= _MIN_IDS:
-            self._cache.add(key, chain, 2 * chain.bytes + _ID_BYTES * len(ids))
-        else:
-            self._cache.add(key, replace(chain, tokens=None), 2 * chain.bytes)
+    def add_stored(self, tenant: str, stored: StoredResponse) -> LoadedChain | None:
+        """Add a response, as the store contains it, to the cached chain that it continues. Return
+        the longer chain, or None if the cache does not contain the chain."""
+        entry = self._cache.remove((tenant, stored.response.previous_response_id or ""))
+        return None if entry is None else self._add(tenant, entry.value, (stored,))
+
+    def _add(self, tenant: str, before: LoadedChain, added: Chain) -> LoadedChain:
+        """Return a chain with more responses at its end, and add it to the cache if it can be
+        continued."""
+        chain = _extend_chain(before, added)
+        response, ids = added[-1].response, () if chain.tokens is None else chain.tokens.ids
+        if response.status in ("completed", "incomplete"):
+            kept, size = chain, 2 * chain.bytes + _ID_BYTES * len(ids)
+            if len(ids) < _MIN_IDS:
+                kept, size = replace(chain, tokens=None), 2 * chain.bytes
+            self._cache.add((tenant, response.id), kept, size)
+        return chain
 
 
 def chain_items(chain: Iterable[StoredResponse]) -> tuple[Item, ...]:
@@ -114,32 +123,26 @@ def chain_items(chain: Iterable[StoredResponse]) -> tuple[Item, ...]:
 
 def chain_bytes(chain: Iterable[StoredResponse]) -> int:
     """Return the size of responses as JSON, in bytes."""
-    return sum(len(_encode(stored)) for stored in chain)
-
-
-def _load_chain(responses: Chain) -> LoadedChain:
-    return LoadedChain(
-        responses,
-        stored_tokens(responses),
-        chain_bytes(responses),
-        EncodedItems(chain_items(responses)),
+    return sum(
+        len(_encode(replace(stored, response=encodable(stored.response)))) for stored in chain
     )
 
 
-def _extend_chain(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
-    """Return the chain with one more response at its end. The returned chain contains the same
-    ``int`` objects for its token ids as ``chain``. A comparison of the ids of both chains is then
-    cheap, because Python compares identical objects fast."""
-    responses = (*chain.responses, stored)
-    before, added = chain.tokens, stored.tokens
-    if before is None or added is None or before.fingerprint != added.fingerprint:
+def _extend_chain(chain: LoadedChain, added: Chain) -> LoadedChain:
+    """Return the chain with more responses at its end: one, or any number if the chain is empty.
+    The returned chain contains the same ``int`` objects for its token ids as ``chain``. A
+    comparison of the ids of both chains is then cheap, because Python compares identical objects
+    fast."""
+    responses = (*chain.responses, *added)
+    before, last = chain.tokens, added[-1].tokens
+    if before is None or last is None or before.fingerprint != last.fingerprint:
         tokens = stored_tokens(responses)
     else:
-        ids = before.ids[: added.base] + tuple(array("I", added.ids))
-        tokens = PromptTokens(ids=ids, fingerprint=added.fingerprint)
-    if chain.encoded is not None:
-        chain.encoded.extend(chain_items((stored,)))
-    return LoadedChain(responses, tokens, chain.bytes + chain_bytes((stored,)), chain.encoded)
+        ids = before.ids[: last.base] + tuple(array("I", last.ids))
+        tokens = PromptTokens(ids=ids, fingerprint=last.fingerprint)
+    encoded = chain.encoded or EncodedItems()
+    encoded.extend(chain_items(added))
+    return LoadedChain(responses, tokens, chain.bytes + chain_bytes(added), encoded)
 
 
 def stored_tokens(chain: Chain) -> PromptTokens | None:

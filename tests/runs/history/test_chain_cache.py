@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from antiphon.backends.scripted_backend import ScriptedBackend
+from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import PromptTokens
 from antiphon.runs.history.chain_cache import ChainCache, chain_items, stored_tokens
 from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.store_checks.responses import make_response
+from tests.runs.scripted_service import create, make_service
 
 
 class CountingStore(MemoryStore):
@@ -23,6 +26,14 @@ class CountingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.walks = 0
+        self.loads = 0
+
+    async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
+        self.loads += 1
+        return await super().load(tenant, response_id)
+
+    async def has_response(self, tenant: str, response_id: str) -> bool:
+        return await super().load(tenant, response_id) is not None
 
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         self.walks += 1
@@ -54,6 +65,45 @@ async def test_deleted_response_cannot_be_continued_from_the_cache() -> None:
     assert await chains.get("t", "resp_a") is None
     assert await chains.get("u", "resp_b") is None
     assert await _responses(chains, "resp_b") == await store.load_chain("t", "resp_b")
+
+
+async def test_responses_of_this_process_are_not_read_again() -> None:
+    """They are not read, but the store is asked for them: any process may delete them."""
+    store = CountingStore()
+    service = make_service(ScriptedBackend(["one", "two", "three", "four"]), store=store)
+    previous: str | None = None
+    for _ in range(4):
+        previous = (await (await create(service, previous_response_id=previous)).drive()).id
+    assert previous is not None
+    assert (store.loads, store.walks) == (1, 0), "only the first is read, which continues nothing"
+    with pytest.raises(InvalidRequest, match="not found"):
+        await create(service, "u", previous_response_id=previous)
+    await store.delete("t", previous)
+    with pytest.raises(InvalidRequest, match="not found"):
+        await create(service, previous_response_id=previous)
+
+
+async def test_background_responses_are_read_again() -> None:
+    """The end of a run changes them, and a run can get the id of a deleted one."""
+    store = CountingStore()
+    chains = ChainCache(store)
+    old = make_response("a")
+    old = replace(old, response=replace(old.response, background=True))
+    new = replace(old, response=replace(old.response, created_at=old.response.created_at + 1))
+    for stored in (old, new):
+        await store.save("t", stored)
+        assert await _responses(chains, "resp_a") == (stored,)
+        await store.delete("t", "resp_a")
+
+
+async def test_short_lists_of_token_ids_are_rebuilt() -> None:
+    store = CountingStore()
+    chains = ChainCache(store)
+    tokens = TurnTokens(base=0, ids=array("I", range(10)).tobytes(), fingerprint="f")
+    await store.save("t", replace(make_response("a"), tokens=tokens))
+    for _ in range(2):
+        chain = await chains.get("t", "resp_a")
+        assert chain is not None and chain.tokens == stored_tokens(chain.responses) is not None
 
 
 async def test_cache_size_is_limited() -> None:
@@ -118,7 +168,11 @@ async def test_token_ids_of_another_vocabulary_are_not_extended() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["save", "ask", "delete"]), st.integers(0, 12), st.integers(0, 12)),
+    st.tuples(
+        st.sampled_from(["save", "save here", "ask", "delete"]),
+        st.integers(0, 12),
+        st.integers(0, 12),
+    ),
     max_size=60,
 )
 
@@ -133,10 +187,11 @@ def test_cached_chains_equal_those_of_the_store(
         saved, used = set[int](), set[int]()
         for what, one, other in steps:
             name = f"resp_{one}"
-            if what == "save" and one not in used:
-                await store.save(
-                    "t", make_response(str(one), str(other) if other in saved else None)
-                )
+            if what.startswith("save") and one not in used:
+                stored = make_response(str(one), str(other) if other in saved else None)
+                await store.save("t", stored)
+                if what == "save here":
+                    chains.add_stored("t", stored)
                 saved.add(one)
                 used.add(one)
             elif what == "delete":
