@@ -36,7 +36,7 @@ _FILE = Path(__file__).with_name("instructions.json")
 #: into them.
 _RISE, _FALL, _NOISE = 0.03, 0.08, 0.02
 #: Cases with large bodies, which arrive in one or several pieces, and their largest rise.
-_LARGE = frozenset({"plain, 25 tools", "plain, 64 tools"})
+_LARGE = frozenset({"plain, 25 tools", "plain, 64 tools", "turn of a chain of 20, 25 tools"})
 _LARGE_RISE = 0.1
 #: Cases whose counts depend on the load of the machine: they are printed, but not compared.
 _TIMED = frozenset({"streamed slowly, 20 deltas", "plain, with a key and quotas", "idle second"})
@@ -98,9 +98,9 @@ def _repeated(body: dict[str, Any], count: int) -> _Case:
     return case
 
 
-def _turns(model: str, count: int, chars: int, first: int = 0) -> _Case:
+def _turns(model: str, count: int, chars: int, first: int = 0, **fields: Any) -> _Case:
     """Turns of a chain. Those before turn ``first`` are not counted. Each adds ``chars``
-    characters of words."""
+    characters of words. ``fields``: more fields of each request."""
 
     def case(server: MeasuredServer) -> int:
         chance, previous = random.Random(1), None
@@ -109,7 +109,7 @@ def _turns(model: str, count: int, chars: int, first: int = 0) -> _Case:
             if turn == first:
                 server.take_count()
             text = f"turn {turn}: " + " ".join(chance.choices(words, k=chars // 6))
-            body = _body(model, text, previous_response_id=previous)
+            body = _body(model, text, previous_response_id=previous, **fields)
             previous = json.loads(server.request("/v1/responses", body))["id"]
         return count - first
 
@@ -155,6 +155,7 @@ _CASES: dict[str, _Case] = {
     "streamed, 300 deltas": _repeated(_body(stream=True, max_output_tokens=300), 5),
     "streamed slowly, 20 deltas": _repeated(_body(text="slowly", stream=True), 2),
     "turn of a chain of 20": _turns(_CHAT, 20, 960),
+    "turn of a chain of 20, 25 tools": _turns(_CHAT, 20, 960, **_tools(25)),
     "turns 20 to 32 of an agent": _turns(_CHAT, 32, _TURN_CHARS, 19),
     "turns 20 to 32 of an agent, responses": _turns(_RESPONSES, 32, _TURN_CHARS, 19),
     "plain, 9 KB of instructions": _repeated(_body(**_tools(0)), 10),
