@@ -244,8 +244,9 @@ attempt(fill)
 
 async def test_closing_a_box_ends_all_its_processes(box: AgentBox) -> None:
     marker = f"antiphon-escape-{os.getpid()}"
+    started = f'read -rd "" name < /proc/$!/cmdline && [ "$name" = {marker} ]'
     await box.command(
-        f"nohup bash -c 'exec -a {marker} sleep 600' & sleep 0.2",
+        f"nohup bash -c 'exec -a {marker} sleep 600' & until {started}; do sleep 0.01; done",
         timeout_s=60,
         max_chars=100,
     )
