@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TypeGuard
 
 from msgspec import UNSET, UnsetType
@@ -165,55 +165,56 @@ def check_call_outputs(
 
     ``own``: the items of the request, without earlier items of the conversation. If one of them is
     a surplus output, the error names its position. ``param``: the path of the items in the request,
-    for the error. The error messages are OpenAI's, because clients
-    match on them. Raises ``InvalidRequest``.
+    for the error. The error messages are OpenAI's, because clients match on them. Raises
+    ``InvalidRequest``.
     """
     items = tuple(items)
     open_program_ids = {program.call_id for program in open_programs(items)}
+    preceding: set[str | UnsetType | None] = set()
     calls: dict[str, str] = {}
     outputs: dict[str, str] = {}
     finished: set[str] = set()
-    _check_orphans(items, param)
     for item in items:
         call_id = item.call_id
+        kind = KINDS[type(item)]
+        if kind.answers is None:
+            preceding.add(call_id)
+        elif (named := _named_call(item)) and named not in preceding:
+            # Without its call, the model cannot be shown an output, not even an incomplete one.
+            raise _unknown_call(KINDS[kind.answers].call_name or "program", named, param)
         if not call_id or item.status == "incomplete":
             continue  # an incomplete call was never executed
-        program = caller_program_id(item)
-        kind = KINDS[type(item)]
         if kind.call_name:
             calls[call_id] = kind.call_name
-            is_over = program is not None and program not in open_program_ids
-            if is_over or item.async_ is True:
+            if not _needs_output(item, open_program_ids):
                 finished.add(call_id)
         elif kind.answers is not None and (name := KINDS[kind.answers].call_name):
+            if call_id not in calls:  # its call is incomplete
+                raise _unknown_call(name, call_id, param)
             outputs[call_id] = name
-    for call_id, name in outputs.items():
-        if call_id not in calls:
-            raise InvalidRequest(
-                f"No tool call found for {name} output with call_id {call_id}.", param=param
-            )
     _check_single_outputs(items, outputs, own, param)
-    for call_id, name in calls.items():
-        if call_id not in outputs and call_id not in finished and not waiting:
-            raise InvalidRequest(f"No tool output found for {name} {call_id}.", param=param)
+    unanswered = [each for each in calls if each not in outputs and each not in finished]
+    if unanswered and not waiting:
+        name = calls[unanswered[0]]
+        raise InvalidRequest(f"No tool output found for {name} {unanswered[0]}.", param=param)
 
 
-def _check_orphans(items: Sequence[it.Item], param: str) -> None:
-    """Check that each output, even an incomplete one, comes after its call. The model could not be
-    shown the output otherwise. Raises ``InvalidRequest``."""
-    called: set[str | UnsetType | None] = set()
-    for item in items:
-        answers = KINDS[type(item)].answers
-        if answers is None:
-            called.add(item.call_id)
-            continue
-        # Only hosted searches have no call_id. That of a local_shell call may be its item's id.
-        call_id = item.call_id or (item.id if isinstance(item, it.LocalShellCallOutput) else "")
-        if call_id and call_id not in called:
-            name = KINDS[answers].call_name or "program"
-            raise InvalidRequest(
-                f"No tool call found for {name} output with call_id {call_id}.", param=param
-            )
+def _needs_output(call: it.Item, open_program_ids: Container[str]) -> bool:
+    """Whether a call must have an output: no asynchronous one, and none of a finished program."""
+    program = caller_program_id(call)
+    return call.async_ is not True and (program is None or program in open_program_ids)
+
+
+def _named_call(output: it.Item) -> str:
+    """Return the id of the call that an output names, or "": the outputs of hosted searches may
+    name none. A ``local_shell`` output may name its call in the field ``id``."""
+    return output.call_id or (output.id if isinstance(output, it.LocalShellCallOutput) else "")
+
+
+def _unknown_call(name: str, call_id: str, param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"No tool call found for {name} output with call_id {call_id}.", param=param
+    )
 
 
 def check_programs(past: Iterable[it.Item], own: Sequence[it.Item]) -> None:
