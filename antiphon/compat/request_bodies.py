@@ -34,7 +34,8 @@ class ChatStreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class AnswerOptions(Struct, frozen=True, kw_only=True):
-    """The options that only the older APIs have. ``n``: the number of answers."""
+    """The options that both Chat Completions and Completions have, and the Responses API lacks.
+    ``n``: the number of answers."""
 
     n: Annotated[int, Meta(ge=1, le=32)] = 1
     stream_options: ChatStreamOptions | None = None
@@ -49,7 +50,7 @@ _O = TypeVar("_O", bound=AnswerOptions)
 
 
 class ChatOptions(AnswerOptions, frozen=True, kw_only=True):
-    """The options that only Chat Completions has."""
+    """The options of Chat Completions that the Responses API lacks or defines differently."""
 
     logprobs: bool | None = None
     store: bool | None = False
@@ -58,7 +59,7 @@ class ChatOptions(AnswerOptions, frozen=True, kw_only=True):
 
 
 class CompletionOptions(AnswerOptions, frozen=True, kw_only=True):
-    """The options that only Completions has."""
+    """The options of Completions that the Responses API lacks."""
 
     echo: bool = False
 

@@ -40,7 +40,7 @@ _MAX_INPUTS = 32
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What a model finds in a text.
+    """The answer of a guard model about a text.
 
     - ``flagged``: whether the text belongs to any category.
     - ``categories``: category → whether the text belongs to it.
@@ -99,8 +99,10 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class ModerationRequest(Struct, frozen=True, kw_only=True):
-    """A request to judge texts. ``model``: a guard model; the default is the first one. A list of
-    parts is one input."""
+    """The body of ``POST /moderations``: texts, and the guard model that says to which categories
+    each of them belongs. ``model``: by default, the first guard model of the server. ``input``: one
+    text, or a list. Each string of a list is a text of its own, and all parts of a list together
+    are one text."""
 
     input: (
         _Text

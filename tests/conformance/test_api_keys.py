@@ -376,7 +376,8 @@ async def test_stream_ends_with_the_key_that_reads_it(
         while not backend.delta_count:
             await asyncio.sleep(0)
         assert (await process.send(*ENDINGS[ending])).status_code == 200
-        with pytest.raises(AssertionError):  # the client of the test misses the stream's end
+        # The server breaks the stream off, and the client of this test then raises this error.
+        with pytest.raises(AssertionError):
             await reading
         gate.set()
         whole = await process.send("GET", f"/v1/responses/{id}?stream=true", other)

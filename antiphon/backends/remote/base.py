@@ -613,7 +613,8 @@ def _encode_body(
 
 
 def _encode_element(element: JsonObject | Raw) -> bytes | Raw:
-    """Encode an element. It, or its field ``content``, may be encoded already."""
+    """Return the JSON of a message. The message, or only the value of its field ``content``, may
+    already be JSON."""
     if isinstance(element, Raw):
         return element
     if not isinstance(content := element.get("content"), Raw):

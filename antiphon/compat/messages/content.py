@@ -146,7 +146,8 @@ class _MessageReader:
                 known[kind](self, fields, at)
 
     def _effort(self, raw: object, role: str, path: str) -> None:
-        """Let the effort of a system message apply from here on."""
+        """Add an item that changes the reasoning effort for the rest of the conversation, because a
+        system message sets ``effort``. Raises ``InvalidRequest``."""
         config = read_object(raw, path)
         for name in config:
             if name != "effort" or role != "system":
@@ -400,8 +401,8 @@ def _web_search_call(call: JsonObject, raw: object, path: str) -> JsonObject:
 
 
 def _web_fetch_call(call: JsonObject, raw: object, path: str) -> JsonObject:
-    """Return the call that opened a page. A document that is not a text, which only other servers
-    return, has no text here."""
+    """Return the item for a ``web_fetch`` call and its result. If the page is no text but, for
+    example, a PDF, the item has no text. Antiphon's own results are always texts."""
     result = read_object(raw, f"{path}.content")
     page = read_object(result.get("content") or {}, f"{path}.content.content")
     source = read_object(page.get("source") or {}, f"{path}.content.content.source")

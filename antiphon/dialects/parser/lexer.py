@@ -367,7 +367,8 @@ def _transitions(
             {tools.bare: tools.bare_state} if tools.bare else {}, is_peek=True
         )
     for name, state in ({} if tools is None else {**WHOLE_ANSWER, **states}).items():
-        # The closing tag of a call may follow JSON whose opening tag is missing.
+        # In the state "whole rest", a closing tag of a call is dropped: the answer is the JSON of a
+        # call, and the model has written only the closing one of the two tags around it.
         on = {**strays, **state.on} if name == "whole rest" else state.on
         transitions[name] = _transitions_to(on) | _transitions_to(state.peek, is_peek=True)
         if tools is not None and tools.quote and state.reads in ("pairs", "elements"):

@@ -46,7 +46,8 @@ class ToolLists:
     def __init__(self, pool: SessionPool) -> None:
         self._pool = pool
         self._cache: AgingCache[_ToolList] = AgingCache(max_bytes=_MAX_BYTES, max_age_s=_MAX_AGE_S)
-        #: How often ``forget`` was called. A list that was asked for before may be out of date.
+        #: How often ``forget`` was called. If this number changes during a request for a list, the
+        #: list may be out of date when it arrives.
         self._forgotten = 0
 
     async def get(
@@ -81,7 +82,8 @@ class ToolLists:
 
 
 def _keys(session: SessionKey) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return the keys of a list that belongs to the tenant, and of a list that all may use."""
+    """Return the two keys under which the list of a server may be cached: one for the tenant of the
+    session, and one for all tenants."""
     return (session.tenant, session.server.key), ("", session.server.key)
 
 
