@@ -23,7 +23,7 @@ from antiphon.tools.base import (
     Toolset,
 )
 from antiphon.wire import tools as tl
-from antiphon.wire.items import FunctionCall, Item, WebSearchCall, of_type
+from antiphon.wire.items import Item, WebSearchCall, of_type
 
 from .browser import Browser, PageSource, StepResult
 from .citations import page_citation_notation
@@ -40,6 +40,9 @@ TYPES = (
 #: The type of the tool that only opens pages.
 FETCH_TYPE = "web_fetch"
 _NAMESPACE = "browser"
+#: Fields of items with what the user or a tool has written. The other fields of a call are written
+#: by the model.
+_GIVEN_FIELDS = ("content", "output", "outputs", "result", "results", "tools")
 _encode = msgspec.json.Encoder().encode
 _INCLUDE_SOURCES, _INCLUDE_RESULTS = "web_search_call.action.sources", "web_search_call.results"
 
@@ -238,13 +241,18 @@ def _steps(tool: tl.AnyWebSearch) -> Mapping[str, _StepFunction]:
 
 
 def _is_known(items: Sequence[Item], url: str) -> bool:
-    """Return whether a URL is in the conversation, in a place that the model has not written
-    itself. Otherwise a page could make the model send data to its server, as a part of a URL."""
-    return any(
-        url.encode() in _encode(item)
+    """Return whether the user or a tool has given a URL, or an earlier call has opened it. What the
+    model has written itself does not count, such as the arguments of a failed call. Otherwise a
+    page could make the model send data to its server, as a part of a URL."""
+    if any(page is not None and page.url == url for page in _earlier_pages(items)):
+        return True
+    given = (
+        getattr(item, name, None)
         for item in items
-        if not isinstance(item, FunctionCall) and getattr(item, "role", "") != "assistant"
+        if item.role != "assistant" and not item.is_reasoning
+        for name in _GIVEN_FIELDS
     )
+    return any(url.encode() in _encode(each) for each in given if each)
 
 
 def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:
