@@ -1078,6 +1078,35 @@ async def test_pages_and_files_are_cited(serve: Serve, clients: Any) -> None:
     assert status == 404 and "file-none" in message
 
 
+@pytest.mark.requirement("AM-CITATIONS")
+@pytest.mark.parametrize("gone", ["cleared", "summarized"])
+async def test_document_that_the_model_does_not_see_is_not_cited(serve: Serve, gone: str) -> None:
+    """Its place in the conversation has another content, or does not exist any more."""
+    server = serve(local(engine(["It is red 【1】."])))
+    source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}
+    texts: list[Json] = [{"type": "text", "text": "Look."}] * 2
+    use = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [citable(source)]}
+    summary = {"type": "compaction", "content": "Ann is here.", "signature": "x"}
+    trigger = {"type": "tool_uses", "value": 1}
+    edit = {"type": "clear_tool_uses_20250919", "trigger": trigger, "keep": {**trigger, "value": 0}}
+    turns: dict[str, list[Json]] = {
+        "cleared": [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}],
+        "summarized": [
+            {"role": "user", "content": [*texts, citable(source)]},
+            {"role": "assistant", "content": [summary]},
+        ],
+    }
+    answer = await create(
+        server,
+        messages=[*HI["messages"], *turns[gone], *HI["messages"]],
+        tools=[WEATHER],
+        context_management={"edits": [edit]},
+    )
+    assert [each.get("citations") for each in answer["content"]] == [None]
+    assert "PDF" not in rendered_prompts(server)[-1]
+
+
 @pytest.mark.requirement("AM-THINKING")
 async def test_system_message_sets_the_effort(serve: Serve) -> None:
     backend = ScriptedBackend([SAID])

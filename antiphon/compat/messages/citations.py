@@ -7,6 +7,7 @@ citations of this block.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -71,12 +72,16 @@ class _Passage(Struct, frozen=True):
     text: str
 
 
-class CitedFile(Struct, frozen=True):
-    """A document whose text is not known yet. ``place``: the path of its part in the Responses
-    request."""
+class PartPlace(Struct, frozen=True):
+    """Where a part is in the Responses request: the position of its item, the item's field with
+    parts, and the position in this field."""
 
-    source: Source
-    place: str
+    item: int
+    field: Literal["content", "output"]
+    part: int
+
+    def __str__(self) -> str:
+        return f"input[{self.item}].{self.field}[{self.part}]"
 
 
 class Passages:
@@ -87,27 +92,34 @@ class Passages:
         #: Kind and position of a source, and where a passage begins or ends → its number.
         self._starts: dict[tuple[str, int, int], int] = {}
         self._ends: dict[tuple[str, int, int], int] = {}
+        self._counts = {"document": itertools.count(), "search_result": itertools.count()}
         #: Path of a block → the document in it whose text is not known yet.
-        self._files: dict[str, Source] = {}
-        self.files: list[CitedFile] = []
-        self._counts: dict[bool, int] = {False: 0, True: 0}
+        self._unplaced: dict[str, Source] = {}
+        #: Place of a part in the Responses request → the document whose text is not known yet.
+        self.files: dict[PartPlace, Source] = {}
 
     def __bool__(self) -> bool:
         return bool(self._passages or self.files)
 
-    def next_index(self, *, is_search_result: bool = False) -> int:
+    def next_index(self, block_type: Literal["document", "search_result"]) -> int:
         """Count a document or a search result of the request, and return its position."""
-        self._counts[is_search_result] += 1
-        return self._counts[is_search_result] - 1
+        return next(self._counts[block_type])
+
+    def forget(self) -> None:
+        """Forget all passages, because a summary replaces their documents. The positions of later
+        documents stay as they are."""
+        for known in (self._passages, self._starts, self._ends, self.files):
+            known.clear()
 
     def add_file(self, source: Source, path: str) -> None:
         """Add a document whose text is loaded later. ``path``: the path of its block."""
-        self._files[path] = source
+        self._unplaced[path] = source
 
-    def place(self, part_path: str, path: str) -> None:
-        """Note where the part of a block is in the Responses request."""
-        if (source := self._files.pop(path, None)) is not None:
-            self.files.append(CitedFile(source, part_path))
+    def place(self, part: PartPlace, path: str) -> None:
+        """Note where the part of a block is in the Responses request. ``path``: the path of the
+        block."""
+        if (source := self._unplaced.pop(path, None)) is not None:
+            self.files[part] = source
 
     def add_text(self, source: Source) -> str:
         """Add the sentences of a text. Return the text for the model."""
@@ -242,7 +254,6 @@ def cites(fields: JsonObject, path: str) -> bool:
 #: Returns the text of a document, or the texts of the pages of a PDF. Its arguments are the part
 #: and its path in the Responses request.
 DocumentReader = Callable[[InputFile, str], Awaitable[str | tuple[str, ...]]]
-_PLACE = re.compile(r"input\[(\d+)\]\.(\w+)\[(\d+)\]")
 
 
 async def number_files(
@@ -251,16 +262,16 @@ async def number_files(
     """Return the request with numbered passages in the place of the files that the model can cite.
     Raises ``RequestError``."""
     items = list(request.input or ())
-    for file in passages.files:
-        place = _PLACE.fullmatch(file.place)
-        assert place is not None
-        index, field, number = int(place[1]), place[2], int(place[3])
-        parts = list(getattr(items[index], field))
-        text = await read(parts[number], file.place)
+    for place, source in passages.files.items():
+        item = items[place.item]
+        parts = getattr(item, place.field)
+        if isinstance(parts, str):
+            continue  # an edit of the context has cleared this result
+        text = await read(parts[place.part], str(place))
         if isinstance(text, str):
-            shown = passages.add_text(replace(file.source, text=text))
+            shown = passages.add_text(replace(source, text=text))
         else:
-            shown = passages.add_pages(replace(file.source, kind="page"), text)
-        parts[number] = InputText(text=shown)
-        items[index] = replace(items[index], **{field: tuple(parts)})
+            shown = passages.add_pages(replace(source, kind="page"), text)
+        numbered = (*parts[: place.part], InputText(text=shown), *parts[place.part + 1 :])
+        items[place.item] = replace(item, **{place.field: numbered})
     return replace(request, input=tuple(items))

@@ -28,7 +28,7 @@ from antiphon.wire.parsing.fields import read_array, read_choice, read_object, r
 from antiphon.wire.parsing.json_body import BodyLimits
 
 from .bodies import ServerResult
-from .citations import Passages, Source, cites
+from .citations import PartPlace, Passages, Source, cites
 from .server_blocks import text_of_result
 from .tools import ToolCollector
 from .toolsets import browser_state_text
@@ -179,14 +179,14 @@ class _MessageReader:
             self._open = message
         content = self._open["content"]
         for part in parts:
-            self._note_part(f"input[{len(self.items) - 1}].content[{len(content)}]", path)
+            self._note_part(PartPlace(len(self.items) - 1, "content", len(content)), path)
             content.append(part)
 
-    def _note_part(self, part_path: str, path: str) -> None:
-        self._paths.add(part_path, path)
-        self._passages.place(part_path, path)
+    def _note_part(self, place: PartPlace, path: str) -> None:
+        self._passages.place(place, path)
+        self._paths.add(str(place), path)
         for field in ("image_url", "file_data", "file_url", "file_id"):
-            self._paths.add(f"{part_path}.{field}", f"{path}.source")
+            self._paths.add(f"{place}.{field}", f"{path}.source")
 
     # --- blocks of the user and the system -------------------------------------------------------
 
@@ -211,9 +211,8 @@ class _MessageReader:
         parts, part_paths = self._result_parts(fields.get("content", ""), f"{path}.content")
         if fields.get("is_error", False) is True:
             parts, part_paths = [_input_text(_FAILED), *parts], [path, *part_paths]
-        at = f"input[{len(self.items)}]"
         for index, part_path in enumerate(part_paths):
-            self._note_part(f"{at}.output[{index}]", part_path)
+            self._note_part(PartPlace(len(self.items), "output", index), part_path)
         item = {
             "type": "function_call_output",
             "call_id": fields["tool_use_id"],
@@ -382,6 +381,7 @@ class _MessageReader:
             self._add(item, path, encrypted_content="encrypted_content")
         elif content:
             self.items.clear()
+            self._passages.forget()
             text = f"Summary of the conversation so far: {content}"
             self._add({"type": "message", "role": "user", "content": [_input_text(text)]}, path)
 
@@ -541,7 +541,7 @@ def _document(fields: JsonObject, path: str, passages: Passages) -> list[JsonObj
     kind = read_tag(source, f"{path}.source", _DOCUMENTS)
     context, title = (_string(fields, name, path) for name in ("context", "title"))
     lead = [_input_text(context)] if context else []
-    index = passages.next_index()
+    index = passages.next_index("document")
     parts = _DOCUMENTS[kind](source, f"{path}.source", title)
     if not cites(fields, path):
         return [*lead, *parts]
@@ -614,7 +614,7 @@ def _search_result_part(fields: JsonObject, path: str, passages: Passages) -> li
     if not isinstance(content, list):
         raise invalid_type(f"{path}.content", "an array", json_type_name(content))
     texts = [_text(block, f"{path}.content[{index}]") for index, block in enumerate(content)]
-    index = passages.next_index(is_search_result=True)
+    index = passages.next_index("search_result")
     if cites(fields, path):
         found = Source(kind="search_result", index=index, title=title or None, url=source)
         return [_input_text(passages.add_blocks(found, texts))]
