@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import empty_value, missing_parameter
 from antiphon.wire.parsing.fields import convert
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
@@ -68,13 +67,25 @@ def _check_text(text: TextInput, path: str) -> None:
             )
 
 
+class EmbeddingObject(Struct, frozen=True, kw_only=True):
+    """``embedding``: numbers, or their bytes in base64."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: Sequence[float] | str
+
+
+class EmbeddingUsage(Struct, frozen=True, kw_only=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
 class EmbeddingList(Struct, frozen=True, kw_only=True):
-    """The answer to an Embeddings request. Each entry of ``data`` is ``{object, index,
-    embedding}``."""
+    """The answer to an Embeddings request."""
 
     model: str
-    data: tuple[JsonObject, ...]
-    usage: JsonObject
+    data: tuple[EmbeddingObject, ...]
+    usage: EmbeddingUsage
     object: Literal["list"] = "list"
 
 
@@ -87,10 +98,10 @@ def make_embedding_list(
     return EmbeddingList(
         model=model,
         data=tuple(
-            {"object": "embedding", "index": index, "embedding": encoded(vector)}
+            EmbeddingObject(index=index, embedding=encoded(vector))
             for index, vector in enumerate(vectors)
         ),
-        usage={"prompt_tokens": tokens, "total_tokens": tokens},
+        usage=EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens),
     )
 
 

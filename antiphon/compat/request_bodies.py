@@ -69,15 +69,31 @@ def read_options(raw: JsonObject, cls: type[_O]) -> _O:
     return convert({name: raw[name] for name in cls.__struct_fields__ if name in raw}, cls, "")
 
 
+class UrlReference(Struct, frozen=True, kw_only=True):
+    url: str
+    detail: str | UnsetType = UNSET
+
+
+class AudioData(Struct, frozen=True, kw_only=True):
+    data: str
+    format: str
+
+
+class ChatFile(Struct, frozen=True, kw_only=True):
+    file_id: str | UnsetType = UNSET
+    file_data: str | UnsetType = UNSET
+    filename: str | UnsetType = UNSET
+
+
 class ChatPart(Struct, frozen=True, kw_only=True):
     """A part of a message. ``type`` is the name of the field that contains the content."""
 
     type: Literal["text", "image_url", "input_audio", "file", "video_url", "refusal"]
     text: str | UnsetType = UNSET
-    image_url: str | JsonObject | UnsetType = UNSET
-    input_audio: JsonObject | UnsetType = UNSET
-    file: JsonObject | UnsetType = UNSET
-    video_url: JsonObject | UnsetType = UNSET
+    image_url: str | UrlReference | UnsetType = UNSET
+    input_audio: AudioData | UnsetType = UNSET
+    file: ChatFile | UnsetType = UNSET
+    video_url: UrlReference | UnsetType = UNSET
     refusal: str | UnsetType = UNSET
 
 

@@ -7,16 +7,23 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response, Usage
+
+
+class PromptTokensDetails(Struct, frozen=True, kw_only=True):
+    cached_tokens: int
+
+
+class CompletionTokensDetails(Struct, frozen=True, kw_only=True):
+    reasoning_tokens: int
 
 
 class CompletionUsage(Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: JsonObject
-    completion_tokens_details: JsonObject
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 def total_usage(responses: Sequence[Response], n: int = 1) -> CompletionUsage:
@@ -33,10 +40,10 @@ def total_usage(responses: Sequence[Response], n: int = 1) -> CompletionUsage:
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details={
-            "cached_tokens": sum(one.input_tokens_details.cached_tokens for one in prompts)
-        },
-        completion_tokens_details={
-            "reasoning_tokens": sum(one.output_tokens_details.reasoning_tokens for one in usages)
-        },
+        prompt_tokens_details=PromptTokensDetails(
+            cached_tokens=sum(one.input_tokens_details.cached_tokens for one in prompts)
+        ),
+        completion_tokens_details=CompletionTokensDetails(
+            reasoning_tokens=sum(one.output_tokens_details.reasoning_tokens for one in usages)
+        ),
     )

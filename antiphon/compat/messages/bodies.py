@@ -25,6 +25,11 @@ ServerResult = Literal[
 ]
 
 
+class CacheControl(Struct, frozen=True, kw_only=True):
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | UnsetType = UNSET
+
+
 class MessageBlock(Struct, frozen=True, kw_only=True):
     """A content block. Its fields depend on ``type``. ``cache_control`` has no effect: prefix
     caching is automatic."""
@@ -65,7 +70,7 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
     data: str | UnsetType = UNSET
     tool: JsonObject | UnsetType = UNSET
     encrypted_content: str | None = None
-    cache_control: JsonObject | None = None
+    cache_control: CacheControl | None = None
 
 
 class MessageInput(Struct, frozen=True, kw_only=True):
@@ -111,6 +116,18 @@ ToolType = Literal[
 ]
 
 
+class UserLocation(Struct, frozen=True, kw_only=True):
+    type: Literal["approximate"] | UnsetType = UNSET
+    city: str | UnsetType | None = UNSET
+    country: str | UnsetType | None = UNSET
+    region: str | UnsetType | None = UNSET
+    timezone: str | UnsetType | None = UNSET
+
+
+class CitationChoice(Struct, frozen=True, kw_only=True):
+    enabled: bool | UnsetType = UNSET
+
+
 class MessageTool(Struct, frozen=True, kw_only=True):
     """A tool of the Messages API. ``input_schema``: a JSON schema, only for the type ``custom``.
     Tools of the type ``mcp_toolset`` have a ``mcp_server_name``, other toolsets no name, and all
@@ -131,9 +148,9 @@ class MessageTool(Struct, frozen=True, kw_only=True):
     allowed_domains: tuple[str, ...] | None = None
     blocked_domains: tuple[str, ...] | None = None
     max_uses: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    user_location: JsonObject | None = None
+    user_location: UserLocation | None = None
     max_content_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    citations: JsonObject | None = None
+    citations: CitationChoice | None = None
     mcp_server_name: str | UnsetType = UNSET
     default_config: JsonObject | None = None
     configs: JsonObject | None = None
@@ -141,7 +158,12 @@ class MessageTool(Struct, frozen=True, kw_only=True):
     display_width_px: int | UnsetType = UNSET
     display_height_px: int | UnsetType = UNSET
     enable_zoom: bool | UnsetType = UNSET
-    cache_control: JsonObject | None = None
+    cache_control: CacheControl | None = None
+
+
+class McpToolConfiguration(Struct, frozen=True, kw_only=True):
+    enabled: bool | UnsetType | None = UNSET
+    allowed_tools: tuple[str, ...] | UnsetType | None = UNSET
 
 
 class MessageMcpServer(Struct, frozen=True, kw_only=True):
@@ -151,7 +173,7 @@ class MessageMcpServer(Struct, frozen=True, kw_only=True):
     name: str
     url: str
     authorization_token: str | None = None
-    tool_configuration: JsonObject | None = None
+    tool_configuration: McpToolConfiguration | None = None
 
 
 class MessageToolChoice(Struct, frozen=True, kw_only=True):
@@ -226,7 +248,7 @@ class CountTokensFields(Struct, frozen=True, kw_only=True):
     output_format: MessageOutputFormat | None = None
     context_management: MessageContextManagement | None = None
     compaction: MessageCompaction | None = None
-    cache_control: JsonObject | None = None
+    cache_control: CacheControl | None = None
     speed: Literal["standard", "fast"] | None = None
 
 

@@ -157,7 +157,7 @@ def test_inner_objects_have_names_of_their_own(document: Json) -> None:
         ("ShellCall", "action", "ShellAction"),
         ("McpListTools", "tools", "McpTool"),
         ("FileSearchParam", "filters", "SearchFilterParam"),
-        ("MessageTool", "cache_control", "CacheControlParam"),
+        ("MessageTool", "cache_control", "CacheControl"),
     ],
 )
 def test_objects_of_known_shape_are_described(
