@@ -30,22 +30,19 @@ from antiphon.engines.common.watched_generation import GrammarWatch
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.inference.sampling import SessionSignal
-from antiphon.inference.tokens import Chunk, Constraint, Prompt, common_prefix_length
+from antiphon.inference.tokens import Chunk, Constraint, Prompt
 from antiphon.stream.deltas import Delta, Finish, FinishReason, Open
 from antiphon.stream.kinds import KINDS
 from antiphon.support.push import send
-from antiphon.wire.items import Item, Message, is_model_call
-from antiphon.wire.parts import InputText
+from antiphon.wire.items import Item, is_model_call
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
 from .capability_checks import accepts_grammar, check_logit_bias, check_options, enforces_schema
+from .prompt_heads import PromptHeads
 from .sampling import build_sampling, recommended_options
 from .text_completion import plain_text_parser, render_text
 
 __all__ = ["LocalBackend", "LocalReply"]
-
-#: A user message that shares no text with others.
-_OTHER_MESSAGE = Message(id="", role="user", content=(InputText(text="."),))
 
 
 class LocalBackend(Backend):
@@ -54,6 +51,7 @@ class LocalBackend(Backend):
     def __init__(self, engine: Engine, dialect: Dialect) -> None:
         self._engine = engine
         self._dialect = dialect
+        self._heads = PromptHeads(dialect)
         self._grammars = GrammarCache()
         self._watch = GrammarWatch(engine)
         described = dialect if isinstance(dialect, DescribedDialect) else None
@@ -224,7 +222,7 @@ class LocalBackend(Backend):
         rendered = self._dialect.render(conversation, options)
         if _prompt_size(rendered, sizes) < self.context_size:
             if self._engine.capabilities.uses_heads:
-                rendered = self._with_head(rendered, conversation, options)
+                rendered = self._heads.add_head(rendered, conversation, options)
             return rendered, ()
         if options.truncate:
             room = self.context_size - self._answer_room(options)
@@ -236,20 +234,6 @@ class LocalBackend(Backend):
             if shortened is not None:
                 return shortened
         raise context_length_exceeded()
-
-    def _with_head(
-        self, rendered: Rendered, conversation: Conversation, options: Options
-    ) -> Rendered:
-        """Add ``Prompt.head`` to the rendered conversation. To find it, render the conversation
-        with another first user message and without the items after it."""
-        items = conversation.items
-        first = next((n for n, item in enumerate(items) if item.role == "user"), None)
-        if first is None:
-            return rendered
-        other = Conversation((*items[:first], _OTHER_MESSAGE), conversation.instructions)
-        ids = self._dialect.render(other, options).prompt.ids
-        head = common_prefix_length(ids, rendered.prompt.ids)
-        return replace(rendered, prompt=replace(rendered.prompt, head=head))
 
     def _answer_room(self, options: Options) -> int:
         """Return how many tokens truncation leaves free for the answer: the requested maximum, but

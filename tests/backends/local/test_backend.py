@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.local.backend import LocalBackend
+from antiphon.dialects.base import Rendered
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
@@ -26,6 +28,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Te
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.replies import batches_of, deltas_of
 from antiphon.wire.items import (
+    AdditionalTools,
     FunctionCall,
     FunctionCallOutput,
     InputImage,
@@ -69,11 +72,13 @@ def assistant(text: str, id: str = "") -> Message:
     return Message(id=id, role="assistant", content=(OutputText(text=text),))
 
 
-def engine(*replies: Any, context: int = 2000, **more: Any) -> ScriptedEngine:
+def engine(
+    *replies: Any, context: int = 2000, template: str = TEMPLATE, **more: Any
+) -> ScriptedEngine:
     card = ModelCard(
         name="m",
         context_size=context,
-        chat_template=TEMPLATE,
+        chat_template=template,
         eos_token="<|im_end|>",
         fingerprint="f",
     )
@@ -512,6 +517,54 @@ async def test_engine_learns_which_ids_do_not_depend_on_the_first_message(wanted
 
 async def ask_with(backend: LocalBackend, instructions: str, *items: Item) -> None:
     reply = await backend.prepare(Conversation(items, instructions), Options(tools=(WEATHER,)))
+    assert [delta async for delta in deltas_of(reply)]
+
+
+async def test_heads_of_equal_requests_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = engine(capabilities=Capabilities(constraints=True, uses_heads=True))
+    backend, rendered = local(played), list[Conversation]()
+    render = ChatDialect.render
+
+    def count(dialect: ChatDialect, conversation: Conversation, options: Options) -> Rendered:
+        rendered.append(conversation)
+        return render(dialect, conversation, options)
+
+    monkeypatch.setattr(ChatDialect, "render", count)
+    for city in ("Oslo", "Rome", "Lima"):
+        await ask_with(backend, "You know the weather.", user(f"What is it like in {city}?"))
+        await ask_with(backend, "", developer("You know the weather."), user(f"And in {city}?"))
+    assert len(rendered) == 3 * 2 + 2
+    await ask_with(backend, "You are a poet.", user("Hi"))
+    assert len(rendered) == 3 * 2 + 2 + 2
+    heads = {prompt.ids[: prompt.head] for prompt, _ in played.requests}
+    assert len(heads) == 2
+
+
+def developer(text: str) -> Message:
+    return Message(id="", role="developer", content=(InputText(text=text),))
+
+
+async def test_kept_head_is_found_again_if_the_template_states_another_date() -> None:
+    played = engine(
+        capabilities=Capabilities(uses_heads=True),
+        template="{{ strftime_now('%j') }}" + TEMPLATE,
+    )
+    day = datetime(2026, 1, 2)
+    dialect = ChatDialect(played.card, played.tokenizer, today=lambda: day)
+    backend = LocalBackend(played, dialect)
+    await ask(backend, user("What is it like in Oslo?"))
+    day = datetime(2026, 12, 31)
+    await ask(backend, user("What is it like in Oslo?"))
+    pieces = played.tokenizer.piece
+    heads = [b"".join(map(pieces, prompt.ids[: prompt.head])) for prompt, _ in played.requests]
+    assert heads == [b"002<|im_start|>user\n", b"365<|im_start|>user\n"]
+
+
+async def test_call_may_be_required_of_a_tool_that_a_later_item_declares() -> None:
+    played = engine(CALL, capabilities=Capabilities(constraints=True, uses_heads=True))
+    items = (user("Hi"), AdditionalTools(id="", tools=(WEATHER,)), user("What is it like in Oslo?"))
+    options = Options(tool_choice=ToolChoice("required"))
+    reply = await local(played).prepare(Conversation(items), options)
     assert [delta async for delta in deltas_of(reply)]
 
 
