@@ -13,7 +13,7 @@ import structlog
 
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.ipc.worker_process import WorkerFailed, run_worker
-from antiphon.support.fair_limiter import FairLimiter, LimiterSlot
+from antiphon.support.fair_limiter import FairLimiter
 
 from .decoding_worker import BROKEN, LONG, SAMPLE_BYTES
 
@@ -35,7 +35,7 @@ class AudioDecoder:
 
     async def decode(self, content: bytes, *, tenant: str = "") -> bytes:
         """Return the samples of a recording. Raises ``InvalidRequest`` with the param ``file``."""
-        async with LimiterSlot(self._slots, tenant):
+        async with self._slots.slot(tenant):
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
                     found = await run_worker(_WORKER, str(self._max_seconds), content=content)

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.errors import BackendError, SetupError
-from antiphon.support.fair_limiter import FairLimiter, LimiterSlot
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
 
 from .base import SpeechTask, unsupported
@@ -74,7 +74,7 @@ class ProgramSpeaker:
 
     async def speak(self, task: SpeechTask, *, tenant: str = "") -> AsyncGenerator[bytes, None]:
         command = self._words(task)
-        async with LimiterSlot(self._slots, tenant):
+        async with self._slots.slot(tenant):
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.PIPE,

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import BackendError, SetupError
-from antiphon.support.fair_limiter import FairLimiter, LimiterSlot
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.installation import needs_extra
 from antiphon.support.turn_thread import TurnThread
 from antiphon.wire.resources.audio import DurationUsage, TranscriptSegment, TranscriptWord
@@ -103,7 +103,7 @@ class WhisperTranscriber:
             raise unsupported("language", f"this model knows {', '.join(sorted(languages))}")
         if task.translates and not model.model.is_multilingual:
             raise unsupported("model", "this model knows only English and does not translate")
-        async with LimiterSlot(self._recordings, tenant):
+        async with self._recordings.slot(tenant):
             samples = await self._decoder.decode(task.content, tenant=tenant)
             async with aclosing(self._write_down(samples, task, tenant)) as parts:
                 async for part in parts:
