@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.errors import BackendError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import connecting, first_model_id, list_models
+from antiphon.upstream.endpoint import connecting_model
 
 #: Texts per request.
 _BATCH_SIZE = 128
@@ -62,9 +62,8 @@ async def load(
 
     Raises ``SetupError`` if the other server cannot be used.
     """
-    async with connecting(name, url, key, options) as (upstream, endpoint):
-        model = model or first_model_id(name, upstream, await list_models(upstream))
-        return UpstreamReranker(upstream, {**endpoint.body, "model": model})
+    async with connecting_model(name, url, key, model, options) as (upstream, body):
+        return UpstreamReranker(upstream, body)
 
 
 class UpstreamReranker:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import connecting, first_model_id, list_models
+from antiphon.upstream.endpoint import connecting_model
 
 from .base import EmbeddingResult, Prefixes, Role, Text, Vector, truncate_vector
 
@@ -40,11 +40,8 @@ async def load(
     The function sends one text to find out the length of the vectors. Raises ``SetupError`` if the
     other server cannot be used.
     """
-    async with connecting(name, url, key, options) as (upstream, endpoint):
-        model = model or first_model_id(name, upstream, await list_models(upstream))
-        embedder = UpstreamEmbedder(
-            upstream, {**endpoint.body, "model": model}, prefixes or Prefixes()
-        )
+    async with connecting_model(name, url, key, model, options) as (upstream, body):
+        embedder = UpstreamEmbedder(upstream, body, prefixes or Prefixes())
         embedder.dimensions = len((await embedder.embed(("one",))).vectors[0])
         return embedder
 

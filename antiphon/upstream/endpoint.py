@@ -61,6 +61,18 @@ async def connecting(
         raise
 
 
+@asynccontextmanager
+async def connecting_model(
+    name: str, url: str, key: str | None, model: str | None, options: Mapping[str, object] | None
+) -> AsyncIterator[tuple[Upstream, Mapping[str, object]]]:
+    """Yield the client for the upstream of the model ``name``, and the fields of every request
+    body. ``model``: the model's name on the upstream; None selects the first one in the upstream's
+    list. See ``connecting``."""
+    async with connecting(name, url, key, options) as (upstream, endpoint):
+        model = model or first_model_id(name, upstream, await list_models(upstream))
+        yield upstream, {**endpoint.body, "model": model}
+
+
 def _open_upstream(
     name: str, url: str, key: str | None, options: Mapping[str, object]
 ) -> tuple[Upstream, EndpointOptions]:
