@@ -29,7 +29,11 @@ from antiphon.http.requests import multipart
 from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import StreamFormat
-from antiphon.http.streaming.task_stream import first_awaited, frame_event, with_failure
+from antiphon.http.streaming.task_stream import (
+    TaskStream,
+    first_awaited,
+    with_failure,
+)
 from antiphon.resources.audio import (
     MEDIA_TYPES,
     RecordingFacts,
@@ -47,10 +51,6 @@ from antiphon.wire.resources.audio import (
     Transcription,
 )
 
-from .admin.managed_models import PullStream
-
-_EVENTS = StreamFormat(end_mark=b"")
-
 
 class AudioRoutes:
     """All routes below ``/v1/audio``."""
@@ -66,7 +66,7 @@ class AudioRoutes:
         events=TranscriptEvent,
         errors=(403, 404, 502),
     )
-    async def transcribe(self, request: Request) -> Reply | PullStream:
+    async def transcribe(self, request: Request) -> Reply | TaskStream:
         """Write down a recording."""
         content, filename, pairs = await self._read(request)
         form = parse_transcription(pairs)
@@ -85,9 +85,7 @@ class AudioRoutes:
             return await self._answer(request, form, task)
         context = request_context(request.scope)
         events = await first_awaited(request, self._events(context, form, task))
-        return PullStream(
-            with_failure(events), self._deps.service.keepalive_s, frame_event, _EVENTS
-        )
+        return TaskStream(with_failure(events), self._deps.service.keepalive_s)
 
     @operation(
         "createTranslation",
@@ -116,7 +114,7 @@ class AudioRoutes:
         events=SpeechEvent,
         errors=(403, 404, 502),
     )
-    async def speak(self, request: Request) -> PullStream:
+    async def speak(self, request: Request) -> TaskStream:
         """Read a text aloud."""
         parsed = await bodies.parse(request, self._deps.limits, parse_speech)
         task = SpeechTask(
@@ -126,15 +124,13 @@ class AudioRoutes:
             speed=parsed.speed,
             instructions=parsed.instructions,
         )
-        context, keepalive_s = request_context(request.scope), self._deps.service.keepalive_s
+        context = request_context(request.scope)
         pieces = await first_awaited(request, self._pieces(context, parsed, task))
         if parsed.stream_format == "sse":
-            return PullStream(
-                with_failure(_speech_events(pieces)), keepalive_s, frame_event, _EVENTS
-            )
+            return TaskStream(with_failure(_speech_events(pieces)), self._deps.service.keepalive_s)
         kind = (b"content-type", MEDIA_TYPES[parsed.response_format].encode())
-        audio = StreamFormat(headers=(kind, *sse.HEADERS[1:]), end_mark=b"", comment=b"")
-        return PullStream(pieces, keepalive_s, bytes, audio)
+        audio = StreamFormat(headers=(kind, *sse.HEADERS[1:]), end_mark=b"")
+        return TaskStream(pieces, 0, bytes, audio)  # audio has no form of keepalives
 
     async def _read(self, request: Request) -> tuple[bytes, str, tuple[tuple[str, str], ...]]:
         """Read the form of a request: the recording, its name and the fields. Raises

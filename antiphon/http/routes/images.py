@@ -30,14 +30,14 @@ from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
-from antiphon.http.streaming.response import StreamFormat
-from antiphon.http.streaming.task_stream import first_awaited, frame_event, with_failure
-
-from .admin.managed_models import PullStream
+from antiphon.http.streaming.task_stream import (
+    TaskStream,
+    first_awaited,
+    with_failure,
+)
 
 _MAX_IMAGES = 16
 _FIELD_BYTES = 128 * 1024
-_FORMAT = StreamFormat(end_mark=b"")
 _Uploads = tuple[tuple[bytes, ...], bytes | None]
 
 
@@ -55,7 +55,7 @@ class ImageRoutes:
         events=ImageEvent,
         errors=(403, 502),
     )
-    async def generate(self, request: Request) -> Reply | PullStream:
+    async def generate(self, request: Request) -> Reply | TaskStream:
         """Generate images from a prompt."""
         parsed = await bodies.parse(request, self._deps.limits, parse_generation)
         return await self._answer(request, parsed, ((), None))
@@ -68,7 +68,7 @@ class ImageRoutes:
         events=ImageEvent,
         errors=(403, 502),
     )
-    async def edit(self, request: Request) -> Reply | PullStream:
+    async def edit(self, request: Request) -> Reply | TaskStream:
         """Make images from other images and a prompt. The body is a form or JSON."""
         scope, limits = request.scope, self._deps.limits
         if b"json" in (header(scope, b"content-type") or b""):
@@ -88,12 +88,12 @@ class ImageRoutes:
 
     async def _answer(
         self, request: Request, parsed: ImagesRequest, uploads: _Uploads
-    ) -> Reply | PullStream:
+    ) -> Reply | TaskStream:
         context = request_context(request.scope)
         if parsed.stream:
             events = await first_awaited(request, self._events(context, parsed, uploads))
             keepalive_s = self._deps.service.keepalive_s
-            return PullStream(with_failure(events), keepalive_s, frame_event, _FORMAT)
+            return TaskStream(with_failure(events), keepalive_s)
         async with (
             CancelOnDisconnect(request.scope, request.receive),
             self._deps.slot(context),

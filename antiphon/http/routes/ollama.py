@@ -52,6 +52,7 @@ from antiphon.http.openapi.operation import Operation, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import JSON_LINES_HEADERS, StreamFormat
+from antiphon.http.streaming.task_stream import TaskStream
 from antiphon.wire.admin.managed_models import (
     ManagedModel,
     PullEvent,
@@ -60,7 +61,7 @@ from antiphon.wire.admin.managed_models import (
 )
 from antiphon.wire.parsing.fields import body_parser
 
-from .admin.managed_models import ModelAdministration, PullStream
+from .admin.managed_models import ModelAdministration
 from .completions import CompletionsEndpoint
 
 if TYPE_CHECKING:
@@ -248,13 +249,13 @@ class OllamaRoutes:
         errors=(403, 404),
         error_body=OllamaError,
     )
-    async def pull(self, request: Request) -> Reply | PullStream:
+    async def pull(self, request: Request) -> Reply | TaskStream:
         """Download the files of a configured model; the response reports the progress."""
         body = await self._body(request, OllamaPull)
         _, model = self._find(request_context(request.scope), body.wanted)
         events = await self._download(request, model)
         if body.stream:
-            return PullStream(events, self._service.keepalive_s, _line, _LINES)
+            return TaskStream(events, self._service.keepalive_s, _line, _LINES)
         async with CancelOnDisconnect(request.scope, request.receive), aclosing(events) as pulling:
             async for event in pulling:
                 if isinstance(event, PullFailed):

@@ -6,26 +6,20 @@ clients on this machine may use these endpoints.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
-import msgspec
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
 
 from antiphon.http.auditor import Auditor
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
-from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
-from antiphon.http.streaming.keepalive import KeepaliveTimer
-from antiphon.http.streaming.response import EventStream, StreamFormat
+from antiphon.http.streaming.response import StreamFormat
+from antiphon.http.streaming.task_stream import TaskStream
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 from antiphon.wire.pagination import DeletedObject
-
-_EventT = TypeVar("_EventT")
 
 
 class ModelAdministration(Protocol):
@@ -92,13 +86,13 @@ class ManagedModelRoutes:
     @operation(
         "pullModel", media_type="text/event-stream", events=PullEvent, errors=(400, 403, 404)
     )
-    async def pull(self, request: Request) -> PullStream:
+    async def pull(self, request: Request) -> TaskStream:
         """Download the files of a model; the response is a stream of events."""
         self._check(request)
         name = request.path_params["model"]
         events = self._manager.pull(name)
         await self._auditor.record(request.scope, "model.pulled", name)
-        return PullStream(events, self._keepalive_s, _frame, StreamFormat())
+        return TaskStream(events, self._keepalive_s, stream_format=StreamFormat())
 
     @operation("deleteModel", answer=DeletedObject, errors=(403, 404))
     async def delete(self, request: Request) -> Reply:
@@ -112,39 +106,3 @@ class ManagedModelRoutes:
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not manage the models."""
         check_role(request.scope, self._access, "operator", action="manage the models")
-
-
-class PullStream:
-    """The stream of a download, as an ASGI app. If the client disconnects, the download stops.
-    ``encode`` returns the bytes of an event."""
-
-    def __init__(
-        self,
-        events: AsyncGenerator[_EventT, None],
-        keepalive_s: float,
-        encode: Callable[[_EventT], bytes],
-        stream_format: StreamFormat,
-    ) -> None:
-        self._events: AsyncGenerator[Any, None] = events
-        self._keepalive_s = keepalive_s
-        self._encode: Callable[[Any], bytes] = encode
-        self._format = stream_format
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream, comment = EventStream(scope, send, self._format.headers), self._format.comment
-
-        async def write(piece: bytes) -> None:
-            if (rest := stream.write(piece)) is not None:
-                await rest
-
-        async with CancelOnDisconnect(scope, receive), aclosing(self._events) as events:
-            await stream.start()
-            with KeepaliveTimer(self._keepalive_s, lambda: write(comment)) as keepalive:
-                async for event in events:
-                    async with keepalive.sending():
-                        await write(self._encode(event))
-        await stream.end(mark=self._format.end_mark)
-
-
-def _frame(event: PullEvent) -> bytes:
-    return sse.frame_lines((msgspec.json.encode(event),))
