@@ -4,14 +4,18 @@ aloud."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Literal, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.resources.audio import AudioUsage, TranscriptSegment, TranscriptWord
+from antiphon.wire.resources.audio import (
+    AudioFormat,
+    AudioUsage,
+    TranscriptSegment,
+    TranscriptWord,
+)
 
-AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 #: The media types of speech.
 MEDIA_TYPES: dict[AudioFormat, str] = {
     "mp3": "audio/mpeg",

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from .base import AudioFormat
+from antiphon.wire.resources.audio import AudioFormat
 
 _RATE = 24_000
 #: Format → FFmpeg's container and codec. The formats without one need no encoder.

@@ -5,8 +5,8 @@ The fields follow the types of the ``openai`` SDK 3.57.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct
 
@@ -16,7 +16,8 @@ from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import convert, drop_nulls, known_fields
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.resources.audio import (
-    AudioUsage,
+    AudioFormat,
+    Transcript,
     Transcription,
     TranscriptSegment,
 )
@@ -62,7 +63,7 @@ class SpeechRequest(Struct, frozen=True, kw_only=True):
     input: Annotated[str, Meta(min_length=1, max_length=4096)]
     model: str
     voice: str | JsonObject
-    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    response_format: AudioFormat = "mp3"
     speed: Annotated[float, Meta(ge=0.25, le=4)] = 1
     instructions: Annotated[str, Meta(max_length=4096)] | None = None
     stream_format: Literal["audio", "sse"] = "audio"
@@ -144,45 +145,39 @@ def parse_speech(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SpeechRequ
 
 
 def render_transcript(
-    form: TranslationForm,
-    passages: Sequence[Any],
-    language: str | None,
-    duration: float | None,
-    usage: AudioUsage | None,
+    form: TranslationForm, transcript: Transcript
 ) -> tuple[str, str] | Transcription:
-    """Render a transcript in the format of a request: a media type with a text, or an object.
-    ``passages``: the pieces, as the transcriber gives them."""
-    text = "".join(passage.text for passage in passages).strip()
-    counted = UNSET if usage is None else usage
+    """Render a transcript in the format of a request: a media type with a text, or an object."""
+    text, usage = transcript.text, transcript.usage or UNSET
     if form.response_format == "json":
-        return Transcription(text=text, usage=counted)
+        return Transcription(text=text, usage=usage)
     if form.response_format == "text":
         return _MEDIA_TYPES["text"], f"{text}\n"
-    segments = _segments(passages, text, duration)
+    segments = _segments(transcript)
     if form.response_format in _MEDIA_TYPES:
         return _MEDIA_TYPES[form.response_format], _SUBTITLES[form.response_format](segments)
     transcribes = isinstance(form, TranscriptionForm)
     wanted = form.timestamp_granularities if isinstance(form, TranscriptionForm) else ()
-    words = tuple(word for passage in passages for word in passage.words)
+    duration = transcript.duration
+    if duration is None:
+        duration = segments[-1].end if segments else 0
     return Transcription(
         task="transcribe" if transcribes else "translate",
-        language=language_name(language or "") if transcribes else "english",
-        duration=duration if duration is not None else segments[-1].end if segments else 0,
+        language=language_name(transcript.language or "") if transcribes else "english",
+        duration=duration,
         text=text,
         segments=segments if not wanted or "segment" in wanted else UNSET,
-        words=words if "word" in wanted else UNSET,
-        usage=counted,
+        words=transcript.words if "word" in wanted else UNSET,
+        usage=usage,
     )
 
 
-def _segments(
-    passages: Sequence[Any], text: str, duration: float | None
-) -> tuple[TranscriptSegment, ...]:
+def _segments(transcript: Transcript) -> tuple[TranscriptSegment, ...]:
     """Return the segments. A transcript without times is one segment."""
-    found = tuple(passage.segment for passage in passages if passage.segment is not None)
-    if found or not text:
-        return found
-    return (TranscriptSegment(id=0, start=0, end=duration or 0, text=text),)
+    if transcript.segments or not transcript.text:
+        return transcript.segments
+    end, text = transcript.duration or 0, transcript.text
+    return (TranscriptSegment(id=0, start=0, end=end, text=text),)
 
 
 def _srt(segments: Iterable[TranscriptSegment]) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from hashlib import sha256
-
-from msgspec import Struct
+from typing import TypeAlias
 
 from antiphon.audio.base import (
     MEDIA_TYPES,
@@ -22,35 +21,23 @@ from antiphon.backends.base import Task
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.errors import TooLarge
 from antiphon.limits.clients import ANYONE, Client
+from antiphon.wire.resources.audio import Transcript
 
 from .reading_models import use_model
 
 __all__ = [
     "MEDIA_TYPES",
     "Audio",
-    "CatalogModel",
     "RecordingFacts",
     "SpeechTask",
     "TranscriptPiece",
     "TranscriptionTask",
-    "WholeTranscript",
+    "whole_transcript",
 ]
 
 #: Maximum number of characters of transcripts that are kept for further turns of conversations.
 _KEPT_CHARS = 2**20
-#: Called with the model that does a task, before its first result.
-_OnModel = Callable[[CatalogModel], None]
-
-
-class WholeTranscript(Struct, frozen=True):
-    """A whole transcript."""
-
-    passages: tuple[TranscriptPiece, ...]
-    summary: RecordingFacts
-
-    @property
-    def text(self) -> str:
-        return "".join(passage.text for passage in self.passages).strip()
+_TranscriptParts: TypeAlias = AsyncGenerator[TranscriptPiece | RecordingFacts, None]
 
 
 class Audio:
@@ -73,39 +60,19 @@ class Audio:
         """Return whether a served model does a task."""
         return any(model.backend.task == task for model in self._models.all())
 
+    @asynccontextmanager
     async def transcribe(
-        self,
-        name: str | None,
-        task: TranscriptionTask,
-        *,
-        tenant: str,
-        client: Client = ANYONE,
-        on_model: _OnModel = lambda model: None,
-    ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
-        """Yield the pieces of a transcript, and a summary last. ``name``: the model. Raises
-        ``RequestError``, ``BackendError``."""
+        self, name: str | None, task: TranscriptionTask, *, tenant: str, client: Client = ANYONE
+    ) -> AsyncIterator[tuple[CatalogModel, _TranscriptParts]]:
+        """Yield the model that writes down a recording, and an iterator over the pieces of the
+        transcript with a summary last. ``name``: the name of the model. The work ends with the
+        block. This method and the iterator raise ``RequestError`` and ``BackendError``."""
         if len(task.content) > self.max_bytes:
             raise TooLarge(f"The recording has more than {self.max_bytes} bytes.", param="file")
-        async with use_model(self._models, name, "transcription", client) as (model, transcriber):
-            on_model(model)
-            worker: Transcriber = transcriber
-            async with aclosing(worker.transcribe(task, tenant=tenant)) as parts:
-                async for part in parts:
-                    yield part
-
-    async def transcript(
-        self, name: str | None, task: TranscriptionTask, *, tenant: str
-    ) -> WholeTranscript:
-        """Return a whole transcript. See ``transcribe``."""
-        passages: list[TranscriptPiece] = []
-        summary = RecordingFacts()
-        async with aclosing(self.transcribe(name, task, tenant=tenant)) as parts:
-            async for part in parts:
-                if isinstance(part, RecordingFacts):
-                    summary = part
-                else:
-                    passages.append(part)
-        return WholeTranscript(tuple(passages), summary)
+        async with use_model(self._models, name, "transcription", client) as (model, worker):
+            transcriber: Transcriber = worker
+            async with aclosing(transcriber.transcribe(task, tenant=tenant)) as parts:
+                yield model, parts
 
     async def input_text(self, content: bytes, *, tenant: str) -> str:
         """Return the text of a recording in a conversation. Raises ``RequestError``,
@@ -113,27 +80,40 @@ class Audio:
         key = (tenant, sha256(content).digest())
         if (kept := self._kept.pop(key, None)) is None:
             task = TranscriptionTask(content=content)
-            kept = (await self.transcript(self.input_model, task, tenant=tenant)).text
+            async with self.transcribe(self.input_model, task, tenant=tenant) as (_, parts):
+                kept = (await whole_transcript(parts)).text
             self._kept_chars += len(kept)
         self._kept[key] = kept
         while self._kept_chars > _KEPT_CHARS and len(self._kept) > 1:
             self._kept_chars -= len(self._kept.popitem(last=False)[1])
         return kept
 
+    @asynccontextmanager
     async def speak(
-        self,
-        name: str | None,
-        task: SpeechTask,
-        *,
-        tenant: str,
-        client: Client = ANYONE,
-        on_model: _OnModel = lambda model: None,
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the audio of a text, piece by piece. ``name``: the model. Raises ``RequestError``,
-        ``BackendError``."""
-        async with use_model(self._models, name, "speech", client) as (model, found):
-            on_model(model)
-            speaker: Speaker = found
+        self, name: str | None, task: SpeechTask, *, tenant: str, client: Client = ANYONE
+    ) -> AsyncIterator[tuple[CatalogModel, AsyncGenerator[bytes, None]]]:
+        """Yield the model that reads a text aloud, and an iterator over the pieces of the audio.
+        See ``transcribe``."""
+        async with use_model(self._models, name, "speech", client) as (model, worker):
+            speaker: Speaker = worker
             async with aclosing(speaker.speak(task, tenant=tenant)) as pieces:
-                async for piece in pieces:
-                    yield piece
+                yield model, pieces
+
+
+async def whole_transcript(parts: _TranscriptParts) -> Transcript:
+    """Read the pieces of a transcript to their end, and put them together."""
+    pieces: list[TranscriptPiece] = []
+    facts = RecordingFacts()
+    async for part in parts:
+        if isinstance(part, RecordingFacts):
+            facts = part
+        else:
+            pieces.append(part)
+    return Transcript(
+        text="".join(piece.text for piece in pieces).strip(),
+        segments=tuple(piece.segment for piece in pieces if piece.segment is not None),
+        words=tuple(word for piece in pieces for word in piece.words),
+        language=facts.language,
+        duration=facts.duration,
+        usage=facts.usage,
+    )

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.audio.base import MEDIA_TYPES, AudioFormat, SpeechTask
+from antiphon.audio.base import MEDIA_TYPES, SpeechTask
 from antiphon.audio.decoding import AudioDecoder
 from antiphon.audio.program import load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.wire.resources.audio import AudioFormat
 
 pytest.importorskip("av")
 

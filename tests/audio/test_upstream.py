@@ -147,9 +147,11 @@ async def test_speech_is_passed_on() -> None:
         catalog = await load_catalog(Settings(models=models))
         audio = Audio(catalog, None, 9)
         task = SpeechTask(text="Hi", voice="alloy", speed=2, instructions="Whisper.")
-        spoken = b"".join([piece async for piece in audio.speak("s", task, tenant="a")])
+        async with audio.speak("s", task, tenant="a") as (_, pieces):
+            spoken = b"".join([piece async for piece in pieces])
         with pytest.raises(InvalidRequest, match="does not write down speech"):
-            await audio.transcript("s", TASK, tenant="a")
+            async with audio.transcribe("s", TASK, tenant="a"):
+                pass
         await catalog.close()
     assert spoken == b"data: \x00\xff" * 9_000
     assert requests == [

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from msgspec import UNSET
 from starlette.requests import Request
 
 from antiphon.compat.audio import (
@@ -40,6 +41,7 @@ from antiphon.resources.audio import (
     SpeechTask,
     TranscriptionTask,
     TranscriptPiece,
+    whole_transcript,
 )
 from antiphon.wire.resources.audio import (
     SpeechDelta,
@@ -150,16 +152,10 @@ class AudioRoutes:
         self, request: Request, form: TranslationForm, task: TranscriptionTask
     ) -> Reply:
         context = request_context(request.scope)
-        passages: list[TranscriptPiece] = []
-        summary = RecordingFacts()
         parts = self._parts(context, form.model, task)
         async with CancelOnDisconnect(request.scope, request.receive), aclosing(parts):
-            async for part in parts:
-                if isinstance(part, RecordingFacts):
-                    summary = part
-                else:
-                    passages.append(part)
-        found = render_transcript(form, passages, summary.language, summary.duration, summary.usage)
+            transcript = await whole_transcript(parts)
+        found = render_transcript(form, transcript)
         if isinstance(found, tuple):
             media_type, text = found
             return Reply(text, media_type=media_type)
@@ -173,10 +169,7 @@ class AudioRoutes:
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, RecordingFacts):
-                    done = TranscriptDone(text=text)
-                    if part.usage is not None:
-                        done = TranscriptDone(text=text, usage=part.usage)
-                    yield done
+                    yield TranscriptDone(text=text, usage=part.usage or UNSET)
                 elif piece := part.text if text else part.text.lstrip():
                     text += piece
                     yield TranscriptDelta(delta=piece)
@@ -185,44 +178,32 @@ class AudioRoutes:
         self, context: RequestContext, model: str, task: TranscriptionTask
     ) -> AsyncGenerator[TranscriptPiece | RecordingFacts, None]:
         """Yield the pieces of a transcript, within the limits of the client, and count it."""
-        used: list[str] = []
         async with (
             self._deps.slot(context),
-            aclosing(
-                self._audio.transcribe(
-                    model,
-                    task,
-                    tenant=context.tenant,
-                    client=context.client,
-                    on_model=lambda found: used.append(found.name),
-                )
-            ) as parts,
+            self._audio.transcribe(model, task, tenant=context.tenant, client=context.client) as (
+                used,
+                parts,
+            ),
         ):
             async for part in parts:
                 if isinstance(part, RecordingFacts):
                     seconds = round(part.duration or 0)
-                    self._deps.record_task(context, "transcription", used[0], seconds)
+                    self._deps.record_task(context, "transcription", used.name, seconds)
                 yield part
 
     async def _pieces(
         self, context: RequestContext, parsed: SpeechRequest, task: SpeechTask
     ) -> AsyncGenerator[bytes, None]:
-        used: list[str] = []
         async with (
             self._deps.slot(context),
-            aclosing(
-                self._audio.speak(
-                    parsed.model,
-                    task,
-                    tenant=context.tenant,
-                    client=context.client,
-                    on_model=lambda found: used.append(found.name),
-                )
-            ) as pieces,
+            self._audio.speak(parsed.model, task, tenant=context.tenant, client=context.client) as (
+                used,
+                pieces,
+            ),
         ):
             async for piece in pieces:
                 yield piece
-            self._deps.record_task(context, "speech", used[0], len(task.text))
+            self._deps.record_task(context, "speech", used.name, len(task.text))
 
 
 async def _speech_events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[Any, None]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire.json_types import JsonObject
 
 __all__ = [
+    "AudioFormat",
     "AudioUsage",
     "DurationUsage",
     "SpeechDelta",
     "SpeechDone",
     "SpeechEvent",
     "TokenUsage",
+    "Transcript",
     "TranscriptDelta",
     "TranscriptDone",
     "TranscriptEvent",
@@ -22,6 +24,10 @@ __all__ = [
     "TranscriptWord",
     "Transcription",
 ]
+
+
+#: The formats of speech.
+AudioFormat: TypeAlias = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 
 class TranscriptWord(Struct, frozen=True, kw_only=True):
@@ -69,9 +75,23 @@ class TokenUsage(Struct, frozen=True, kw_only=True, tag_field="type", tag="token
 AudioUsage = DurationUsage | TokenUsage
 
 
+class Transcript(Struct, frozen=True, kw_only=True):
+    """What a model has written down: the whole text, and what it knows about the recording.
+    ``segments`` is empty if the model reports no times. ``duration``: in seconds. ``language``,
+    ``duration`` and ``usage`` are None if they are unknown."""
+
+    text: str
+    segments: tuple[TranscriptSegment, ...] = ()
+    words: tuple[TranscriptWord, ...] = ()
+    language: str | None = None
+    duration: float | None = None
+    usage: AudioUsage | None = None
+
+
 class Transcription(Struct, frozen=True, kw_only=True):
-    """A transcript. The fields besides ``text`` and ``usage`` are only in the answer with
-    ``response_format`` ``verbose_json``. ``words`` is there if the client asks for their times."""
+    """The answer with a transcript. It has fields besides ``text`` and ``usage`` only if
+    ``response_format`` is ``verbose_json``, and ``words`` only if the client asks for their
+    times."""
 
     text: str
     task: Literal["transcribe", "translate"] | UnsetType = UNSET
