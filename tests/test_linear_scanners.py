@@ -703,7 +703,6 @@ NOT_SCANNERS = {
     "engines/llama/tokenizer.py": "one token",
     "engines/openvino/worker.py": _PROGRAM,
     "http/openapi/schemas.py": "our own types",
-    "resources/audio.py": _CACHE,
     "retrieval/vector_search.py": _CACHE,
     "runs/background/event_codec.py": "visits each line once",
     "runs/background/snapshots.py": _CACHE,

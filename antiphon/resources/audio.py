@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from hashlib import sha256
@@ -17,10 +18,10 @@ from antiphon.audio.base import (
     TranscriptionTask,
     TranscriptPiece,
 )
-from antiphon.backends.base import Task
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.errors import TooLarge
 from antiphon.limits.clients import ANYONE, Client
+from antiphon.support.aging_cache import AgingCache
 from antiphon.wire.resources.audio import Transcript
 
 from .reading_models import use_model
@@ -35,7 +36,8 @@ __all__ = [
     "whole_transcript",
 ]
 
-#: Maximum number of characters of transcripts that are kept for further turns of conversations.
+#: Maximum number of characters of transcripts, with their digests, that are kept for further turns
+#: of conversations.
 _KEPT_CHARS = 2**20
 _TranscriptParts: TypeAlias = AsyncGenerator[TranscriptPiece | RecordingFacts, None]
 
@@ -53,12 +55,7 @@ class Audio:
         self.input_model = input_model
         #: Transcripts by tenant and digest of the recording. Each turn of a conversation contains
         #: the recordings of the turns before.
-        self._kept: OrderedDict[tuple[str, bytes], str] = OrderedDict()
-        self._kept_chars = 0
-
-    def offers(self, task: Task) -> bool:
-        """Return whether a served model does a task."""
-        return any(model.backend.task == task for model in self._models.all())
+        self._kept = AgingCache[str](max_bytes=_KEPT_CHARS, max_age_s=math.inf)
 
     @asynccontextmanager
     async def transcribe(
@@ -77,16 +74,17 @@ class Audio:
     async def input_text(self, content: bytes, *, tenant: str) -> str:
         """Return the text of a recording in a conversation. Raises ``RequestError``,
         ``BackendError``."""
-        key = (tenant, sha256(content).digest())
-        if (kept := self._kept.pop(key, None)) is None:
+        digest = (await asyncio.to_thread(sha256, content)).hexdigest()
+        kept = self._kept.get((tenant, digest))
+        if kept is None:
             task = TranscriptionTask(content=content)
             async with self.transcribe(self.input_model, task, tenant=tenant) as (_, parts):
-                kept = (await whole_transcript(parts)).text
-            self._kept_chars += len(kept)
-        self._kept[key] = kept
-        while self._kept_chars > _KEPT_CHARS and len(self._kept) > 1:
-            self._kept_chars -= len(self._kept.popitem(last=False)[1])
-        return kept
+                text = (await whole_transcript(parts)).text
+        else:
+            text = kept.value
+        # Also if it was there: it becomes the newest one.
+        self._kept.add((tenant, digest), text, len(digest) + len(text))
+        return text
 
     @asynccontextmanager
     async def speak(
