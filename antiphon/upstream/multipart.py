@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
+import secrets
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+#: Characters that would end the name of a file, as browsers escape them.
+_ESCAPED = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})
+
 
 class FormFile(Struct, frozen=True, kw_only=True):
-    """A file of a form. ``field``: the name of its field."""
+    """A file of a form. ``field``: the name of its field. ``filename`` may come from a client."""
 
     field: str
     filename: str
@@ -27,21 +30,19 @@ def encode_form(fields: Mapping[str, object], files: Iterable[FormFile]) -> tupl
     ]
     parts += [
         (
-            f'name="{file.field}"; filename="{file.filename}"',
+            f'name="{file.field}"; filename="{file.filename.translate(_ESCAPED)}"',
             f"Content-Type: {file.media_type}\r\n",
             file.content,
         )
         for file in files
     ]
-    boundary = hashlib.sha256(b"".join(content for *_, content in parts)).hexdigest()
-    pieces = [
-        f"--{boundary}\r\nContent-Disposition: form-data; {head}\r\n{kind}\r\n".encode()
-        + content
-        + b"\r\n"
-        for head, kind, content in parts
-    ]
-    body = b"".join((*pieces, f"--{boundary}--\r\n".encode()))
-    return f"multipart/form-data; boundary={boundary}", body
+    boundary = secrets.token_hex(32)
+    pieces: list[bytes] = []
+    for head, kind, content in parts:
+        start = f"--{boundary}\r\nContent-Disposition: form-data; {head}\r\n{kind}\r\n"
+        pieces += (start.encode(), content, b"\r\n")
+    pieces.append(f"--{boundary}--\r\n".encode())
+    return f"multipart/form-data; boundary={boundary}", b"".join(pieces)
 
 
 def _flatten(name: str, value: object) -> list[tuple[str, str]]:

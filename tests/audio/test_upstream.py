@@ -83,6 +83,14 @@ async def test_request_has_the_file_and_the_options() -> None:
     assert (summary.duration, summary.usage) == (2.5, DurationUsage(seconds=2.5))
 
 
+async def test_name_of_a_file_adds_no_field() -> None:
+    name = 'a"; name="model'
+    async with answering('{"text": "Come in."}') as (url, requests):
+        await transcribe(url, TranscriptionTask(content=b"RIFF", filename=name))
+    assert requests[0]["file"][0].filename.replace("%22", '"') == name
+    assert requests[0]["model"] == ["w"]
+
+
 async def test_translation_has_its_own_route() -> None:
     async with answering('{"text": "Come in."}') as (url, requests):
         parts = await transcribe(url, TranscriptionTask(content=b"RIFF", translates=True))
