@@ -281,6 +281,9 @@ async def test_usage_counts_seconds_and_characters(
     [characters] = (await said(start_time=NOW)).data[0].results
     assert characters.object == "organization.usage.audio_speeches.result"
     assert (characters.characters, characters.num_model_requests) == (7, 1)
+    for each in (server, speaking):  # neither seconds nor characters are tokens
+        costs = await each.get("organization/costs", **{"start_time": NOW, "group_by": "line_item"})
+        assert [bucket["results"] for bucket in costs.json()["data"]] == [[]]
 
 
 @pytest.mark.requirement("AU-INPUT")

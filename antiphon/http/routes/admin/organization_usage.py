@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -71,7 +71,8 @@ _COST_GROUPS: Mapping[str, _Group] = {
     "api_key_id": "api_key",
     "line_item": "model",
 }
-_KINDS: tuple[UsageKind, ...] = get_args(UsageKind)
+#: The kinds of requests that use tokens, which are all that has a price.
+_TOKEN_KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
 _FREE = TokenPrices()
 _MAX_TIME = 2**40
 _PAGE = "page_"
@@ -208,12 +209,12 @@ class OrganizationUsageRoutes:
 
     @operation("usage-costs", query=_COST_PARAMS, answer=UsagePage[Costs], errors=(403,))
     async def costs(self, request: Request) -> Reply:
-        """Return the costs of all requests by day, by the prices in the settings."""
+        """Return what the tokens of each day cost, by the prices in the settings."""
         listing = self._listing(request, "completion", _COST_GROUPS)
         groups = listing.query.group_by
         query = replace(listing.query, group_by=groups | {"model"})
         totals: list[UsageTotals] = []
-        for kind in _KINDS:
+        for kind in _TOKEN_KINDS:
             totals += await self._service.usage_counter.totals(replace(query, kind=kind))
         totals.sort(key=lambda each: each.start)
         buckets = (
@@ -317,14 +318,12 @@ def _completions_usage(totals: UsageTotals) -> CompletionsUsage:
         input_cached_tokens=totals.cached_tokens,
         output_tokens=totals.output_tokens,
         num_model_requests=totals.requests,
-        project_id=totals.tenant,
-        api_key_id=totals.api_key,
-        model=totals.model,
         num_failed_requests=totals.failed_requests,
         num_cancelled_requests=totals.cancelled_requests,
         num_tool_calls=totals.tool_calls,
         output_reasoning_tokens=totals.reasoning_tokens,
         latency_ms=totals.latency_ms,
+        **_groups(totals),
     )
 
 
@@ -332,10 +331,8 @@ def _embeddings_usage(totals: UsageTotals) -> EmbeddingsUsage:
     return EmbeddingsUsage(
         input_tokens=totals.input_tokens,
         num_model_requests=totals.requests,
-        project_id=totals.tenant,
-        api_key_id=totals.api_key,
-        model=totals.model,
         latency_ms=totals.latency_ms,
+        **_groups(totals),
     )
 
 
