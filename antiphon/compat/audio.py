@@ -17,7 +17,7 @@ from antiphon.wire.parsing.fields import convert, drop_nulls, known_fields
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.resources.audio import (
     AudioFormat,
-    Transcript,
+    AudioTranscript,
     Transcription,
     TranscriptSegment,
 )
@@ -145,7 +145,7 @@ def parse_speech(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SpeechRequ
 
 
 def render_transcript(
-    form: TranslationForm, transcript: Transcript
+    form: TranslationForm, transcript: AudioTranscript
 ) -> tuple[str, str] | Transcription:
     """Render a transcript in the format of a request: a media type with a text, or an object."""
     text, usage = transcript.text, transcript.usage or UNSET
@@ -172,7 +172,7 @@ def render_transcript(
     )
 
 
-def _segments(transcript: Transcript) -> tuple[TranscriptSegment, ...]:
+def _segments(transcript: AudioTranscript) -> tuple[TranscriptSegment, ...]:
     """Return the segments. A transcript without times is one segment."""
     if transcript.segments or not transcript.text:
         return transcript.segments

@@ -22,7 +22,7 @@ from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.errors import TooLarge
 from antiphon.limits.clients import ANYONE, Client
 from antiphon.support.aging_cache import AgingCache
-from antiphon.wire.resources.audio import Transcript
+from antiphon.wire.resources.audio import AudioTranscript
 
 from .reading_models import use_model
 
@@ -98,7 +98,7 @@ class Audio:
                 yield model, pieces
 
 
-async def whole_transcript(parts: _TranscriptParts) -> Transcript:
+async def whole_transcript(parts: _TranscriptParts) -> AudioTranscript:
     """Read the pieces of a transcript to their end, and put them together."""
     pieces: list[TranscriptPiece] = []
     facts = RecordingFacts()
@@ -107,7 +107,7 @@ async def whole_transcript(parts: _TranscriptParts) -> Transcript:
             facts = part
         else:
             pieces.append(part)
-    return Transcript(
+    return AudioTranscript(
         text="".join(piece.text for piece in pieces).strip(),
         segments=tuple(piece.segment for piece in pieces if piece.segment is not None),
         words=tuple(word for piece in pieces for word in piece.words),

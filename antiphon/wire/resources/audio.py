@@ -10,13 +10,13 @@ from antiphon.wire.json_types import JsonObject
 
 __all__ = [
     "AudioFormat",
+    "AudioTranscript",
     "AudioUsage",
     "DurationUsage",
     "SpeechDelta",
     "SpeechDone",
     "SpeechEvent",
     "TokenUsage",
-    "Transcript",
     "TranscriptDelta",
     "TranscriptDone",
     "TranscriptEvent",
@@ -75,7 +75,7 @@ class TokenUsage(Struct, frozen=True, kw_only=True, tag_field="type", tag="token
 AudioUsage = DurationUsage | TokenUsage
 
 
-class Transcript(Struct, frozen=True, kw_only=True):
+class AudioTranscript(Struct, frozen=True, kw_only=True):
     """What a model has written down: the whole text, and what it knows about the recording.
     ``segments`` is empty if the model reports no times. ``duration``: in seconds. ``language``,
     ``duration`` and ``usage`` are None if they are unknown."""
