@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from itertools import product
+from itertools import chain, product
 from typing import Required, TypedDict, Unpack
 
 from msgspec.structs import replace
@@ -675,8 +675,9 @@ def braced_calls(
 def _tagged_calls(
     name: str,
     section: tuple[str, str],
-    call: tuple[str, str, str],
-    key: str,
+    names: Mapping[str, str],
+    closing: str,
+    keys: Mapping[str, str],
     values: Mapping[str, ContentKind],
     value_end: str,
     written: CallSyntax,
@@ -689,8 +690,9 @@ def _tagged_calls(
     """Build a tool format with one tag for each call and one tag for each parameter.
 
     - ``section``: the tags before the first call and after the last call.
-    - ``call``: the texts before a call's name, after its name and at its end.
-    - ``key``: the text before a parameter's name.
+    - ``names``: the texts before a call's name → the text after it. ``closing``: the tag after a
+      call.
+    - ``keys``: the texts before a parameter's name → the first character after it.
     - ``values``: the texts that can follow a parameter's name. Each text is mapped to the kind of
       the value after it.
     - ``value_end``: the text after a value.
@@ -702,28 +704,30 @@ def _tagged_calls(
       of models with this format, and the format's documentation.
     """
     first, last = section
-    opening, after_name, closing = call
     before, after = outer_tags
     outer = {before: "type", after: "calls"} if before else {}
     outer_ends: Sequences = ((after,), (before, "function")) if before else ()
-    called = _named([opening], [after_name])
-    ends = {first: "calls", **outer, opening: "name", closing: "calls", last: START}
+    openings = dict.fromkeys(names, "name")
+    called = chain.from_iterable(_named([opening], [end]) for opening, end in names.items())
+    ends = {first: "calls", **outer, **openings, closing: "calls", last: START}
     on_value, value_ends = _value_ends(
         value_end,
-        (key, tuple(dict.fromkeys(text[0] for text in values))),
+        {key: (end,) for key, end in keys.items()},
         closing,
         last,
-        again=(*called, *((first, *each) for each in called), *outer_ends),
+        again=(*_in_section(first, tuple(called)), *outer_ends),
     )
     return ToolFormat(
         name=name,
-        opens={first: "calls", opening: "name"} | ({before: "type"} if before else {}),
-        inner=frozenset({opening}),
+        opens={first: "calls", **openings} | ({before: "type"} if before else {}),
+        inner=frozenset(names),
         states=({"type": State(reads="gap", on=ends | {"function": "type"})} if before else {})
         | {
             "calls": State(reads="between", on=ends),
-            "name": State(reads="name", on=ends | {after_name: "parameters"}),
-            "parameters": State(reads="gap", on=ends | {key: "key"}, peek={"{": "arguments"}),
+            "name": State(reads="name", on=ends | dict.fromkeys(names.values(), "parameters")),
+            "parameters": State(
+                reads="gap", on=ends | dict.fromkeys(keys, "key"), peek={"{": "arguments"}
+            ),
             # Some models write JSON here nevertheless.
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on={**ends, **values}),
@@ -738,7 +742,7 @@ def _tagged_calls(
 
 def _value_ends(
     value_end: str,
-    key: tuple[str, tuple[str, ...]],
+    keys: Mapping[str, tuple[str, ...]],
     closing: str,
     last: str,
     *,
@@ -749,21 +753,19 @@ def _value_ends(
 
     - ``value_end``: the tag after a value. ``closing``: the tag after a call, or ``""`` if it is
       ``last``. ``last``: the tag after the last call.
-    - ``key``: the text before a parameter's name, and the texts that may follow the name.
+    - ``keys``: the texts before a parameter's name → the texts that may follow the name.
     - ``again``: the beginnings of another call.
     """
     after_call: Sequences = ((last,), *again, (END,), (UNWRAPPED,))
-    call_ends: Sequences = ((last,), (END,), *again)
+    after_value: Sequences = ((last,), (END,), *again)
     if closing:
-        call_ends += tuple((closing, *texts) for texts in after_call)
-    parameter = tuple((PARAMETER, text) for text in key[1])
-    on = {value_end: "parameters", last: START, key[0]: "key", f"\n{key[0]}": "key"}
-    ends = {
-        value_end: (*_named([key[0]], key[1]), *call_ends),
-        last: ((END,), *again),
-        key[0]: parameter,
-        f"\n{key[0]}": parameter,
-    }
+        after_value += tuple((closing, *texts) for texts in after_call)
+    on, ends = {value_end: "parameters", last: START}, {last: ((END,), *again)}
+    for key, texts in keys.items():
+        after_value += _named([key], texts)
+        on |= {key: "key", f"\n{key}": "key"}
+        ends |= dict.fromkeys((key, f"\n{key}"), tuple((PARAMETER, text) for text in texts))
+    ends[value_end] = after_value
     if closing:
         on[closing], ends[closing] = "calls", after_call
     return on, ends
@@ -773,6 +775,11 @@ def _named(openings: Iterable[str], ends: Iterable[str]) -> Sequences:
     """Return the beginnings of calls or parameters: an opening text, a name, and the text that may
     follow the name."""
     return tuple((opening, NAME, end) for opening, end in product(openings, ends))
+
+
+def _in_section(first: str, called: Sequences) -> Sequences:
+    """Return the beginnings of calls, with and without the tag ``first`` of their section."""
+    return (*called, *((first, *each) for each in called))
 
 
 def function_tags(
@@ -794,9 +801,11 @@ def function_tags(
     row = _tagged_calls(
         name,
         (first, last),
-        ("<function=", ">", "</function>"),
-        "<parameter=",
-        {">": "value"},
+        # Models drift to attributes.
+        {"<function=": ">", '<function name="': '">'},
+        "</function>",
+        {"<parameter=": ">", '<parameter name="': '"'},
+        {">": "value", '">': "value"},
         "</parameter>",
         CallSyntax(
             before=first + "{line}<function=",
@@ -811,42 +820,7 @@ def function_tags(
         trims=lines,
         **metadata,
     )
-    return replace(_with_attributes(row), ends_reasoning=True)
-
-
-def _with_attributes(row: ToolFormat) -> ToolFormat:
-    """Add ``<function name="NAME"><parameter name="KEY">value`` to a format of ``function_tags``,
-    because its models drift to attributes."""
-    opening, key, end = '<function name="', '<parameter name="', '">'
-    parameter, called = ((PARAMETER, '"'),), _named([opening], '"')
-    key_texts = (key, f"\n{key}")
-    states = {
-        name: replace(state, on={**state.on, opening: "name"})
-        for name, state in row.states.items()
-        if name != "value"
-    }
-    value, value_end, closing = row.states["value"], "</parameter>", "</function>"
-    further: Mapping[str, Sequences] = {
-        value_end: (*_named([key], '"'), *((closing, *each) for each in called), *called),
-        closing: called,
-    }
-    states["value"] = replace(
-        value,
-        on={**value.on, **dict.fromkeys(key_texts, "key")},
-        ends={
-            **{text: (*after, *further.get(text, ())) for text, after in value.ends.items()},
-            **dict.fromkeys(key_texts, parameter),
-        },
-    )
-    for name, to in (("name", "parameters"), ("key", "value")):
-        states[name] = replace(states[name], on={**states[name].on, end: to})
-    states["parameters"] = replace(states["parameters"], on={**states["parameters"].on, key: "key"})
-    return replace(
-        row,
-        states=states,
-        opens={**row.opens, opening: "name"},
-        inner=row.inner | {opening},
-    )
+    return replace(row, ends_reasoning=True)
 
 
 #: The names of sections of calls in the versions of DeepSeek's format.
@@ -874,8 +848,9 @@ def invoke_tags(
     row = _tagged_calls(
         name,
         (first, last),
-        (f'<{tag}invoke name="', '">', f"</{tag}invoke>"),
-        key,
+        {f'<{tag}invoke name="': '">'},
+        f"</{tag}invoke>",
+        {key: '"'},
         {string: "string", literal: "literal", '">': "value"} if tag else {'">': "value"},
         end,
         CallSyntax(
@@ -923,8 +898,9 @@ def step_tags(
     row = _tagged_calls(
         name,
         (first, last),
-        (opening, '">', closing),
-        key,
+        {opening: '">'},
+        closing,
+        {key: '"'},
         {'">': "value"},
         value_end,
         CallSyntax(
@@ -966,8 +942,9 @@ def cdata_tags(
     row = _tagged_calls(
         name,
         (opening, closing),
-        (opening, '">', closing),
-        key,
+        {opening: '">'},
+        closing,
+        {key: '"'},
         {'">': "value"},
         end,
         CallSyntax(
@@ -989,7 +966,7 @@ def cdata_tags(
     ends = {opening: "name", closing: START}
     parameters = replace(row.states["parameters"], on=ends | {key: "key"})
     called = _named([opening], '"')
-    on_value, value_ends = _value_ends(end, (key, ('"',)), "", closing, again=called)
+    on_value, value_ends = _value_ends(end, {key: ('"',)}, "", closing, again=called)
     raw_ends = ("]]>" + end, f"]]>\n{end}", "]]>")
     row = replace(
         row,
@@ -1077,9 +1054,8 @@ def typed_tags(
     key, value_end = f'{opening}argument key="', f"{closing}argument{sep}"
     whole, whole_end = f'{opening}json type="object"{sep}', f"{closing}json{sep}"
     ends = {first: "calls", begin: "name", end: "calls", last: START}
-    called = _named([begin], '"')
-    again = (*called, *((first, *each) for each in called))
-    on_value, value_ends = _value_ends(value_end, (key, ('"',)), end, last, again=again)
+    again = _in_section(first, _named([begin], '"'))
+    on_value, value_ends = _value_ends(value_end, {key: ('"',)}, end, last, again=again)
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: "name"},
@@ -1207,7 +1183,7 @@ def channel_tags(
     key, end = f'<{tag}parameter name="', f"\n</{tag}parameter>"
     ends = {again: START, last: START, to: "name"}
     called = _named([to], [message])
-    on_value, value_ends = _value_ends(end, (key, ('"',)), again, last, again=called)
+    on_value, value_ends = _value_ends(end, {key: ('"',)}, again, last, again=called)
     on_value[again] = START
     return ToolFormat(
         name=name,
@@ -1295,7 +1271,7 @@ def key_value_tags(
     between = f"{key_end}{line}{value}" if key_end else value
     on_value, value_ends = _value_ends(
         value_end,
-        (key, tuple(after_key)),
+        {key: tuple(after_key)},
         "",
         closing,
         again=((opening, "{"), *_named([opening], (key, closing))),
@@ -1363,11 +1339,7 @@ def sectioned_key_value_tags(
     between = f"{key_end}{line}{value}"
     called = ((opening, "{"), *_named([opening], filter(None, (key, closing, behind))))
     on_value, value_ends = _value_ends(
-        value_end,
-        (key, (key_end, value)),
-        closing,
-        last,
-        again=(*called, *((first, *each) for each in called)),
+        value_end, {key: (key_end, value)}, closing, last, again=_in_section(first, called)
     )
     inside = ends | {key: "key", value: "value"} | ({kind: "type"} if typed else {})
     type_ends = ends | {kind_end: "parameters", value: "value"}
