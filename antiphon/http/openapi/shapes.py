@@ -21,6 +21,7 @@ from antiphon.wire import items as it
 from antiphon.wire import parts, response, steering, tools
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_options import PromptCacheRequest
+from antiphon.wire.resources.containers import NetworkPolicy
 
 
 class AgentName(Struct, frozen=True, kw_only=True):
@@ -110,12 +111,6 @@ class ShellAction(Struct, frozen=True, kw_only=True):
     max_output_length: int | UnsetType | None = UNSET
 
 
-class EnvironmentNetwork(Struct, frozen=True, kw_only=True):
-    type: Literal["disabled", "allowlist"]
-    allowed_domains: tuple[str, ...] | UnsetType = UNSET
-    domain_secrets: tuple[dict[str, str], ...] | UnsetType = UNSET
-
-
 class ToolEnvironment(Struct, frozen=True, kw_only=True):
     """Where a tool runs: in a container, or at the client."""
 
@@ -123,7 +118,7 @@ class ToolEnvironment(Struct, frozen=True, kw_only=True):
     container_id: str | UnsetType = UNSET
     file_ids: tuple[str, ...] | UnsetType = UNSET
     memory_limit: str | UnsetType | None = UNSET
-    network_policy: EnvironmentNetwork | UnsetType = UNSET
+    network_policy: NetworkPolicy | UnsetType = UNSET
     skills: tuple[dict[str, Any], ...] | UnsetType = UNSET
 
 
