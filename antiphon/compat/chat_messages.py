@@ -13,11 +13,10 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     empty_value,
     invalid_type,
-    invalid_value,
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import read_array, read_object, read_tag
+from antiphon.wire.parsing.fields import read_array, read_object, read_string, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 
 from .error_paths import ErrorPaths
@@ -60,15 +59,7 @@ class _MessageReader:
 
     def read(self, raw: object, path: str) -> None:
         fields = read_object(raw, path)
-        role = fields.get("role")
-        if role is None:
-            raise missing_parameter(f"{path}.role")
-        if not isinstance(role, str):
-            raise invalid_type(f"{path}.role", "a string", json_type_name(role))
-        read = ROLES.get(role)
-        if read is None:
-            raise invalid_value(f"{path}.role", role, ROLES)
-        read(self, fields, path)
+        ROLES[read_tag(fields, path, ROLES, "role")](self, fields, path)
 
     def _add(self, item: JsonObject, path: str, **renamed: str) -> None:
         item_path = f"input[{len(self.items)}]"
@@ -114,12 +105,9 @@ class _MessageReader:
 
     def _tool_message(self, fields: JsonObject, path: str) -> None:
         """Translate the result of a tool call."""
-        for name in ("tool_call_id", "content"):
-            if name not in fields:
-                raise missing_parameter(f"{path}.{name}")
-        call_id = fields["tool_call_id"]
-        if not isinstance(call_id, str):
-            raise invalid_type(f"{path}.tool_call_id", "a string", json_type_name(call_id))
+        call_id = read_string(fields, "tool_call_id", path)
+        if "content" not in fields:
+            raise missing_parameter(f"{path}.content")
         item_call_id, is_custom = self._calls.get(call_id, (call_id, False))
         self._add_output(item_call_id, "custom" if is_custom else "function", fields, path)
 
@@ -148,14 +136,11 @@ class _MessageReader:
     def _tool_call(self, raw: object, path: str) -> None:
         fields = read_object(raw, path)
         kind = read_tag({"type": "function", **fields}, path, _CALL_TYPES)
-        if "id" not in fields:
-            raise missing_parameter(f"{path}.id")
-        if not isinstance(fields["id"], str):
-            raise invalid_type(f"{path}.id", "a string", json_type_name(fields["id"]))
+        id = read_string(fields, "id", path)
         if kind not in fields:
             raise missing_parameter(f"{path}.{kind}")
         call = read_object(fields[kind], f"{path}.{kind}")
-        call_id = self._assign_call_id(fields["id"], custom=kind == "custom")
+        call_id = self._assign_call_id(id, custom=kind == "custom")
         arguments = {"input": call.get("input")} if kind == "custom" else _arguments(call)
         tag = "custom_tool_call" if kind == "custom" else "function_call"
         item = {"type": tag, "call_id": call_id, "name": call.get("name"), **arguments}

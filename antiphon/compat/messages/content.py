@@ -24,7 +24,7 @@ from antiphon.wire.parsing.errors import (
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import read_array, read_choice, read_object, read_tag
+from antiphon.wire.parsing.fields import read_array, read_choice, read_object, read_string, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 
 from .bodies import ServerResult
@@ -116,13 +116,7 @@ class _MessageReader:
     def read(self, fields: JsonObject, path: str, *, has_reply: bool) -> None:
         """Translate one message. ``has_reply``: whether a later message has the role ``user``. In
         this case, the text of a system message with ``clear_at: next_user_message`` is left out."""
-        role = fields.get("role")
-        if role is None:
-            raise missing_parameter(f"{path}.role")
-        if not isinstance(role, str):
-            raise invalid_type(f"{path}.role", "a string", json_type_name(role))
-        if role not in BLOCKS:
-            raise invalid_value(f"{path}.role", role, BLOCKS)
+        role = read_tag(fields, path, BLOCKS, "role")
         if "content" not in fields:
             raise missing_parameter(f"{path}.content")
         if fields.get("output_config"):
@@ -190,11 +184,7 @@ class _MessageReader:
 
     # --- blocks of the user and the system -------------------------------------------------------
 
-    def _input_text(self, fields: JsonObject, path: str) -> None:
-        text = _text(fields, path)
-        self._add_parts([{"type": "input_text", "text": text}] if text else [], path)
-
-    def _media(self, fields: JsonObject, path: str) -> None:
+    def _input(self, fields: JsonObject, path: str) -> None:
         self._add_parts(self._parts(fields["type"], fields, path), path)
 
     def _parts(self, kind: str, fields: JsonObject, path: str) -> list[JsonObject]:
@@ -316,13 +306,13 @@ class _MessageReader:
         """Note the call of a server tool. Together with its result, a later block, it becomes one
         item. A call without a result was interrupted and is left out."""
         _required_object(fields, "input", path)
-        _required_string(fields, "name", path)
-        self._server_calls[_required_string(fields, "id", path)] = fields
+        read_string(fields, "name", path)
+        self._server_calls[read_string(fields, "id", path)] = fields
 
     def _server_tool_result(self, fields: JsonObject, path: str) -> None:
         """Translate the result of a server tool. If this server does not run the tool, the item is
         a call of a function with the tool's name."""
-        id = _required_string(fields, "tool_use_id", path)
+        id = read_string(fields, "tool_use_id", path)
         call = self._server_calls.pop(id, None)
         if call is None:
             raise InvalidRequest(
@@ -352,7 +342,7 @@ class _MessageReader:
         any more are left out."""
         found = content.get("tool_references", []) if isinstance(content, dict) else []
         names = [
-            _required_string(read_object(each, at), "tool_name", at)
+            read_string(read_object(each, at), "tool_name", at)
             for index, each in enumerate(read_array(found, f"{path}.content.tool_references", 100))
             if (at := f"{path}.content.tool_references[{index}]")
         ]
@@ -457,10 +447,10 @@ def _function_call(id: str, call: JsonObject, content: object) -> list[JsonObjec
 #: Role → the types of blocks in messages of this role, with the methods that translate them.
 BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], None]]] = {
     "user": {
-        "text": _MessageReader._input_text,
-        "image": _MessageReader._media,
-        "document": _MessageReader._media,
-        "search_result": _MessageReader._media,
+        "text": _MessageReader._input,
+        "image": _MessageReader._input,
+        "document": _MessageReader._input,
+        "search_result": _MessageReader._input,
         "compaction": _MessageReader._compaction,
         "tool_result": _MessageReader._tool_result,
         **dict.fromkeys(get_args(ServerResult), _MessageReader._server_tool_result),
@@ -477,7 +467,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], No
         **dict.fromkeys(get_args(ServerResult), _MessageReader._server_tool_result),
     },
     "system": {
-        "text": _MessageReader._input_text,
+        "text": _MessageReader._input,
         "tool_addition": _MessageReader._tool_addition,
         "tool_removal": _MessageReader._tool_removal,
     },
@@ -494,9 +484,7 @@ def _input_text(text: str) -> JsonObject:
 def _text(raw: object, path: str) -> str:
     fields = read_object(raw, path)
     read_tag(fields, path, ("text",))
-    if "text" not in fields:
-        raise missing_parameter(f"{path}.text")
-    return _string(fields, "text", path)
+    return read_string(fields, "text", path)
 
 
 def _string(fields: JsonObject, name: str, path: str) -> str:
@@ -523,17 +511,11 @@ def _image(fields: JsonObject, path: str) -> list[JsonObject]:
     kind = read_tag(source, path, ("base64", "url", "file"))
     if kind == "base64":
         media_type = read_choice(source.get("media_type"), f"{path}.media_type", _IMAGE_TYPES)
-        data = _required_string(source, "data", path)
+        data = read_string(source, "data", path)
         return [{"type": "input_image", "image_url": f"data:{media_type};base64,{data}"}]
     if kind == "url":
-        return [{"type": "input_image", "image_url": _required_string(source, "url", path)}]
-    return [{"type": "input_image", "file_id": _required_string(source, "file_id", path)}]
-
-
-def _required_string(fields: JsonObject, name: str, path: str) -> str:
-    if name not in fields:
-        raise missing_parameter(f"{path}.{name}")
-    return _string(fields, name, path)
+        return [{"type": "input_image", "image_url": read_string(source, "url", path)}]
+    return [{"type": "input_image", "file_id": read_string(source, "file_id", path)}]
 
 
 def _document(fields: JsonObject, path: str, passages: Passages) -> list[JsonObject]:
@@ -564,12 +546,12 @@ def _base64_document(source: JsonObject, path: str, title: str) -> list[JsonObje
     media_type = source.get("media_type", "application/pdf")
     if media_type != "application/pdf":
         raise invalid_value(f"{path}.media_type", str(media_type), ("application/pdf",))
-    data = f"data:application/pdf;base64,{_required_string(source, 'data', path)}"
+    data = f"data:application/pdf;base64,{read_string(source, 'data', path)}"
     return [{"type": "input_file", "filename": title or "document.pdf", "file_data": data}]
 
 
 def _text_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
-    encoded = base64.b64encode(_required_string(source, "data", path).encode()).decode()
+    encoded = base64.b64encode(read_string(source, "data", path).encode()).decode()
     data = f"data:text/plain;base64,{encoded}"
     return [{"type": "input_file", "filename": title or "document.txt", "file_data": data}]
 
@@ -592,11 +574,11 @@ def _content_document(source: JsonObject, path: str, title: str) -> list[JsonObj
 
 def _linked_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
     name = {"filename": title} if title else {}
-    return [{"type": "input_file", "file_url": _required_string(source, "url", path), **name}]
+    return [{"type": "input_file", "file_url": read_string(source, "url", path), **name}]
 
 
 def _uploaded_document(source: JsonObject, path: str, title: str) -> list[JsonObject]:
-    return [{"type": "input_file", "file_id": _required_string(source, "file_id", path)}]
+    return [{"type": "input_file", "file_id": read_string(source, "file_id", path)}]
 
 
 _DOCUMENTS: Mapping[str, Callable[[JsonObject, str, str], list[JsonObject]]] = {

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter
-from antiphon.wire.parsing.fields import read_object, read_tag
+from antiphon.wire.parsing.fields import read_object, read_string, read_tag
 from antiphon.wire.parsing.tools import check_tool_choice, read_tool_choice
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
@@ -57,12 +56,7 @@ def read_thread(body: JsonObject) -> JsonObject:
 
 
 def _response_id(thread: JsonObject) -> str:
-    path = "thread.previous_message_id"
-    if "previous_message_id" not in thread:
-        raise missing_parameter(path)
-    id = thread["previous_message_id"]
-    if not isinstance(id, str):
-        raise invalid_type(path, "a string", json_type_name(id))
+    id = read_string(thread, "previous_message_id", "thread")
     return "resp_" + id.removeprefix("msg_")
 
 

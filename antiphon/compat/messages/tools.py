@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.errors import InvalidRequest, unsupported_parameter
@@ -19,7 +18,7 @@ from antiphon.wire.parsing.errors import (
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import read_array, read_object, read_tag
+from antiphon.wire.parsing.fields import read_array, read_object, read_string, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.request import Include
 
@@ -102,8 +101,8 @@ class ToolCollector:
             at = f"{path}[{index}]"
             fields = read_object(server, at)
             read_tag(fields, at, ("url",))
-            name = _required_text(fields, "name", at)
-            _required_text(fields, "url", at)
+            name = read_string(fields, "name", at)
+            read_string(fields, "url", at)
             self._servers[name] = (fields, at)
             old = fields.get("tool_configuration")
             if old is not None:  # the form before there were toolsets
@@ -123,7 +122,7 @@ class ToolCollector:
         if kind in TOOLSETS:
             tool, is_deferred = toolset(kind, fields, path)
             return self._declare(f"toolset {tool['name']}", tool, path, is_deferred=is_deferred)
-        name = _required_text(fields, "name", path)
+        name = read_string(fields, "name", path)
         _check_callers(fields.get("allowed_callers", []), f"{path}.allowed_callers")
         is_deferred = fields.get("defer_loading") is True
         self._declare(name, self._tool(kind, fields, path), path, is_deferred=is_deferred)
@@ -145,7 +144,7 @@ class ToolCollector:
 
     def _define_toolset(self, fields: JsonObject, path: str) -> None:
         """Declare the tools of an MCP server. Raises ``InvalidRequest``."""
-        name = _required_text(fields, "mcp_server_name", path)
+        name = read_string(fields, "mcp_server_name", path)
         if name not in self._servers:
             raise InvalidRequest(
                 f"Invalid '{path}.mcp_server_name': there is no '{name[:128]}' in 'mcp_servers'.",
@@ -288,14 +287,6 @@ def _check_callers(raw: object, path: str) -> None:
             raise invalid_value(f"{path}[{index}]", str(caller), ("direct",))
 
 
-def _required_text(fields: JsonObject, name: str, path: str) -> str:
-    if name not in fields:
-        raise missing_parameter(f"{path}.{name}")
-    if not isinstance(value := fields[name], str):
-        raise invalid_type(f"{path}.{name}", "a string", json_type_name(value))
-    return value
-
-
 def _given(fields: JsonObject, **renamed: str) -> JsonObject:
     """Return the fields that are set, under their new names."""
     return {new: fields[name] for name, new in renamed.items() if fields.get(name) is not None}
@@ -360,14 +351,7 @@ def read_tool_choice(raw: object, path: str, tools: ToolCollector) -> JsonObject
     """Translate ``tool_choice`` to fields of the Responses request. Raises ``InvalidRequest``."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, _CHOICES)
-    name = fields.get("name")
-    choice: Any = _MODES.get(kind)
-    if kind == "tool":
-        if name is None:
-            raise missing_parameter(f"{path}.name")
-        if not isinstance(name, str):
-            raise invalid_type(f"{path}.name", "a string", json_type_name(name))
-        choice = tools.choice(name)
+    choice = tools.choice(read_string(fields, "name", path)) if kind == "tool" else _MODES[kind]
     single = fields.get("disable_parallel_tool_use", False)
     if not isinstance(single, bool):
         where = f"{path}.disable_parallel_tool_use"

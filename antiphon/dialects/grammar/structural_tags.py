@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter, truncated
-from antiphon.wire.parsing.fields import read_object
+from antiphon.wire.parsing.fields import read_object, read_string
 
 from .json_schema import check_schema, llguidance_schema
 from .parameters import json_rule
@@ -147,7 +147,7 @@ class _Writer:
         whole: list[str] = []
         for at, tag in enumerate(tags):
             where = f"{path}.tags[{at}]"
-            begin = _text(tag, "begin", where)
+            begin = read_string(tag, "begin", where)
             own = [trigger for trigger in rests if begin.startswith(trigger)]
             if len(own) != 1:
                 raise _invalid(f"{where}.begin", "it must start with exactly one of the triggers")
@@ -184,7 +184,7 @@ class _Writer:
 
     def _tag(self, tag: Json, path: str, depth: int) -> str:
         _check_fields(tag, ("type", "begin", "content", "end"), path)
-        begin, ends = _text(tag, "begin", path), _ends(tag, path)
+        begin, ends = read_string(tag, "begin", path), _ends(tag, path)
         content = self.body(_field(tag, "content", path), f"{path}.content", ends, depth + 1)
         return f"{_literal(begin)} {content}" if begin else content
 
@@ -197,13 +197,13 @@ class _Writer:
             for at, each in _tags(format, path)
         ]
         tag = self.add(" | ".join(tags))
-        separator = _text(format, "separator", path)
+        separator = read_string(format, "separator", path)
         more = "" if _flag(format, "stop_after_first", path) else f" ({_literal(separator)} {tag})*"
         return f"({tag}{more}){'' if _flag(format, 'at_least_one', path) else '?'}"
 
     def _const_string(self, format: Json, path: str, depth: int) -> str:
         _check_fields(format, ("type", "value"), path)
-        return _literal(_text(format, "value", path))
+        return _literal(read_string(format, "value", path))
 
     def _json_schema(self, format: Json, path: str, depth: int) -> str:
         _check_fields(format, ("type", "json_schema", "style"), path)
@@ -220,7 +220,7 @@ class _Writer:
     def _regex(self, format: Json, path: str, depth: int) -> str:
         _check_fields(format, ("type", "pattern"), path)
         try:
-            return self.add(regex_rule(_text(format, "pattern", path), PLAIN))
+            return self.add(regex_rule(read_string(format, "pattern", path), PLAIN))
         except UnwritableGrammar as reason:
             raise _invalid(f"{path}.pattern", str(reason)) from None
 
@@ -228,7 +228,7 @@ class _Writer:
         _check_fields(format, ("type", "grammar"), path)
         prefix = f"{self._prefix}_g{self._count}"
         try:
-            rules, start = ebnf_rules(_text(format, "grammar", path), prefix)
+            rules, start = ebnf_rules(read_string(format, "grammar", path), prefix)
         except UnwritableGrammar as reason:
             raise _invalid(f"{path}.grammar", str(reason)) from None
         self.rules.append(rules)
@@ -314,13 +314,6 @@ def _field(format: Json, name: str, path: str) -> Any:
     if name not in format:
         raise missing_parameter(f"{path}.{name}")
     return format[name]
-
-
-def _text(format: Json, name: str, path: str) -> str:
-    value = _field(format, name, path)
-    if not isinstance(value, str):
-        raise invalid_type(f"{path}.{name}", "a string", json_type_name(value))
-    return value
 
 
 def _texts(format: Json, name: str, path: str) -> tuple[str, ...]:

@@ -79,16 +79,23 @@ def read_choice(raw: object, path: str, allowed: Collection[str]) -> str:
     return raw
 
 
-def read_tag(fields: JsonObject, path: str, allowed: Collection[str]) -> str:
-    """Return the ``type`` of an object. Raises ``InvalidRequest`` if the type is not in
-    ``allowed``."""
-    tag = fields.get("type")
-    if tag is None:
-        raise missing_parameter(f"{path}.type")
-    if not isinstance(tag, str):
-        raise invalid_type(f"{path}.type", "a string", json_type_name(tag))
+def read_string(fields: Mapping[str, Any], name: str, path: str) -> str:
+    """Return the required field ``name`` of an object, which is a string. Raises
+    ``InvalidRequest``."""
+    value = fields.get(name)
+    if value is None:
+        raise missing_parameter(f"{path}.{name}")
+    if not isinstance(value, str):
+        raise invalid_type(f"{path}.{name}", "a string", json_type_name(value))
+    return value
+
+
+def read_tag(fields: JsonObject, path: str, allowed: Collection[str], name: str = "type") -> str:
+    """Return the field ``name`` of an object, which determines its other fields. Raises
+    ``InvalidRequest`` if the value is not in ``allowed``."""
+    tag = read_string(fields, name, path)
     if tag not in allowed:
-        raise invalid_value(f"{path}.type", tag, allowed)
+        raise invalid_value(f"{path}.{name}", tag, allowed)
     return tag
 
 

@@ -94,13 +94,7 @@ def _implied_type(fields: JsonObject) -> str | None:
 
 
 def _normalize_message(fields: JsonObject, path: str, limits: BodyLimits) -> None:
-    role = fields.get("role")
-    if role is None:
-        raise missing_parameter(f"{path}.role")
-    if not isinstance(role, str):
-        raise invalid_type(f"{path}.role", "a string", json_type_name(role))
-    if role not in _ROLE_PARTS:
-        raise invalid_value(f"{path}.role", role, _ROLE_PARTS)
+    role = read_tag(fields, path, _ROLE_PARTS, "role")
     content = fields.get("content")
     if content is None:
         raise missing_parameter(f"{path}.content")

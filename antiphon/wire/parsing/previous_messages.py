@@ -21,7 +21,7 @@ from antiphon.wire.request import PreviousMessages
 from antiphon.wire.response import RAW_MESSAGE_TYPE
 
 from .errors import invalid_type, invalid_value, json_type_name, missing_parameter
-from .fields import convert, read_array, read_object
+from .fields import convert, read_array, read_object, read_string, read_tag
 from .items import read_items
 from .json_body import BodyLimits
 
@@ -128,13 +128,7 @@ class _PreviousMessageReader:
             return
         author = message.get("author")
         fields = {**message, **author} if isinstance(author, dict) else message
-        role = fields.get("role")
-        if role is None:
-            raise missing_parameter(f"{path}.role")
-        if not isinstance(role, str):
-            raise invalid_type(f"{path}.role", "a string", json_type_name(role))
-        if role not in _ROLES:
-            raise invalid_value(f"{path}.role", role, _ROLES)
+        role = read_tag(fields, path, _ROLES, "role")
         if role in _IGNORED_ROLES:
             return
         _refuse_builtin_tools(fields, path)
@@ -168,16 +162,11 @@ class _PreviousMessageReader:
     def _call(self, raw: object, path: str) -> it.Item:
         call = read_object(raw, path)
         function = read_object(call.get("function"), f"{path}.function")
-        for name in ("name", "arguments"):
-            if not isinstance(function.get(name), str):
-                raise invalid_type(
-                    f"{path}.function.{name}", "a string", json_type_name(function.get(name))
-                )
         id = call.get("id")
         return it.FunctionCall(
             call_id=self._called(id if isinstance(id, str) else None),
-            name=function["name"],
-            arguments=function["arguments"],
+            name=read_string(function, "name", f"{path}.function"),
+            arguments=read_string(function, "arguments", f"{path}.function"),
         )
 
     def _note(self, item: it.Item) -> None:
