@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeAlias, TypeVar
 
 import msgspec
 import structlog
@@ -38,6 +38,9 @@ from .reserve import Reserve
 from .wal import WalScan, scan_wal
 
 _T = TypeVar("_T")
+#: A write that deletes at most as many rows as its second argument says. Returns how many it has
+#: changed.
+Deletion: TypeAlias = Callable[[sqlite3.Connection, int], int]
 
 _log = structlog.get_logger(__name__)
 
@@ -178,6 +181,10 @@ class Database:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock = opened.enter_context(_acquire_file_lock(path, is_shared=is_shared))
+                # On a full disk, SQLite needs space to open the database.
+                reserve = Reserve(path)
+                opened.callback(reserve.fill)
+                reserve.release()
                 wal = None if is_shared else scan_wal(path)
                 writer = opened.enter_context(contextlib.closing(_connect(path, cipher)))
                 if wal is not None:
@@ -191,7 +198,6 @@ class Database:
                 raise SetupError(f"The store {path} cannot be used: {error}.") from None
             opened.pop_all()
         shared_locks = dict(zip(_SHARED_LOCKS, locks, strict=False))
-        reserve = Reserve(path)
         reserve.fill()
         page_size = writer.execute("PRAGMA page_size").fetchone()[0]
         writer.execute(f"PRAGMA wal_autocheckpoint = {max(1, reserve.log_bytes // page_size)}")
@@ -336,6 +342,23 @@ class Database:
             lambda connection: connection.execute(statement, arguments).rowcount, frees_space=True
         )
 
+    async def delete_in_steps(self, work: Deletion, rows: int) -> int:
+        """Repeat a write until it changes no row. Each write may change ``rows`` rows. On a full
+        disk, the writes become smaller until the reserve is enough. Return how many rows were
+        changed in all. Raises ``StoreError``."""
+        total = 0
+        while True:
+            try:
+                count = await self.write(_limited(work, rows), frees_space=True)
+            except StoreError:
+                if rows == 1:
+                    raise
+                rows = max(1, rows // 8)
+                continue
+            if not count:
+                return total
+            total += count
+
     def _queue_writes(self) -> None:
         if self._new_writes:
             self._writes.put(self._new_writes)
@@ -363,14 +386,7 @@ class Database:
             if len(group) == 1:
                 obstacle = self._reserve.obstacle(error)
                 if obstacle == DISK_FULL and not is_retry:
-                    has_released = group[0].frees_space and self._reserve.release()
-                    if not has_released:
-                        _shorten_log(connection)
-                    self._commit(connection, group, is_retry=True)
-                    if has_released:
-                        _shorten_log(connection)
-                        self._reserve.fill()
-                    return
+                    return self._commit_on_full_disk(connection, group[0])
                 cause = f": {obstacle}" if obstacle else ""
                 if isinstance(error, StoreError):
                     group[0].error = error
@@ -382,6 +398,21 @@ class Database:
                 return
             for job in group:  # retry one by one: only the failing write gets an error
                 self._commit(connection, [job])
+
+    def _commit_on_full_disk(self, connection: sqlite3.Connection, job: _Write) -> None:
+        """Try a write again. The reserve is for writes that delete data, and for those whose data
+        has room in pages of deleted data, so that only the log needs space."""
+        may_use_reserve = job.frees_space or _free_bytes(connection) > self._reserve.bytes
+        has_released = may_use_reserve and self._reserve.release()
+        # Also before the write: the log may be as long as the reserve.
+        _shorten_log(connection)
+        if has_released:
+            with _without_overwriting(connection):
+                self._commit(connection, [job], is_retry=True)
+            _shorten_log(connection)
+            self._reserve.fill()
+        else:
+            self._commit(connection, [job], is_retry=True)
 
     def _run_transaction(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
         with self._write_lock:
@@ -397,11 +428,33 @@ class Database:
                 raise
 
 
+def _limited(work: Deletion, rows: int) -> Callable[[sqlite3.Connection], int]:
+    return lambda connection: work(connection, rows)
+
+
 def _shorten_log(connection: sqlite3.Connection) -> None:
     """Copy the log into the database, so that the space of the log is free. This fails if the
     database has no free pages and the disk is full."""
     with contextlib.suppress(sqlite3.Error):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _free_bytes(connection: sqlite3.Connection) -> int:
+    """Return the size of the pages that the database file has and does not use."""
+    (pages,), (size,) = (
+        connection.execute(f"PRAGMA {name}").fetchone() for name in ("freelist_count", "page_size")
+    )
+    return int(pages * size)
+
+
+@contextlib.contextmanager
+def _without_overwriting(connection: sqlite3.Connection) -> Iterator[None]:
+    """Context manager in which deleted data is not overwritten with zeros. Some builds of SQLite do
+    so, and need as much space in the log as the data has."""
+    (before,) = connection.execute("PRAGMA secure_delete").fetchone()
+    connection.execute("PRAGMA secure_delete = FAST")
+    yield
+    connection.execute(f"PRAGMA secure_delete = {('OFF', 'ON', 'FAST')[before]}")
 
 
 def _as_is(argument: _T) -> _T:

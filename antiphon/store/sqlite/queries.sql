@@ -99,7 +99,7 @@ WHERE r.created_at < ? AND NOT EXISTS (
 ) LIMIT ?
 
 -- oldest_of
-SELECT seq FROM responses WHERE tenant = ? AND live = 1 AND NOT EXISTS (
+SELECT seq, bytes FROM responses WHERE tenant = ? AND live = 1 AND NOT EXISTS (
     SELECT 1 FROM runs WHERE runs.tenant = responses.tenant AND runs.id = responses.id
     AND runs.ended_at IS NULL
 ) ORDER BY created_at, seq LIMIT ?

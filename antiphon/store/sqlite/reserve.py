@@ -31,7 +31,8 @@ class Reserve:
     def __init__(self, database: Path) -> None:
         self._path = database.with_name(f"{database.name}-reserve")
         free = shutil.disk_usage(database.parent).free
-        self.bytes = min(_MAX_BYTES, free // _DISK_SHARE)
+        # After a restart on a full disk, there is no space besides the reserve.
+        self.bytes = max(self._size, min(_MAX_BYTES, free // _DISK_SHARE))
 
     @property
     def log_bytes(self) -> int:
@@ -50,19 +51,28 @@ class Reserve:
         return DISK_FULL if getattr(error, "sqlite_errorcode", 0) in _FULL_CODES else ""
 
     def fill(self) -> None:
-        """Take the space, if the disk has it."""
-        try:
-            with open(self._path, "ab", opener=open_private) as file:
-                if self.bytes and hasattr(os, "posix_fallocate"):  # macOS lacks it
-                    os.posix_fallocate(file.fileno(), 0, self.bytes)
-        except OSError:
-            self.release()
+        """Take the space, or a half or a quarter of it if the disk has no more."""
+        for size in (self.bytes, self.bytes // 2, self.bytes // 4):
+            try:
+                with open(self._path, "ab", opener=open_private) as file:
+                    if size and hasattr(os, "posix_fallocate"):  # macOS lacks it
+                        os.posix_fallocate(file.fileno(), 0, size)
+                return
+            except OSError:
+                self.release()
 
     def release(self) -> bool:
         """Give up the space. Return whether there was any."""
+        size = self._size
         try:
-            size = self._path.stat().st_size
             self._path.unlink()
         except OSError:
             return False
         return size > 0
+
+    @property
+    def _size(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except OSError:
+            return 0

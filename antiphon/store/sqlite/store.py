@@ -19,7 +19,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from antiphon.errors import StoreError
 from antiphon.store.base import Retention, Store
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import (
@@ -55,7 +54,7 @@ from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import SqliteAudit
-from .database import Database
+from .database import Database, Deletion
 from .files import SqliteFiles
 from .journal import SqliteJournal
 from .rates import SqliteRates
@@ -229,25 +228,9 @@ class SqliteStore(Store):
         total = await self.containers.delete_tenant(tenant)
         for name, rows in TENANT_STEPS.items():
             if name in self._queries:
-                total += await self._delete_in_steps(name, tenant, rows)
+                deletion = _tenant_deletion(self._queries[name], tenant)
+                total += await self._database.delete_in_steps(deletion, rows)
         return total
-
-    async def _delete_in_steps(self, query: str, tenant: str, rows: int) -> int:
-        """Delete a tenant's rows, at most ``rows`` of them in one write, until none is left. On a
-        full disk, the writes become smaller until the reserve is enough. Return the number of
-        rows."""
-        total = 0
-        while True:
-            try:
-                count = await self._database.delete(query, (tenant, rows))
-            except StoreError:
-                if rows == 1:
-                    raise
-                rows = max(1, rows // 8)
-                continue
-            if not count:
-                return total
-            total += count
 
     async def rewrite_rows(self) -> int:
         return await rewrite_rows(self._database)
@@ -394,3 +377,8 @@ class SqliteStore(Store):
                 [(row, tenant, item.id, item_kind(item), encode(item)) for item in items],
             )
         return row is not None
+
+
+def _tenant_deletion(query: str, tenant: str) -> Deletion:
+    """Return the write that deletes rows of a tenant with this query."""
+    return lambda connection, rows: connection.execute(query, (tenant, rows)).rowcount

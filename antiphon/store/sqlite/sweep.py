@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from msgspec import Struct
 
 from antiphon.store.base import Retention
 from antiphon.store.common.eviction import TenantTotals
 from antiphon.store.common.row_mapping import Columns
 from antiphon.store.usage import Rollup, usage_cutoffs
 
-from .database import Database
+from .database import Database, Deletion
 
 #: Largest number of rows that one write changes: ordinary rows, and files, which are larger.
 _ROWS, _FILES = 500, 10
@@ -30,8 +32,12 @@ _TENANT_ROWS = 50
 #: Seconds after which a write that deletes responses ends.
 _SLICE_S = 0.02
 
-#: A part of a sweep in one write. Returns how many rows it changed; 0 ends the step.
-_Step = Callable[[sqlite3.Connection], int]
+
+class _Step(Struct, frozen=True):
+    """A part of a sweep. ``rows``: how many rows one write changes at most."""
+
+    delete: Deletion
+    rows: int = _ROWS
 
 
 class SqliteSweep:
@@ -43,19 +49,15 @@ class SqliteSweep:
         self._queries = database.queries
         self._retention = retention
         self._now = now
-        #: The totals of all tenants. They are read only once: the query reads a whole index.
-        self._totals = TenantTotals(retention, ())
 
     async def run(self) -> int:
         """Delete all expired data. Return how many responses have expired."""
         for step in self._first_steps():
             await self._repeat(step)
-        expired = await self._repeat(self._expire_by_time)
-        expired += await self._repeat(self._expire_by_age)
+        expired = await self._repeat(_Step(self._expire_by_time))
+        expired += await self._repeat(_Step(self._expire_by_age))
         if self._retention.bounds_size:
-            totals = await self._database.rows("tenant_totals", (), tuple)
-            self._totals = TenantTotals(self._retention, totals)
-            expired += await self._repeat(self._expire_by_size)
+            expired += await self._expire_by_size()
         while await self._drop_deleted():
             pass
         return expired
@@ -63,21 +65,19 @@ class SqliteSweep:
     def _first_steps(self) -> Sequence[_Step]:
         retention, now = self._retention, self._now
         steps = [
-            self._query("expire_files", now, _FILES),
-            self._query("expire_vector_files", now, _FILES),
-            self._query("set_end_times", max(now, 1), _ROWS),
+            self._query("expire_files", now, rows=_FILES),
+            self._query("expire_vector_files", now, rows=_FILES),
+            self._query("set_end_times", max(now, 1)),
         ]
         if retention.max_age_s is not None:
-            steps.append(self._query("expire_approvals", int(now - retention.max_age_s), _ROWS))
+            steps.append(self._query("expire_approvals", int(now - retention.max_age_s)))
         if retention.max_log_age_s is not None:
-            steps.append(
-                self._query("mark_runs_deleted", int(now - retention.max_log_age_s), _ROWS)
-            )
+            steps.append(self._query("mark_runs_deleted", int(now - retention.max_log_age_s)))
         steps += [self._roll_up(rollup, before) for rollup, before in usage_cutoffs(now)]
         if retention.max_audit_age_s is not None:
-            steps.append(self._query("expire_audit", int(now - retention.max_audit_age_s), _ROWS))
+            steps.append(self._query("expire_audit", int(now - retention.max_audit_age_s)))
         if retention.max_usage_age_s is not None:
-            steps.append(self._query("expire_usage", int(now - retention.max_usage_age_s), _ROWS))
+            steps.append(self._query("expire_usage", int(now - retention.max_usage_age_s)))
         return steps
 
     def _roll_up(self, rollup: Rollup, before: int) -> _Step:
@@ -87,83 +87,81 @@ class SqliteSweep:
         table = "rows" if rollup.width == 0 else "sums"
         width = () if rollup.width == 0 else (rollup.width,)
 
-        def step(connection: sqlite3.Connection) -> int:
-            arguments = (*width, rollup.to, before, _USAGE_ROWS)
+        def delete(connection: sqlite3.Connection, limit: int) -> int:
+            arguments = (*width, rollup.to, before, limit)
             connection.execute(queries[f"roll_up_usage_{table}"], arguments)
-            dropped = (*width, before, _USAGE_ROWS)
+            dropped = (*width, before, limit)
             return connection.execute(queries[f"drop_usage_{table}"], dropped).rowcount
 
-        return step
+        return _Step(delete, _USAGE_ROWS)
 
-    def _query(self, name: str, *arguments: object) -> _Step:
-        """Return the step of the sweep that runs the query with this name."""
+    def _query(self, name: str, *arguments: object, rows: int = _ROWS) -> _Step:
+        """Return the step of the sweep that runs the query with this name. The last argument of
+        the query is the number of rows."""
         query = self._queries[name]
-        return lambda connection: connection.execute(query, arguments).rowcount
+        return _Step(
+            lambda connection, limit: connection.execute(query, (*arguments, limit)).rowcount, rows
+        )
 
     async def _drop_deleted(self) -> bool:
         """Finish the deletion of some renamed runs. (A run is renamed when it is deleted, so that
         it can no longer be found.) Delete their batches of events, and then those renamed runs that
         have no batches left. Return whether anything was deleted."""
-        batches = await self._repeat(self._query("drop_deleted_batches", _ROWS))
-        runs = await self._repeat(self._query("drop_deleted_runs", _ROWS))
+        batches = await self._repeat(self._query("drop_deleted_batches"))
+        runs = await self._repeat(self._query("drop_deleted_runs"))
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step) -> int:
-        """Repeat a step of the sweep until it changes no row. Each repetition is a separate write
-        to the database. Return how many rows were changed in all."""
-        total = 0
-        while count := await self._database.write(step, frees_space=True):
-            total += count
-        return total
+        """Repeat a step of the sweep until it changes no row. Return how many rows were changed."""
+        return await self._database.delete_in_steps(step.delete, step.rows)
 
-    def _expire_by_time(self, connection: sqlite3.Connection) -> int:
-        return self._delete_responses(connection, "expired_responses", (self._now, _ROWS))
+    def _expire_by_time(self, connection: sqlite3.Connection, limit: int) -> int:
+        return self._delete_found(connection, "expired_responses", (self._now, limit))
 
-    def _expire_by_age(self, connection: sqlite3.Connection) -> int:
+    def _expire_by_age(self, connection: sqlite3.Connection, limit: int) -> int:
         if self._retention.max_age_s is None:
             return 0
-        arguments = (self._now - self._retention.max_age_s, _ROWS)
-        return self._delete_responses(connection, "outdated", arguments)
+        arguments = (self._now - self._retention.max_age_s, limit)
+        return self._delete_found(connection, "outdated", arguments)
 
-    def _expire_by_size(self, connection: sqlite3.Connection) -> int:
+    async def _expire_by_size(self) -> int:
         """Delete responses until the store is within its size limits: always the oldest response of
-        the tenant with the most data. Stop after ``_SLICE_S`` seconds, so that other writes do not
-        wait long. Return how many responses were deleted."""
-        end = time.monotonic() + _SLICE_S
-        deleted = 0
-        oldest: dict[str, deque[int]] = {}
-        while (tenant := self._totals.largest()) is not None:
-            if not oldest.get(tenant):
-                rows = connection.execute(self._queries["oldest_of"], (tenant, _TENANT_ROWS))
-                oldest[tenant] = deque(seq for (seq,) in rows.fetchall())
-            if not oldest[tenant]:
-                self._totals.exclude(tenant)
+        the tenant with the most data. Return how many responses were deleted."""
+        # Read only once: the query reads a whole index.
+        rows = await self._database.rows("tenant_totals", (), tuple)
+        totals, expired = TenantTotals(self._retention, rows), 0
+        while (tenant := totals.largest()) is not None:
+            oldest = await self._database.rows("oldest_of", (tenant, _TENANT_ROWS), tuple)
+            if not oldest:
+                totals.exclude(tenant)
                 continue
-            freed = self._delete_response(connection, oldest[tenant].popleft())
-            self._totals.remove_responses(tenant, 1, freed)
-            deleted += 1
-            if time.monotonic() > end:
-                break
-        return deleted
+            selected, freed = totals.select(tenant, oldest), dict[int, int]()
+            work = partial(self._delete_live, seqs=selected, freed=freed)
+            expired += await self._database.delete_in_steps(work, _TENANT_ROWS)
+            totals.remove_responses(tenant, len(selected), sum(freed.values()))
+        return expired
 
-    def _delete_responses(
-        self, connection: sqlite3.Connection, query: str, arguments: Columns
+    def _delete_found(self, connection: sqlite3.Connection, query: str, arguments: Columns) -> int:
+        """Delete the responses that a query finds, as ``_delete_live`` does."""
+        seqs = [seq for (seq,) in connection.execute(self._queries[query], arguments)]
+        return self._delete_live(connection, len(seqs), seqs, {})
+
+    def _delete_live(
+        self, connection: sqlite3.Connection, limit: int, seqs: Iterable[int], freed: dict[int, int]
     ) -> int:
-        """Delete the responses that a query finds. Stop after ``_SLICE_S`` seconds, so the write
-        stays short. Return how many responses were deleted."""
-        end = time.monotonic() + _SLICE_S
-        deleted = 0
-        for (seq,) in connection.execute(self._queries[query], arguments).fetchall():
-            self._delete_response(connection, seq)
-            deleted += 1
-            if time.monotonic() > end:
+        """Delete at most ``limit`` of these responses, without those that are already deleted. Stop
+        after ``_SLICE_S`` seconds, so that other writes do not wait long. Return how many responses
+        were deleted. ``freed``: gets the bytes that each of them made free. (If the transaction
+        fails, this is called again.)"""
+        end, deleted = time.monotonic() + _SLICE_S, 0
+        for seq in seqs:
+            if deleted == limit or (deleted and time.monotonic() > end):
                 break
+            if connection.execute(self._queries["mark_deleted"], (seq,)).rowcount:
+                connection.execute(self._queries["mark_run_of_deleted"], (seq,))
+                freed[seq] = free_unneeded(connection, self._queries, seq)
+                deleted += 1
         return deleted
-
-    def _delete_response(self, connection: sqlite3.Connection, seq: int) -> int:
-        connection.execute(self._queries["mark_deleted"], (seq,))
-        connection.execute(self._queries["mark_run_of_deleted"], (seq,))
-        return free_unneeded(connection, self._queries, seq)
 
 
 def free_unneeded(connection: sqlite3.Connection, queries: Mapping[str, str], seq: int) -> int:

@@ -80,5 +80,7 @@ class Sweeper:
                 clock=shown,
                 last_sweep=record.swept_at,
             )
+        expired = await self._store.sweep(self._retention, now)
+        # On a full disk, there is space for the record only after the sweep.
         await self._store.save_sweep_record(record)
-        return await self._store.sweep(self._retention, now)
+        return expired

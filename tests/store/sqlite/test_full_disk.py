@@ -6,21 +6,28 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import structlog
 
 from antiphon.errors import StoreError
+from antiphon.store.base import Retention
 from antiphon.store.records import StoredResponse
 from antiphon.store.sqlite.store import SqliteStore
+from antiphon.store.upkeep.sweeper import Sweeper
 from antiphon.testing.store_checks.files import make_file
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.resources.vector_stores import VectorStore
 from antiphon.wire.response import Response
+from tests.chaos.disk import Disk
 from tests.chaos.read_only import failing_disk
 
 pytestmark = pytest.mark.e2e
+
+DAY = 86_400
 
 
 @pytest.fixture
@@ -98,6 +105,51 @@ DELETIONS: dict[str, Callable[[SqliteStore], Awaitable[bool]]] = {
     "entry of a list": lambda store: store.values.replace("a", "list", b'["a","b"]', b'["a"]'),
     "value": lambda store: store.values.replace("a", "value", TEXT.encode(), None),
 }
+
+
+async def fill(store: SqliteStore, disk: Path, words: int) -> int:
+    """Save responses until the disk is full, and use up what is left of it. Return their number."""
+    saved = 0
+    with pytest.raises(StoreError, match="the disk is full"):
+        while True:
+            await store.save("a", stored(saved, words))
+            saved += 1
+    Disk(disk).fill()
+    return saved
+
+
+@pytest.mark.parametrize("words", [50, 5_000, 200_000])
+@pytest.mark.parametrize(
+    ("retention", "left"),
+    [(Retention(max_age_s=DAY), 0), (Retention(max_responses=2), 2)],
+    ids=["age", "number"],
+)
+async def test_retention_makes_space_on_a_full_disk(
+    small_disk: Path, words: int, retention: Retention, left: int
+) -> None:
+    store = await SqliteStore.open(small_disk / "responses.db")
+    saved = await fill(store, small_disk, words)
+    read_clock = partial(store.clock, 100 * DAY)
+    async with asyncio.timeout(60):
+        sweeper = Sweeper(store, retention, read_clock=read_clock, log=structlog.get_logger())
+        assert await sweeper.sweep() == saved - left
+    await store.save("a", stored(2_000, words))
+    await store.close()
+
+
+async def test_restart_on_a_full_disk_can_delete_what_is_larger_than_the_reserve(
+    small_disk: Path,
+) -> None:
+    store = await SqliteStore.open(small_disk / "responses.db")
+    content = b"x" * (2 << 20)
+    await store.files.put("a", make_file("a", content), content)
+    await fill(store, small_disk, 500)
+    await store.close()
+    store = await SqliteStore.open(small_disk / "responses.db")
+    assert await store.files.delete("a", "file-a")
+    for number in range(100):
+        await store.save("b", stored(number, 500))
+    await store.close()
 
 
 async def test_read_only_disk_is_named_and_can_be_read(tmp_path: Path) -> None:
