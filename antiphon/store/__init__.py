@@ -55,7 +55,7 @@ async def open_store(
     if is_postgres(url):
         from antiphon.store.postgres.store import PostgresStore
 
-        opened: Store = await PostgresStore.open(
+        store: Store = await PostgresStore.open(
             url,
             connections=connections,
             listen_url=listen_url,
@@ -64,33 +64,35 @@ async def open_store(
             peers=peers,
             cipher=cipher,
         )
-        return await _checked(opened, cipher)
-    path = url.removeprefix("sqlite:")
-    if not path:
-        raise SetupError(f"store: no path is given: use one of {', '.join(_BUILT_IN)}")
-    if path == url and "://" in url:
-        # Only the scheme goes into an error: the rest of a URL may contain a password.
-        scheme = url.partition(":")[0]
-        factory: StoreFactory = load_plugin(
-            _ENTRY_POINT_GROUP, scheme, setting="store", built_in=_BUILT_IN
-        )
-        if cipher is not None:
-            raise SetupError(f"store_encrypted: a store {scheme}: does not encrypt its rows")
-        return await _checked(await factory(url), cipher)
-    from antiphon.store.sqlite.store import SqliteStore
-
-    if url == "memory:":
-        opened = await SqliteStore.open_temporary(cipher)
+    elif "://" in url and not url.startswith("sqlite:"):
+        store = await _open_plugin(url, cipher)
     else:
-        opened = await SqliteStore.open(Path(path).expanduser(), peers=peers, cipher=cipher)
-    return await _checked(opened, cipher)
-
-
-async def _checked(store: Store, cipher: RowCipher | None) -> Store:
-    """Return a store that was just opened. Closes it if ``check_keys`` raises an error."""
+        store = await _open_sqlite(url, peers, cipher)
     try:
         await check_keys(store, cipher)
     except BaseException:
         await store.close()
         raise
     return store
+
+
+async def _open_plugin(url: str, cipher: RowCipher | None) -> Store:
+    # Only the scheme goes into an error: the rest of a URL may contain a password.
+    scheme = url.partition(":")[0]
+    factory: StoreFactory = load_plugin(
+        _ENTRY_POINT_GROUP, scheme, setting="store", built_in=_BUILT_IN
+    )
+    if cipher is not None:
+        raise SetupError(f"store_encrypted: a store {scheme}: does not encrypt its rows")
+    return await factory(url)
+
+
+async def _open_sqlite(url: str, peers: Path | None, cipher: RowCipher | None) -> Store:
+    path = url.removeprefix("sqlite:")
+    if not path:
+        raise SetupError(f"store: no path is given: use one of {', '.join(_BUILT_IN)}")
+    from antiphon.store.sqlite.store import SqliteStore
+
+    if url == "memory:":
+        return await SqliteStore.open_temporary(cipher)
+    return await SqliteStore.open(Path(path).expanduser(), peers=peers, cipher=cipher)
