@@ -22,7 +22,6 @@ TENANT_STEPS: Mapping[str, int] = {
     "drop_tenant_vector_stores": _ROWS,
     "drop_tenant_files": _LARGE_ROWS,
     "drop_tenant_journal": _ROWS,
-    "drop_tenant_containers": _ROWS,
     "drop_tenant_values": _LARGE_ROWS,
     "drop_tenant_usage_rows": _ROWS,
     "drop_tenant_usage_sums": _ROWS,

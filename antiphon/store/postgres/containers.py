@@ -58,6 +58,9 @@ class PostgresContainers(ContainerDirectory):
     async def delete(self, tenant: str, container_id: str) -> bool:
         return bool(await self._pool.rows("drop_container", tenant, index_key(container_id)))
 
+    async def delete_tenant(self, tenant: str) -> int:
+        return len(await self._pool.rows("drop_containers", tenant))
+
     async def release(self, owner: str) -> None:
         async with self._pool.transaction() as transaction:
             await transaction.rows("drop_container_owner", owner)

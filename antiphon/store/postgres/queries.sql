@@ -1342,10 +1342,8 @@ DELETE FROM usage_sums WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM usage_sums WHERE tenant = $1 LIMIT $2
 )) RETURNING 1
 
--- drop_tenant_containers
-DELETE FROM containers WHERE seq = ANY (ARRAY(
-    SELECT seq FROM containers WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+-- drop_containers
+DELETE FROM containers WHERE tenant = $1 RETURNING 1
 
 -- drop_lost_container_owners
 -- If several processes run this statement at the same time, only one of them deletes the row of an

@@ -241,7 +241,7 @@ class PostgresStore(Store):
         return True
 
     async def delete_tenant(self, tenant: str) -> int:
-        total = 0
+        total = await self.containers.delete_tenant(tenant)
         for name, rows in TENANT_STEPS.items():
             while name in self._pool.queries:
                 async with self._pool.transaction() as transaction:

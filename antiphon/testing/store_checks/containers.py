@@ -90,7 +90,15 @@ async def counts_active_containers_of_a_tenant(store: Store) -> None:
     await store.containers.expire(first.owner, [first.resource.id])
     assert not await _add(store, _record("7"), 3)
     assert await _add(store, _record("7"), 4)
-    assert await store.delete_tenant("t") >= 0
+
+
+async def deletes_the_containers_of_a_tenant(store: Store) -> None:
+    for record in (_record("1"), _record("2", "b"), other := _record("3", tenant="u")):
+        assert await _add(store, record)
+    assert await store.delete_tenant("t") == 2
+    assert await store.containers.list("t") == ()
+    assert await store.containers.list("u") == (other,)
+    assert await store.containers.delete_tenant("u") == 1
 
 
 CHECKS: Mapping[str, Check] = {
@@ -100,5 +108,6 @@ CHECKS: Mapping[str, Check] = {
         learns_from_owners,
         what_expired_stays_expired,
         counts_active_containers_of_a_tenant,
+        deletes_the_containers_of_a_tenant,
     )
 }
