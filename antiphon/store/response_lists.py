@@ -23,9 +23,12 @@ async def list_matching(
     matching: Callable[[Sequence[ResponseSummary]], Awaitable[Sequence[ResponseSummary]]],
     at_a_time: int,
 ) -> _Page:
-    """Return the page of summaries that ``query`` asks for, of those that ``matching`` returns.
-    ``list_page``: as ``Store.list_responses``; it is called until the page is full. ``at_a_time``:
-    the least number of summaries that it is asked for."""
+    """Return a page of the summaries that match ``query`` and meet a further condition.
+
+    - ``list_page``: as ``Store.list_responses``. It is called until the page is full.
+    - ``matching``: returns those of the given summaries that meet the condition.
+    - ``at_a_time``: the smallest number of summaries that ``list_page`` is called for.
+    """
     found: list[ResponseSummary] = []
     rest = replace(query, limit=max(query.limit, at_a_time))
     while True:
@@ -41,8 +44,9 @@ async def list_matching(
 async def search_summaries(
     list_page: Callable[[str, ResponseQuery], Awaitable[_Page]], tenant: str, query: ResponseQuery
 ) -> _Page:
-    """Search for a text in a store whose database cannot read it: all summaries that match the rest
-    of the query are read until the page is full."""
+    """Return a page of the summaries that contain ``query.text``, for a store whose database cannot
+    read this text. All summaries that match the rest of the query are read until the page is
+    full."""
     text = (query.text or "").casefold()
 
     async def containing(page: Sequence[ResponseSummary]) -> Sequence[ResponseSummary]:

@@ -25,9 +25,9 @@ __all__ = [
     "usage_cutoffs",
 ]
 
-#: The kinds of requests. For transcripts, ``input_tokens`` are the seconds of the recording, and
-#: for speech the characters of the text.
-#: The other kinds are calls of a tool in a response, whose record counts each call as a request.
+#: The kinds of requests. For a transcription, ``input_tokens`` is the number of seconds of the
+#: recording; for speech, the number of characters of the text. The kinds that are named after tools
+#: are calls of these tools in a response: their record counts each call as a request.
 UsageKind = Literal[
     "completion",
     "embedding",

@@ -66,8 +66,8 @@ class Document(Generic[_T]):
         """Change the content, and return the result of ``change``. Raises ``StoreError``.
 
         ``change`` gets the content and modifies it in place. It is called again if another caller
-        has replaced the content meanwhile. Returns after the new content is durable. If
-        the content did not change, nothing is written.
+        has replaced the content meanwhile. Returns after the new content is durable. If the
+        content did not change, nothing is written.
         """
         while True:
             old = await self._values.read(*self._key)

@@ -20,16 +20,15 @@ def choose_fairly(
     limit: int,
     room: Mapping[str, int] | None = None,
 ) -> list[_T]:
-    """Choose up to ``limit`` queued runs, one after another. Each time, choose the oldest queued
-    run of the tenant with the fewest running runs. A run that was chosen counts as running. If
-    several tenants have the same number of running runs, choose the oldest of their queued runs.
+    """Choose up to ``limit`` queued runs, one after another. Each time, choose the first queued run
+    of the tenant with the fewest running runs. A run that was chosen counts as running. If several
+    tenants have the same number of running runs, choose the first of their queued runs.
 
-    A run with ``start_by`` is only chosen if there are no others.
+    A run with ``start_by`` is only chosen if there are no runs without it.
 
     ``queued``: the runs of each tenant in the order of their ranks, as pairs ``(rank, run)``. The
     function reads only as many pairs as it needs. ``running``: the number of running runs of each
-    tenant. ``room``: the maximum number of runs to choose of each tenant. None
-    means no limit.
+    tenant. ``room``: the maximum number of runs to choose of each tenant. None means no limit.
     """
     sources = {tenant: iter(runs) for tenant, runs in queued.items()}
     #: Heap of the next run of each tenant: whether it has ``start_by``, number of running runs,

@@ -487,10 +487,10 @@ ON CONFLICT DO NOTHING
 
 -- claim
 -- Claims up to $3 runs. The next run always belongs to the tenant with the fewest running runs; runs
--- that are claimed by this statement count as running. Runs with start_by come after all others. More runs of each tenant are read than are
--- needed, because other processes may be about to claim the first ones. The last column of each row
--- is the number of runs that were read (the candidates). If no run is claimed, there is one row, in
--- which all other columns are NULL.
+-- that are claimed by this statement count as running. Runs with start_by come after all others.
+-- More runs of each tenant are read than are needed, because other processes may be about to claim
+-- the first ones. The last column of each row is the number of runs that were read (the candidates).
+-- If no run is claimed, there is one row, in which all other columns are NULL.
 WITH RECURSIVE queued (tenant) AS (
     SELECT min(tenant) FROM runs WHERE ended_at IS NULL
     UNION ALL
@@ -520,14 +520,16 @@ WITH RECURSIVE queued (tenant) AS (
         LIMIT greatest(0, least(4 * $3::int + 64, $6::int - coalesce(o.own, 0)))
     ) AS c
 ), free AS (
-    SELECT r.seq, r.owner AS had, ranked.start_by, ranked.rank FROM ranked JOIN runs AS r ON r.seq = ranked.seq
+    SELECT r.seq, r.owner AS had, ranked.start_by, ranked.rank
+    FROM ranked JOIN runs AS r ON r.seq = ranked.seq
     -- The condition is checked again on the locked row, which may have changed meanwhile.
     WHERE num_nulls(r.ended_at) = 1 AND (
         r.owner IS NULL OR (r.owner = $1 AND r.id <> ALL ($5::text[])) OR (
             r.owner <> $1 AND r.claimed_at <= now() - $4::float8 * interval '1 second'
         )
     )
-    ORDER BY ranked.start_by > 0, ranked.rank, ranked.start_by, r.seq LIMIT $3 FOR UPDATE OF r SKIP LOCKED
+    ORDER BY ranked.start_by > 0, ranked.rank, ranked.start_by, r.seq
+    LIMIT $3 FOR UPDATE OF r SKIP LOCKED
 ), taken AS (
     UPDATE runs SET owner = $1, claimed_at = now(), epoch = epoch + 1, attempts = attempts + 1
     FROM free WHERE runs.seq = free.seq
@@ -544,8 +546,8 @@ FROM (SELECT count(*) AS candidates FROM ranked) AS c LEFT JOIN taken ON TRUE
 ORDER BY start_by > 0, rank, start_by, seq
 
 -- heartbeat
--- Returns whether a claim may find a run, and drops each start_by that is over. Reading all owners is fast: there are few, and an index
--- holds their names.
+-- Drops each start_by that is over, and returns whether a claim may find a run. Reading all owners is
+-- fast: there are few, and an index holds their names.
 WITH RECURSIVE heard AS (
     INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
 ), due AS (

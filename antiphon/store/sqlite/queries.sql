@@ -358,7 +358,8 @@ DELETE FROM runs WHERE seq IN (
 INSERT OR IGNORE INTO webhooks (id, body, due_at, tenant, endpoint) VALUES (?, ?, ?, ?, ?)
 
 -- due_webhooks
-SELECT id, body, attempts + 1, tenant, endpoint FROM webhooks WHERE due_at <= ? ORDER BY due_at LIMIT ?
+SELECT id, body, attempts + 1, tenant, endpoint FROM webhooks WHERE due_at <= ?
+ORDER BY due_at LIMIT ?
 
 -- count_webhook_attempt
 UPDATE webhooks SET due_at = ?, attempts = attempts + 1 WHERE id = ?

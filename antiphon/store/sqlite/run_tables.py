@@ -56,10 +56,8 @@ class RunTables:
         """Add a run with its first events."""
         job, lock = new.job, new.lock
         conversation = lock.conversation if lock is not None else None
-        row = (
-            *(job.tenant, job.id, job.model, conversation),
-            *(new.api_key, new.by_name, new.start_by),
-        )
+        name = (job.tenant, job.id, job.model)
+        row = (*name, conversation, new.api_key, new.by_name, new.start_by)
         run = connection.execute(self._queries["begin_run"], row).lastrowid
         connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
         self.add_batch(connection, run, new.batch)
