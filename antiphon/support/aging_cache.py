@@ -21,9 +21,9 @@ class CacheEntry(Struct, Generic[_T], frozen=True):
 
 
 class AgingCache(Generic[_T]):
-    """Cache of values by tenant and name. When a value is added, values older than ``max_age_s``
-    seconds are removed. Then the oldest values are removed until all values together have at most
-    ``max_bytes``."""
+    """Cache of values by tenant and name, which returns no values older than ``max_age_s`` seconds.
+    When a value is added, such values are removed. Then the oldest values are removed until all
+    values together have at most ``max_bytes``."""
 
     def __init__(self, *, max_bytes: int, max_age_s: float) -> None:
         self._max_bytes = max_bytes
@@ -40,8 +40,13 @@ class AgingCache(Generic[_T]):
         return self._bytes
 
     def get(self, key: tuple[str, str]) -> CacheEntry[_T] | None:
-        """Return the entry of a key. Returns None if the key has no entry."""
-        return self._entries.get(key)
+        """Return the entry of a key. Returns None if the key has no entry, or if the entry is too
+        old."""
+        entry = self._entries.get(key)
+        if entry is not None and self._is_too_old(entry, asyncio.get_running_loop().time()):
+            self.remove(key)
+            return None
+        return entry
 
     def add(self, key: tuple[str, str], value: _T, size: int) -> None:
         """Add a value of ``size`` bytes. It becomes the newest value of the cache."""
@@ -51,7 +56,7 @@ class AgingCache(Generic[_T]):
         self._bytes += size
         while self._entries:
             oldest_key, oldest = next(iter(self._entries.items()))
-            if self._bytes <= self._max_bytes and oldest.added_at >= now - self._max_age_s:
+            if self._bytes <= self._max_bytes and not self._is_too_old(oldest, now):
                 return
             self.remove(oldest_key)
 
@@ -61,3 +66,6 @@ class AgingCache(Generic[_T]):
         if entry is not None:
             self._bytes -= entry.bytes
         return entry
+
+    def _is_too_old(self, entry: CacheEntry[_T], now: float) -> bool:
+        return entry.added_at < now - self._max_age_s

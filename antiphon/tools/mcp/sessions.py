@@ -230,7 +230,8 @@ class SessionPool:
                 return entry.session, await entry.session.client(self._connect_s), False
             if self._connector is None:
                 self._connector = await asyncio.to_thread(_make_connector)
-            era = self._era(key)
+            known = self._eras.get((key.tenant, key.server.key))
+            era = known.value if known is not None else ""
             try:
                 session, client = await self._open(key.server, era)
             except McpFailure:
@@ -252,12 +253,6 @@ class SessionPool:
         except BaseException:
             self._close(session)
             raise
-
-    def _era(self, key: SessionKey) -> str:
-        """Return the era of a server that another session has found out, or an empty string."""
-        known = self._eras.get((key.tenant, key.server.key))
-        now = asyncio.get_running_loop().time()
-        return "" if known is None or known.added_at < now - _ERA_S else known.value
 
     async def _discard_session(self, entry: _PoolEntry, session: _Session) -> None:
         """Close a session, so that the next call opens a new one. Do nothing if another call has
