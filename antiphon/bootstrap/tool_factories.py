@@ -30,8 +30,8 @@ from antiphon.tools.unavailable_tool import UnavailableTool
 from .containers import ContainerDependencies, open_containers
 
 if TYPE_CHECKING:
+    from antiphon.tools.mcp.calls import McpCaller
     from antiphon.tools.mcp.endpoint import McpEndpoint
-    from antiphon.tools.mcp.sessions import SessionPool
 
 
 class ToolDependencies(Struct, frozen=True, kw_only=True):
@@ -187,13 +187,13 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Any
         fails_response=settings.mcp.unreachable == "fail",
     )
     try:
-        yield {"mcp": servers, **_implementations(settings, configured, pool)}
+        yield {"mcp": servers, **_implementations(settings, configured, servers.caller)}
     finally:
         await servers.close()
 
 
 def _implementations(
-    settings: Settings, configured: Mapping[str, McpEndpoint], pool: SessionPool
+    settings: Settings, configured: Mapping[str, McpEndpoint], caller: McpCaller
 ) -> dict[str, AnyToolProvider]:
     """Return the providers of built-in tools, such as ``web_search``, that MCP servers implement.
     The keys are tool types."""
@@ -213,7 +213,7 @@ def _implementations(
     for name, server in settings.mcp.servers.items():
         if server.implements is not None:
             types, kind = kinds[server.implements]
-            provider = McpImplementation(kind, name, configured[name], pool)
+            provider = McpImplementation(kind, name, configured[name], caller)
             providers.update(dict.fromkeys(types, provider))
     return providers
 

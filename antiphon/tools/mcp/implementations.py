@@ -36,7 +36,7 @@ from .calls import McpCaller
 from .endpoint import McpEndpoint
 from .request import ListedTool, to_function
 from .results import McpFailure, result_text
-from .sessions import SessionKey, SessionPool
+from .sessions import SessionKey
 
 _T = TypeVar("_T")
 _PYTHON = "python"
@@ -78,15 +78,15 @@ class BuiltInTool(Struct, Generic[_T], frozen=True, kw_only=True):
 
 class McpImplementation(Generic[_T]):
     """The ``ToolProvider`` of a built-in tool that an MCP server implements. ``name``: the MCP
-    server's name in error messages."""
+    server's name in error messages. ``caller``: as in ``McpProvider``, which closes it."""
 
     def __init__(
-        self, kind: BuiltInTool[_T], name: str, server: McpEndpoint, pool: SessionPool
+        self, kind: BuiltInTool[_T], name: str, server: McpEndpoint, caller: McpCaller
     ) -> None:
         self._kind = kind
         self._name = name
         self._server = server
-        self._caller = McpCaller(pool)
+        self._caller = caller
 
     def check(self, tool: _T, path: str) -> None:
         self._kind.check(tool, path)

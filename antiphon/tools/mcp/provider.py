@@ -60,6 +60,9 @@ class McpProvider:
       must be public or in one of ``networks``.
     - ``fails_response``: whether the response fails if the tools of an MCP server cannot be listed.
       If this is false, the response continues without these tools.
+
+    ``caller``: calls the MCP servers. Providers of built-in tools that MCP servers implement share
+    it.
     """
 
     def __init__(
@@ -73,13 +76,13 @@ class McpProvider:
     ) -> None:
         self._fails_response = fails_response
         self._configured = configured
-        self._caller = McpCaller(pool)
+        self.caller = McpCaller(pool)
         self._allow_urls = allow_urls
         self._networks = tuple(networks)
 
     async def close(self) -> None:
         """Close all MCP sessions."""
-        await self._caller.close()
+        await self.caller.close()
 
     def check(self, tool: Mcp, path: str) -> None:
         check_label(tool.server_label, f"{path}.server_label")
@@ -99,7 +102,7 @@ class McpProvider:
         session = SessionKey.for_response(response, self._server(tool, "tools"))
         tools = listed_tools(tool.server_label, response.items)
         if tools is None:
-            tools = self._caller.lists.cached(session)
+            tools = self.caller.lists.cached(session)
         return None if tools is None else self._tool_functions(tool, session, tools)
 
     @asynccontextmanager
@@ -181,7 +184,7 @@ class McpProvider:
         self, label: str, session: SessionKey, response: ResponseContext
     ) -> tuple[ListedTool, ...]:
         try:
-            return await self._caller.lists.get(session, response.trace)
+            return await self.caller.lists.get(session, response.trace)
         except McpFailure as error:
             reason = error.details.message
             message = f"Error retrieving tool list from MCP server: '{label}'. {reason}"
@@ -265,7 +268,7 @@ class McpProvider:
                 return
 
             try:
-                result = await self._caller.call(session, name, parsed_arguments, context)
+                result = await self.caller.call(session, name, parsed_arguments, context)
             except McpFailure as error:
                 yield _failed_result(error.details.error)
                 return

@@ -11,6 +11,7 @@ import pytest
 
 from antiphon.errors import ConnectorError, InvalidRequest
 from antiphon.tools.base import CallContext, ResponseContext, ToolFunction, ToolProgress, ToolResult
+from antiphon.tools.mcp.calls import McpCaller
 from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
 from antiphon.tools.mcp.sessions import SessionPool
@@ -24,10 +25,10 @@ _CODE = tl.CodeInterpreter(container={"type": "auto"})
 
 
 @pytest.fixture
-async def pool() -> AsyncIterator[SessionPool]:
-    pool = SessionPool()
-    yield pool
-    await pool.close()
+async def caller() -> AsyncIterator[McpCaller]:
+    caller = McpCaller(SessionPool())
+    yield caller
+    await caller.close()
 
 
 def _response(*include: str) -> ResponseContext:
@@ -48,8 +49,8 @@ async def _run(function: ToolFunction, written: str) -> tuple[list[str], ToolRes
 
 
 @pytest.mark.requirement("MCP-IMPLEMENTS")
-async def test_web_search_calls_the_server(pool: SessionPool) -> None:
-    provider = McpImplementation(web_search, "browser", _PROCESS, pool)
+async def test_web_search_calls_the_server(caller: McpCaller) -> None:
+    provider = McpImplementation(web_search, "browser", _PROCESS, caller)
     async with provider.open(tl.WebSearch(), _response()) as toolset:
         functions = {function.tool.name: function for function in toolset.functions}
         assert {"search", "open", "find"} <= functions.keys() and "add" not in functions
@@ -65,8 +66,8 @@ async def test_web_search_calls_the_server(pool: SessionPool) -> None:
 
 
 @pytest.mark.requirement("MCP-IMPLEMENTS")
-async def test_code_runs_at_the_server(pool: SessionPool) -> None:
-    provider = McpImplementation(code_interpreter, "python", _PROCESS, pool)
+async def test_code_runs_at_the_server(caller: McpCaller) -> None:
+    provider = McpImplementation(code_interpreter, "python", _PROCESS, caller)
     async with provider.open(_CODE, _response("code_interpreter_call.outputs")) as toolset:
         (function,) = toolset.functions
         assert isinstance(function.tool, tl.Custom) and function.tool.name == "python"
@@ -92,16 +93,16 @@ async def test_code_runs_at_the_server(pool: SessionPool) -> None:
     ],
 )
 def test_fields_that_the_server_would_ignore_are_refused(
-    pool: SessionPool, kind: Any, tool: Any, param: str
+    caller: McpCaller, kind: Any, tool: Any, param: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        McpImplementation(kind, "x", _PROCESS, pool).check(tool, "tools[0]")
+        McpImplementation(kind, "x", _PROCESS, caller).check(tool, "tools[0]")
     assert refusal.value.param == param
 
 
-async def test_server_that_cannot_be_listed_ends_the_response(pool: SessionPool) -> None:
+async def test_server_that_cannot_be_listed_ends_the_response(caller: McpCaller) -> None:
     absent = McpEndpoint(url="http://127.0.0.1:9/mcp")
-    provider = McpImplementation(web_search, "browser", absent, pool)
+    provider = McpImplementation(web_search, "browser", absent, caller)
     with pytest.raises(ConnectorError, match="'browser'"):
         async with provider.open(tl.WebSearch(), _response()):
             pass
