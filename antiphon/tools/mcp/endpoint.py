@@ -70,3 +70,7 @@ current_trace: ContextVar[RequestTrace | None] = ContextVar("current_trace", def
 
 #: The entry of ``RequestTrace.transport_errors`` for an address that is not allowed.
 ADDRESS_REFUSED = "its address is not a public one (see the setting mcp.allowed_networks)"
+
+#: HTTP statuses of servers that do not support the transport, or the version of the protocol, that
+#: the client has tried. The client then tries another one.
+UNSUPPORTED = frozenset({400, 404, 405})

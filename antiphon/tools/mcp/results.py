@@ -13,7 +13,7 @@ from msgspec import Struct
 from antiphon.support.text import truncate_middle
 from antiphon.wire.json_types import JsonObject
 
-from .endpoint import ADDRESS_REFUSED, RequestTrace
+from .endpoint import ADDRESS_REFUSED, UNSUPPORTED, RequestTrace
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _TIMED_OUT = -32001
 _CLOSED = -32000
 _INTERNAL = -32603
+#: Errors about requests that the server has understood: wrong arguments, and a capability that the
+#: client lacks. New servers send them with HTTP status 400.
+_UNDERSTOOD = frozenset({-32602, -32021})
 #: The messages that the MCP SDK itself writes for HTTP errors, if the server sends no message.
 _STAND_INS = ("Not Found", "Session terminated", "Server returned an error response")
 
@@ -103,6 +106,13 @@ def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetail
     if isinstance(root_error, OSError):
         return _protocol_failure(_CLOSED, "The server could not be started.", session_ended=True)
     return _protocol_failure(_CLOSED, "The session broke off.", session_ended=True)
+
+
+def refuses_version(details: FailureDetails, trace: RequestTrace) -> bool:
+    """Return whether a server has perhaps rejected a request because it does not speak the
+    protocol's version that the request uses. ``details``: the result of ``describe_failure``."""
+    is_unsupported = not UNSUPPORTED.isdisjoint(trace.statuses[-1:])
+    return is_unsupported and details.error.get("code") not in _UNDERSTOOD
 
 
 def _first_error(error: BaseException) -> BaseException:

@@ -21,7 +21,7 @@ from antiphon.support.tasks import BackgroundTasks
 from antiphon.tools.base import ResponseContext
 
 from .endpoint import McpEndpoint, RequestTrace, current_trace
-from .results import McpFailure, describe_failure
+from .results import McpFailure, describe_failure, refuses_version
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -52,9 +52,6 @@ class SessionKey(NamedTuple):
 
 #: For how many servers, and for how many seconds, the era is remembered.
 _MAX_ERAS, _ERA_S = 1_000, 3_600.0
-#: HTTP statuses of servers that do not speak the version of the protocol that was assumed.
-_REFUSED = frozenset({400, 404, 405})
-
 #: Seconds that a session may take to close, and to end after it was cancelled.
 _CLOSE_S, _CANCEL_S = 10.0, 5.0
 
@@ -180,7 +177,7 @@ class SessionPool:
                     return result
                 except Exception as error:
                     details = describe_failure(error, trace)
-                    is_refused = session.is_unconfirmed and _REFUSED.issuperset(trace.statuses[-1:])
+                    is_refused = session.is_unconfirmed and refuses_version(details, trace)
                     if details.session_ended or is_refused:
                         self._eras.remove((key.tenant, key.server.key))
                         await self._discard_session(entry, session)

@@ -30,11 +30,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from antiphon.security.ssrf import Network, may_dial
 
-from .endpoint import ADDRESS_REFUSED, McpEndpoint, current_trace
+from .endpoint import ADDRESS_REFUSED, UNSUPPORTED, McpEndpoint, current_trace
 from .tasks import TaskSupport
 
-#: HTTP statuses of servers that lack streamable HTTP. After such a status, the client tries SSE.
-_LEGACY_STATUSES = frozenset({400, 404, 405})
 #: The largest message of a server, in bytes and in values. An object or array counts as ten values,
 #: which is about what it costs.
 _MAX_BODY_BYTES = 16 * 2**20
@@ -90,7 +88,7 @@ class McpConnector:
                     )
                 except (MCPError, ExceptionGroup):
                     trace = current_trace.get()
-                    is_legacy = trace is not None and _LEGACY_STATUSES.intersection(trace.statuses)
+                    is_legacy = trace is not None and UNSUPPORTED.intersection(trace.statuses)
                     if server.transport == "http" or not is_legacy:
                         raise
                 else:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pytest
 import uvicorn
+from mcp import MCPError
 from mcp.server.caching import CacheHint
 from mcp.server.extension import Extension, MethodBinding
 from mcp.server.mcpserver import Context, MCPServer
@@ -86,9 +87,11 @@ class Server:
         self.mcp = MCPServer("m", cache_hints=hints, extensions=[self.tasks], log_level="CRITICAL")
         self.mcp.add_tool(self.greet, annotations=ToolAnnotations(read_only_hint=True))
         self.mcp.add_tool(self.ask)
+        self.mcp.add_tool(self.fail)
         self.mcp.add_tool(self.long)
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.is_legacy = False
+        self.error_code = 0
         self._app = self.mcp.streamable_http_app()
 
     @property
@@ -103,6 +106,10 @@ class Server:
         """Ask the user."""
         await context.elicit("Who are you?", Name)
         return "asked"
+
+    async def fail(self) -> str:
+        """Fail with ``error_code``."""
+        raise MCPError(self.error_code, "no luck")
 
     async def long(self) -> str:
         """Take long."""
@@ -237,6 +244,16 @@ async def test_question_to_the_user_is_refused_by_name() -> None:
     async with server_and_host() as (_, host):
         result = await host.respond("ask")
         assert result.failed and "licitation" in result.text
+
+
+@pytest.mark.parametrize("code", [-32602, -32603])  # the HTTP status is 400 or 200
+async def test_failed_call_of_a_known_server_is_not_repeated(code: int) -> None:
+    async with server_and_host() as (server, host):
+        server.error_code = code
+        await host.respond()
+        server.requests.clear()
+        assert (await host.respond("fail")).failed
+        assert server.methods == ["tools/call"]
 
 
 COMPLETED = {"content": [{"type": "text", "text": "42"}], "resultType": "complete"}
