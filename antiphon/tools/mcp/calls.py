@@ -24,10 +24,13 @@ IDEMPOTENCY_KEY = "io.antiphon/idempotency-key"
 
 _INVALID_PARAMS = -32602
 _INTERNAL = -32603
-#: Seconds between two questions about a task, if the server names none, and at least.
+#: Seconds between two requests for the state of a task, if the server names no interval, and the
+#: shortest interval.
 _POLL_S, _MIN_POLL_S = 1.0, 0.05
-#: How often in a row the state of a task may not be had before its call fails.
+#: Number of such requests that fail one after another before the call fails.
 _MAX_LOST_POLLS = 5
+#: Seconds that servers have to cancel their tasks when this process stops.
+_CLOSE_S = 10.0
 
 
 class McpCaller:
@@ -40,7 +43,7 @@ class McpCaller:
 
     async def close(self) -> None:
         """Close all MCP sessions."""
-        await self._cancelling.wait()
+        await self._cancelling.close(_CLOSE_S)
         await self._pool.close()
 
     async def call(
@@ -76,19 +79,16 @@ class McpCaller:
     async def _finish(
         self, session: SessionKey, task_id: str, seconds: float, *, is_durable: bool
     ) -> CallToolResult:
-        """Wait for the end of a task and return its result.
+        """Wait for the end of a task and return its result. If the call fails, cancel the task.
 
-        - ``seconds``: the time until the first question about the task.
-        - ``is_durable``: whether another process may wait for the task if this one stops. So the
-          task is not cancelled with its call.
+        - ``seconds``: the time until the first request for the state of the task.
+        - ``is_durable``: whether another process may wait for the task if this one stops. Then the
+          task continues if the call is cancelled.
         """
         try:
             return await self._poll(session, task_id, seconds)
-        except McpFailure:
-            self._cancelling.start(self._cancel(session, task_id))
-            raise
-        except BaseException:
-            if not is_durable:
+        except BaseException as error:
+            if isinstance(error, McpFailure) or not is_durable:
                 self._cancelling.start(self._cancel(session, task_id))
             raise
 

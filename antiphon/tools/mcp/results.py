@@ -43,7 +43,7 @@ class FailureDetails(Struct, frozen=True, kw_only=True):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same question, asked again, may get an answer."""
+        """Whether a request that changes nothing may succeed if it is sent again."""
         return self.session_ended or self.error.get("code") in (_TIMED_OUT, 429, 502, 503, 504)
 
     @property

@@ -161,9 +161,9 @@ class SessionPool:
     async def call(self, key: SessionKey, operation: Callable[[Client], Awaitable[R]]) -> R:
         """Run ``operation`` with the client of the session, and return the result of the operation.
 
-        A reused session may have ended before the MCP server processed the request. In this case,
-        the operation runs once more in a new session. So it does if the server refuses the version
-        of the protocol that it used to speak. Raises ``McpFailure``.
+        A reused session may have ended before the MCP server processed the request, or the server
+        may have rejected the protocol's version that it used to speak. In these cases, the
+        operation runs once more in a new session. Raises ``McpFailure``.
         """
         async with self._entry(key) as entry:
             for is_last in (False, True):

@@ -1,5 +1,5 @@
 """The lists of tools that MCP servers offer. A list is cached for as long as its server allows
-(``ttlMs``), so a request for a known server needs no round trip for it."""
+(``ttlMs``), so most requests need no round trip for it."""
 
 from __future__ import annotations
 
@@ -46,23 +46,22 @@ class ToolLists:
     def __init__(self, pool: SessionPool) -> None:
         self._pool = pool
         self._cache: AgingCache[_ToolList] = AgingCache(max_bytes=_MAX_BYTES, max_age_s=_MAX_AGE_S)
-        #: How often ``forget`` was called. If this number changes during a request for a list, the
-        #: list may be out of date when it arrives.
+        #: Number of calls of ``forget``. If it grows while a list is fetched, the list may be out
+        #: of date, and is not cached.
         self._forgotten = 0
 
-    async def get(
-        self, session: SessionKey, trace: Mapping[str, str] | None = None
-    ) -> tuple[ListedTool, ...]:
+    async def get(self, session: SessionKey, trace: Mapping[str, str]) -> tuple[ListedTool, ...]:
         """Return the tools of an MCP server, from the cache if possible. ``trace``: the trace
         context to send. Raises ``McpFailure``."""
         if (cached := self.cached(session)) is not None:
             return cached
         forgotten = self._forgotten
-        found = await self._pool.call(session, lambda client: _fetch(client, dict(trace or {})))
+        found = await self._pool.call(session, lambda client: _fetch(client, dict(trace)))
         if found.max_age_s > 0 and forgotten == self._forgotten:
             shared = found.is_public and not (session.server.headers or session.server.env)
-            key = _keys(session)[1 if shared else 0]
-            self._cache.add(key, found, len(msgspec.json.encode(found.tools)))
+            own, public = _keys(session)
+            size = len(msgspec.json.encode(found.tools))
+            self._cache.add(public if shared else own, found, size)
         return found.tools
 
     def cached(self, session: SessionKey) -> tuple[ListedTool, ...] | None:
@@ -82,8 +81,7 @@ class ToolLists:
 
 
 def _keys(session: SessionKey) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return the two keys under which the list of a server may be cached: one for the tenant of the
-    session, and one for all tenants."""
+    """Return the keys of a list that only this tenant may use, and of a list that all may use."""
     return (session.tenant, session.server.key), ("", session.server.key)
 
 
