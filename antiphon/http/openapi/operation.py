@@ -1,18 +1,19 @@
-"""The part of the OpenAPI document that an endpoint declares next to its handler.
+"""What an endpoint declares next to its handler: its route, and its part of the OpenAPI document.
 
-Path and method come from the route. The summary is the first sentence of the handler's docstring.
+The summary is the first sentence of the handler's docstring. The type of a JSON answer is the type
+that the handler returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.http.requests.query import QueryParam
 
-_ATTRIBUTE = "operation"
 _HandlerT = TypeVar("_HandlerT", bound=Callable[..., Any])
 
 
@@ -43,9 +44,10 @@ VERSION_HEADER = HeaderParam(
 class Operation(Struct, frozen=True, kw_only=True):
     """An operation of the API.
 
+    - ``route``: its method and path, such as ``GET /v1/files``.
     - ``id``: its name in generated clients. For endpoints of OpenAI's API, this is the id in
       OpenAI's document.
-    - ``answer``: the type of the JSON response.
+    - ``answer``: the type of the JSON response. None means the type that the handler returns.
     - ``messages_answer``: the response type for clients of the Messages API, if it differs from
       ``answer``.
     - ``media_type``: the media type of a response that is not JSON.
@@ -61,8 +63,12 @@ class Operation(Struct, frozen=True, kw_only=True):
     - ``summary``: replaces the summary from the handler's docstring.
     - ``security``: who may call the endpoint on a server with keys: clients with an API key
       (``key``), everybody (``open``), or the clients that may read the metrics (``metrics``).
+    - ``is_action``: whether the path names an action on an object whose id may contain slashes,
+      such as ``/antiphon/models/NAME/load``. Other methods of this path are then refused with 405,
+      and do not reach the route of the object, which would take ``NAME/load`` for an id.
     """
 
+    route: str
     id: str
     answer: Any = None
     messages_answer: Any = None
@@ -81,21 +87,27 @@ class Operation(Struct, frozen=True, kw_only=True):
     response_headers: tuple[str, ...] = ()
     summary: str | None = None
     security: Literal["key", "open", "metrics"] = "key"
+    is_action: bool = False
 
 
-def operation(id: str, **fields: Any) -> Callable[[_HandlerT], _HandlerT]:
+def operation(route: str, id: str, **fields: Any) -> Callable[[_HandlerT], _HandlerT]:
     """Return a decorator that attaches an ``Operation`` to a handler. ``fields``: the other fields
-    of the operation."""
+    of the operation. A handler is an async method that takes the request, and returns an ASGI app
+    or a value that is sent as JSON."""
 
     def attach(handler: _HandlerT) -> _HandlerT:
-        setattr(handler, _ATTRIBUTE, Operation(id=id, **fields))
+        vars(handler)["operation"] = Operation(route=route, id=id, **fields)
         return handler
 
     return attach
 
 
 def operation_of(endpoint: object) -> Operation | None:
-    """Return the operation that the endpoint of a route declares. ``endpoint``: a handler method,
-    or an ASGI app. Returns None if the endpoint declares no operation."""
-    found = getattr(endpoint, _ATTRIBUTE, None)
-    return found if isinstance(found, Operation) else None
+    """Return the operation that the endpoint of a route declares, with the type of its answer.
+    ``endpoint``: a handler, or an ASGI app. Returns None if the endpoint declares no operation."""
+    found = getattr(endpoint, "operation", None)
+    if not isinstance(found, Operation):
+        return None
+    if found.answer is None and found.media_type == "application/json":
+        return replace(found, answer=get_type_hints(endpoint)["return"])
+    return found

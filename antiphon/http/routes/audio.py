@@ -62,6 +62,7 @@ class AudioRoutes:
         self._audio = deps.service.audio
 
     @operation(
+        "POST /v1/audio/transcriptions",
         "createTranscription",
         form=Form(file="file", fields=TranscriptionForm),
         answer=Transcription,
@@ -90,6 +91,7 @@ class AudioRoutes:
         return TaskStream(with_failure(events), self._deps.service.keepalive_s)
 
     @operation(
+        "POST /v1/audio/translations",
         "createTranslation",
         form=Form(file="file", fields=TranslationForm),
         answer=Transcription,
@@ -110,6 +112,7 @@ class AudioRoutes:
         return await self._answer(request, form, task)
 
     @operation(
+        "POST /v1/audio/speech",
         "createSpeech",
         body=SpeechRequest,
         media_type="audio/mpeg",

@@ -21,7 +21,6 @@ from antiphon.compat.stored_chats import (
 )
 from antiphon.errors import NotFound
 from antiphon.http.auditor import Auditor
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
@@ -36,6 +35,7 @@ from antiphon.wire.response_list import STORED_CHAT, ResponseSummary
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
+_COMPLETION = "/v1/chat/completions/{completion_id}"
 #: Only responses with these statuses have an answer.
 _ANSWERED = ("completed", "incomplete")
 _LIST_PARAMS = (
@@ -57,8 +57,8 @@ class StoredChatRoutes:
         self._limits = limits
         self._auditor = auditor
 
-    @operation("listChatCompletions", query=_LIST_PARAMS, answer=Page[ChatCompletion])
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /v1/chat/completions", "listChatCompletions", query=_LIST_PARAMS)
+    async def list(self, request: Request) -> Page[ChatCompletion]:
         """Return a page of the stored chat completions. By default, the oldest one comes first."""
         tenant = request_context(request.scope).tenant
         query = Query(request.scope)
@@ -86,40 +86,40 @@ class StoredChatRoutes:
             *(self._service.find_stored(tenant, each.id) for each in page.data)
         )
         answers = [_answer(each.response) for each in found if each is not None]
-        return json_reply(page_of(answers, page.has_more))
+        return page_of(answers, page.has_more)
 
-    @operation("getChatCompletion", answer=ChatCompletion)
-    async def retrieve(self, request: Request) -> Reply:
+    @operation(f"GET {_COMPLETION}", "getChatCompletion")
+    async def retrieve(self, request: Request) -> ChatCompletion:
         """Return a stored chat completion."""
-        return json_reply(_answer((await self._find(request)).response))
+        return _answer((await self._find(request)).response)
 
-    @operation("updateChatCompletion", body=UpdateChatCompletion, answer=ChatCompletion)
-    async def update(self, request: Request) -> Reply:
+    @operation(f"POST {_COMPLETION}", "updateChatCompletion", body=UpdateChatCompletion)
+    async def update(self, request: Request) -> ChatCompletion:
         """Replace the metadata of a stored chat completion."""
         metadata = await bodies.parse(request, self._limits, parse_chat_metadata)
         stored = await self._find(request)
         tenant = request_context(request.scope).tenant
-        return json_reply(_answer(await self._service.update_metadata(tenant, stored, metadata)))
+        return _answer(await self._service.update_metadata(tenant, stored, metadata))
 
-    @operation("deleteChatCompletion", answer=DeletedObject)
-    async def delete(self, request: Request) -> Reply:
+    @operation(f"DELETE {_COMPLETION}", "deleteChatCompletion")
+    async def delete(self, request: Request) -> DeletedObject:
         """Delete a stored chat completion."""
         stored = await self._find(request)
         tenant, response_id = request_context(request.scope).tenant, stored.response.id
         await self._service.delete(tenant, response_id)
         await self._auditor.record_operator(request.scope, "response.deleted", response_id)
         id = request.path_params["completion_id"]
-        return json_reply(DeletedObject(id=id, object="chat.completion.deleted"))
+        return DeletedObject(id=id, object="chat.completion.deleted")
 
     @operation(
-        "getChatCompletionMessages", query=OLDEST_FIRST_PARAMS, answer=Page[StoredChatMessage]
+        f"GET {_COMPLETION}/messages", "getChatCompletionMessages", query=OLDEST_FIRST_PARAMS
     )
-    async def list_messages(self, request: Request) -> Reply:
+    async def list_messages(self, request: Request) -> Page[StoredChatMessage]:
         """Return a page of the messages that the client sent to get the chat completion. By
         default, the oldest message comes first."""
         params = Query(request.scope).page_params(order="asc")
         messages: Sequence[StoredChatMessage] = stored_messages((await self._find(request)).input)
-        return json_reply(make_page(messages, params))
+        return make_page(messages, params)
 
     async def _find(self, request: Request) -> StoredResponse:
         """Return the response of the chat completion that the path names. Raises ``NotFound``."""

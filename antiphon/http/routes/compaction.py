@@ -27,7 +27,11 @@ class CompactRoutes:
         self._deps = deps
 
     @operation(
-        "compactResponse", body=CompactRequest, answer=CompactedResponse, errors=(404, 409, 502)
+        "POST /v1/responses/compact",
+        "compactResponse",
+        body=CompactRequest,
+        answer=CompactedResponse,
+        errors=(404, 409, 502),
     )
     async def compact(self, request: Request) -> Reply:
         """Compact a conversation."""

@@ -39,7 +39,13 @@ class DecisionRoutes:
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
-    @operation("createDecision", body=DecisionBody, answer=DecisionList, errors=(404, 502))
+    @operation(
+        "POST /v1/decisions",
+        "createDecision",
+        body=DecisionBody,
+        answer=DecisionList,
+        errors=(404, 502),
+    )
     async def create(self, request: Request) -> Reply:
         """Answer questions about an input with probabilities."""
         context = request_context(request.scope)

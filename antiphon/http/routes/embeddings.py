@@ -21,7 +21,6 @@ from antiphon.compat.rerank import (
     make_rerank_answer,
 )
 from antiphon.http.endpoint_context import EndpointDependencies
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
@@ -40,8 +39,8 @@ class ReadingRoutes:
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
-    @operation("createEmbedding", body=EmbeddingsRequest, answer=EmbeddingList, errors=(404, 502))
-    async def embed(self, request: Request) -> Reply:
+    @operation("POST /v1/embeddings", "createEmbedding", body=EmbeddingsRequest, errors=(404, 502))
+    async def embed(self, request: Request) -> EmbeddingList:
         """Compute the embeddings of texts."""
         context = request_context(request.scope)
         parsed = await bodies.parse(request, self._deps.limits, parse_embeddings_request)
@@ -57,10 +56,12 @@ class ReadingRoutes:
         self._deps.record_reading(context, result.model.name, result.tokens)
         self._deps.metrics.record_embeddings(result.model.name, result.tokens)
         name = parsed.model or result.model.name
-        return json_reply(make_embedding_list(parsed, name, result.vectors, result.tokens))
+        return make_embedding_list(parsed, name, result.vectors, result.tokens)
 
-    @operation("createModeration", body=ModerationRequest, answer=ModerationList, errors=(404, 502))
-    async def moderate(self, request: Request) -> Reply:
+    @operation(
+        "POST /v1/moderations", "createModeration", body=ModerationRequest, errors=(404, 502)
+    )
+    async def moderate(self, request: Request) -> ModerationList:
         """Judge texts with a guard model."""
         context = request_context(request.scope)
         parsed = await bodies.parse(request, self._deps.limits, _parse_moderation)
@@ -76,10 +77,10 @@ class ReadingRoutes:
             ]
         self._deps.record_reading(context, model.name, 0)
         name = parsed.model or model.name
-        return json_reply(ModerationList(id=context.id, model=name, results=tuple(results)))
+        return ModerationList(id=context.id, model=name, results=tuple(results))
 
-    @operation("rerank", body=RerankRequest, answer=RerankAnswer, errors=(404, 502))
-    async def rerank(self, request: Request) -> Reply:
+    @operation("POST /v1/rerank", "rerank", body=RerankRequest, errors=(404, 502))
+    async def rerank(self, request: Request) -> RerankAnswer:
         """Rank documents by how well they answer a query."""
         context = request_context(request.scope)
         parsed = await bodies.parse(request, self._deps.limits, _parse_rerank)
@@ -89,6 +90,4 @@ class ReadingRoutes:
             )
         self._deps.record_reading(context, result.model.name, result.tokens)
         name = parsed.model or result.model.name
-        return json_reply(
-            make_rerank_answer(parsed, context.id, name, result.scores, result.tokens)
-        )
+        return make_rerank_answer(parsed, context.id, name, result.scores, result.tokens)

@@ -32,15 +32,21 @@ class HealthRoutes:
         self._metrics = metrics
         self._processes = processes
 
-    @operation("getHealth", answer=Health, security="open")
-    async def health(self, request: Request) -> Reply:
+    @operation("GET /health", "getHealth", security="open")
+    async def health(self, request: Request) -> Health:
         """Return 200 while the event loop runs. On a server with several processes, the body
         contains the state of each process."""
         if self._processes is None:
-            return json_reply(Health())
-        return json_reply(Health(processes=await self._processes()))
+            return Health()
+        return Health(processes=await self._processes())
 
-    @operation("getReadiness", answer=Readiness, other_responses={503: Readiness}, security="open")
+    @operation(
+        "GET /ready",
+        "getReadiness",
+        answer=Readiness,
+        other_responses={503: Readiness},
+        security="open",
+    )
     async def ready(self, request: Request) -> Reply:
         """Return 200 if the server accepts new work and its database is writable. Otherwise return
         503."""
@@ -52,7 +58,7 @@ class HealthRoutes:
             return json_reply(reply, 503)
         return json_reply(Readiness(status="ready"))
 
-    @operation("getMetrics", media_type="text/plain", security="metrics")
+    @operation("GET /metrics", "getMetrics", media_type="text/plain", security="metrics")
     async def metrics(self, request: Request) -> Reply:
         """Return the metrics in the text format that the client accepts."""
         content, media_type = await self._metrics.exposition(request.headers.get("accept", ""))

@@ -49,6 +49,7 @@ class ImageRoutes:
         self._images = deps.service.images
 
     @operation(
+        "POST /v1/images/generations",
         "createImage",
         body=GenerateImages,
         answer=ImagesAnswer,
@@ -61,6 +62,7 @@ class ImageRoutes:
         return await self._answer(request, parsed, ((), None))
 
     @operation(
+        "POST /v1/images/edits",
         "createImageEdit",
         form=Form(file="image", has_many_files=True, fields=EditImagesForm),
         body=EditImages,

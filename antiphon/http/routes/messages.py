@@ -17,7 +17,6 @@ from antiphon.compat.messages.threads import message_id, thread_not_found
 from antiphon.compat.messages.types import InputTokens, MessageError
 from antiphon.errors import NotFound, RequestError
 from antiphon.http.endpoint_context import EndpointDependencies, create_run
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
@@ -50,13 +49,13 @@ class MessageRoutes:
         self._deps = deps
 
     @operation(
+        "POST /v1/messages/count_tokens",
         "countMessageTokens",
         body=CountTokensFields,
-        answer=InputTokens,
         errors=(404, 502),
         error_body=MessageError,
     )
-    async def count_tokens(self, request: Request) -> Reply:
+    async def count_tokens(self, request: Request) -> InputTokens:
         """Count the input tokens of a request of the Messages API."""
         limits = self._deps.limits
         parsed = await bodies.parse(request, limits, parse_count_request)
@@ -70,4 +69,4 @@ class MessageRoutes:
         except RequestError as error:
             parsed.paths.translate(error)
             raise
-        return json_reply(InputTokens(input_tokens=count))
+        return InputTokens(input_tokens=count)

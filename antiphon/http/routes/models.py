@@ -43,7 +43,11 @@ class ModelRoutes:
         self._service = service
 
     @operation(
-        "listModels", answer=ModelList, messages_answer=MessagesModelPage, headers=(VERSION_HEADER,)
+        "GET /v1/models",
+        "listModels",
+        answer=ModelList,
+        messages_answer=MessagesModelPage,
+        headers=(VERSION_HEADER,),
     )
     async def list(self, request: Request) -> Reply:
         """Return the model names that the client may use: in ``data`` for OpenAI's clients, in
@@ -69,7 +73,11 @@ class ModelRoutes:
         )
 
     @operation(
-        "retrieveModel", answer=ModelEntry, messages_answer=MessagesModel, headers=(VERSION_HEADER,)
+        "GET /v1/models/{model:path}",
+        "retrieveModel",
+        answer=ModelEntry,
+        messages_answer=MessagesModel,
+        headers=(VERSION_HEADER,),
     )
     async def retrieve(self, request: Request) -> Reply:
         """Return one model. Raises ``NotFound`` with OpenAI's error message, because clients look

@@ -97,6 +97,7 @@ class OllamaRoutes:
             self._start_run,
             deps,
             Operation(
+                route="POST /api/chat",
                 id="ollamaChat",
                 summary="Generate a reply to messages in the format of Ollama's API.",
                 body=OllamaChat,
@@ -113,6 +114,7 @@ class OllamaRoutes:
             self._start_run,
             deps,
             Operation(
+                route="POST /api/generate",
                 id="ollamaGenerate",
                 summary="Generate a reply to a prompt in the format of Ollama's API.",
                 body=OllamaGenerate,
@@ -158,8 +160,8 @@ class OllamaRoutes:
 
     # --- embeddings ------------------------------------------------------------------------------
 
-    @operation("ollamaEmbed", body=OllamaEmbed, answer=OllamaEmbedAnswer, **_ERRORS)
-    async def embed(self, request: Request) -> Reply:
+    @operation("POST /api/embed", "ollamaEmbed", body=OllamaEmbed, **_ERRORS)
+    async def embed(self, request: Request) -> OllamaEmbedAnswer:
         """Compute the embeddings of texts in the format of Ollama's API."""
         body = await self._body(request, OllamaEmbed)
         texts = (body.input,) if isinstance(body.input, str) else body.input
@@ -167,24 +169,22 @@ class OllamaRoutes:
         read_keep_alive(body.keep_alive)
         name, vectors, tokens = await self._embed(request, body.model, texts, body.dimensions)
         context = request_context(request.scope)
-        return json_reply(
-            OllamaEmbedAnswer(
-                model=name,
-                embeddings=vectors,
-                total_duration=int((self._deps.clock() - context.started) * _NANOSECONDS),
-                load_duration=0,
-                prompt_eval_count=tokens,
-            )
+        return OllamaEmbedAnswer(
+            model=name,
+            embeddings=vectors,
+            total_duration=int((self._deps.clock() - context.started) * _NANOSECONDS),
+            load_duration=0,
+            prompt_eval_count=tokens,
         )
 
-    @operation("ollamaEmbeddings", body=OllamaEmbeddings, answer=OllamaEmbeddingAnswer, **_ERRORS)
-    async def embeddings(self, request: Request) -> Reply:
+    @operation("POST /api/embeddings", "ollamaEmbeddings", body=OllamaEmbeddings, **_ERRORS)
+    async def embeddings(self, request: Request) -> OllamaEmbeddingAnswer:
         """Compute the embedding of one text in the older format of Ollama's API."""
         body = await self._body(request, OllamaEmbeddings)
         read_keep_alive(body.keep_alive)
         texts = (body.prompt,) if body.prompt else ()
         _, vectors, _ = await self._embed(request, body.model, texts, None)
-        return json_reply(OllamaEmbeddingAnswer(vectors[0] if vectors else ()))
+        return OllamaEmbeddingAnswer(vectors[0] if vectors else ())
 
     async def _embed(
         self, request: Request, wanted: str, texts: tuple[str, ...], dimensions: int | None
@@ -203,44 +203,43 @@ class OllamaRoutes:
 
     # --- models ----------------------------------------------------------------------------------
 
-    @operation("ollamaVersion", answer=OllamaVersion)
-    async def version(self, request: Request) -> Reply:
+    @operation("GET /api/version", "ollamaVersion")
+    async def version(self, request: Request) -> OllamaVersion:
         """Return the version of Ollama whose API this server has."""
-        return json_reply(OllamaVersion())
+        return OllamaVersion()
 
-    @operation("ollamaTags", answer=OllamaModelList)
-    async def tags(self, request: Request) -> Reply:
+    @operation("GET /api/tags", "ollamaTags")
+    async def tags(self, request: Request) -> OllamaModelList:
         """List the models in the format of Ollama's API."""
         managed = await self._managed()
         names = self._names(request_context(request.scope))
         facts = (_facts(name, model, managed) for name, model in names.items())
-        return json_reply(OllamaModelList(tuple(each.listing() for each in facts)))
+        return OllamaModelList(tuple(each.listing() for each in facts))
 
-    @operation("ollamaPs", answer=OllamaRunningModels)
-    async def ps(self, request: Request) -> Reply:
+    @operation("GET /api/ps", "ollamaPs")
+    async def ps(self, request: Request) -> OllamaRunningModels:
         """List the loaded models in the format of Ollama's API."""
         managed = await self._managed()
         names = self._names(request_context(request.scope))
-        return json_reply(
-            OllamaRunningModels(
-                tuple(
-                    _facts(name, model, managed).running()
-                    for name, model in names.items()
-                    if model.name == name and model.status.value == "loaded"
-                )
+        return OllamaRunningModels(
+            tuple(
+                _facts(name, model, managed).running()
+                for name, model in names.items()
+                if model.name == name and model.status.value == "loaded"
             )
         )
 
     @operation(
-        "ollamaShow", body=OllamaModelName, answer=OllamaShow, errors=(404,), error_body=OllamaError
+        "POST /api/show", "ollamaShow", body=OllamaModelName, errors=(404,), error_body=OllamaError
     )
-    async def show(self, request: Request) -> Reply:
+    async def show(self, request: Request) -> OllamaShow:
         """Describe a model in the format of Ollama's API."""
         body = await self._body(request, OllamaModelName)
         name, model = self._find(request_context(request.scope), body.wanted)
-        return json_reply(_facts(name, model, await self._managed()).show())
+        return _facts(name, model, await self._managed()).show()
 
     @operation(
+        "POST /api/pull",
         "ollamaPull",
         body=OllamaPull,
         answer=OllamaProgress,
@@ -275,6 +274,7 @@ class OllamaRoutes:
         return manager.pull(model.name)
 
     @operation(
+        "DELETE /api/delete",
         "ollamaDelete",
         body=OllamaModelName,
         media_type="",

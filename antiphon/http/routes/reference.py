@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 
-from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.json_response import Reply
 from antiphon.http.openapi.document import make_document
 from antiphon.http.openapi.operation import operation
 from antiphon.http.openapi.page import ReferencePage, make_page
@@ -25,15 +25,15 @@ class ReferenceRoutes:
         self._document: JsonObject | None = None
         self._page: ReferencePage | None = None
 
-    @operation("getOpenapi", answer=JsonObject, security="open", errors=(400,))
-    async def document(self, request: Request) -> Reply:
+    @operation("GET /openapi.json", "getOpenapi", security="open", errors=(400,))
+    async def document(self, request: Request) -> JsonObject:
         """Return the OpenAPI document of this server."""
         document = await self._load()
         if root := request.scope.get("root_path", ""):
             document = {**document, "servers": [{"url": root}]}
-        return json_reply(document)
+        return document
 
-    @operation("getDocs", media_type="text/html", security="open", errors=(400,))
+    @operation("GET /docs", "getDocs", media_type="text/html", security="open", errors=(400,))
     async def page(self, request: Request) -> Reply:
         """Return the API reference as an HTML page."""
         document = await self._load()

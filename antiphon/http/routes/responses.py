@@ -80,11 +80,15 @@ _IDEMPOTENCY_KEY = HeaderParam(
     description="A repeated request with the same key and body returns the first response.",
 )
 
+_VIEWS = "/antiphon/responses/{response_id}"
+_RESPONSE = "/v1/responses/{response_id}"
+
 
 class CreateEndpoint:
     """``POST /v1/responses`` as an ASGI app."""
 
     operation = Operation(
+        route="POST /v1/responses",
         id="createResponse",
         summary="Create a response.",
         body=CreateResponse,
@@ -355,7 +359,13 @@ class ResponseRoutes:
         self._service = service
         self._limits = limits
 
-    @operation("listResponses", query=_LIST_PARAMS, answer=Page[ResponseSummary], errors=(426,))
+    @operation(
+        "GET /v1/responses",
+        "listResponses",
+        query=_LIST_PARAMS,
+        answer=Page[ResponseSummary],
+        errors=(426,),
+    )
     async def list(self, request: Request) -> Reply:
         """Return a page of the stored responses, without their contents.
 
@@ -386,7 +396,13 @@ class ResponseRoutes:
         context = request_context(request.scope)
         return json_reply(await self._service.list_responses(context.tenant, listing))
 
-    @operation("getResponse", query=_RETRIEVE_PARAMS, answer=Response, events=StreamEvent)
+    @operation(
+        f"GET {_RESPONSE}",
+        "getResponse",
+        query=_RETRIEVE_PARAMS,
+        answer=Response,
+        events=StreamEvent,
+    )
     async def retrieve(self, request: Request) -> ASGIApp:
         """Return a stored response, or resume the stream of a background response."""
         query = Query(request.scope)
@@ -405,60 +421,63 @@ class ResponseRoutes:
         after = -1 if after is None else after
         return StoredEventStream(self._service, tenant, response_id, after, pads=pads)
 
-    @operation("deleteResponse", answer=DeletedObject)
-    async def delete(self, request: Request) -> Reply:
+    @operation(f"DELETE {_RESPONSE}", "deleteResponse")
+    async def delete(self, request: Request) -> DeletedObject:
         """Delete a response."""
         tenant, response_id = _response_key(request)
         await self._service.delete(tenant, response_id)
         await self._auditor.record_operator(request.scope, "response.deleted", response_id)
-        return json_reply(DeletedObject(id=response_id, object="response"))
+        return DeletedObject(id=response_id, object="response")
 
-    @operation("cancelResponse", answer=Response)
-    async def cancel(self, request: Request) -> Reply:
+    @operation(f"POST {_RESPONSE}/cancel", "cancelResponse")
+    async def cancel(self, request: Request) -> Response:
         """Cancel a background response. Returns the response."""
-        return json_reply(await self._service.cancel(*_response_key(request)))
+        return await self._service.cancel(*_response_key(request))
 
-    @operation("steerResponse", body=SteerRequest, answer=SteeringSubmission, errors=(404,))
-    async def steer(self, request: Request) -> Reply:
+    @operation(f"POST {_RESPONSE}/steer", "steerResponse", body=SteerRequest, errors=(404,))
+    async def steer(self, request: Request) -> SteeringSubmission:
         """Steer a background response that is in progress.
 
         The response ends early, and a further background response continues it with this input.
         """
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         input = parse_steer(body, self._limits.body)
-        return json_reply(await self._service.steer(*_response_key(request), input))
+        return await self._service.steer(*_response_key(request), input)
 
-    @operation("getTranscript", answer=Transcript, errors=(503,))
-    async def transcript(self, request: Request) -> Reply:
+    @operation(f"GET {_VIEWS}/transcript", "getTranscript", errors=(503,))
+    async def transcript(self, request: Request) -> Transcript:
         """Return, as text, the tokens that the model read and wrote up to the end of a response."""
-        return json_reply(await self._service.transcript(*_response_key(request)))
+        return await self._service.transcript(*_response_key(request))
 
-    @operation("getTimeline", answer=Timeline)
-    async def timeline(self, request: Request) -> Reply:
+    @operation(f"GET {_VIEWS}/timeline", "getTimeline")
+    async def timeline(self, request: Request) -> Timeline:
         """Return the start and end times of a response and of its output items.
 
         The times of a response are unknown while it is in progress.
         """
-        return json_reply(await self._service.timeline(*_response_key(request)))
+        return await self._service.timeline(*_response_key(request))
 
-    @operation("listInputItems", query=(*PAGE_PARAMS, INCLUDE_PARAM), answer=Page[Item])
-    async def list_input_items(self, request: Request) -> Reply:
+    @operation(
+        f"GET {_RESPONSE}/input_items", "listInputItems", query=(*PAGE_PARAMS, INCLUDE_PARAM)
+    )
+    async def list_input_items(self, request: Request) -> Page[Item]:
         """Return a page of a response's input items."""
         query = Query(request.scope)
         query.choices("include", INCLUDES)
-        return json_reply(
-            await self._service.input_items(*_response_key(request), query.page_params())
-        )
+        return await self._service.input_items(*_response_key(request), query.page_params())
 
     @operation(
-        "getInputTokenCounts", body=InputTokensRequest, answer=InputTokensCount, errors=(404, 502)
+        "POST /v1/responses/input_tokens",
+        "getInputTokenCounts",
+        body=InputTokensRequest,
+        errors=(404, 502),
     )
-    async def count_input_tokens(self, request: Request) -> Reply:
+    async def count_input_tokens(self, request: Request) -> InputTokensCount:
         """Count the input tokens of a request."""
         context = request_context(request.scope)
         parsed = await bodies.parse(request, self._limits, parse_input_tokens_request)
         count = await self._service.count(context.tenant, parsed, client=context.client)
-        return json_reply(InputTokensCount(input_tokens=count))
+        return InputTokensCount(input_tokens=count)
 
 
 def _response_key(request: Request) -> tuple[str, str]:

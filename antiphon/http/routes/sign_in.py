@@ -31,28 +31,33 @@ class SignInRoutes:
     def __init__(self, logins: Logins | None) -> None:
         self._logins = logins
 
-    @operation("getPageSession", answer=PageSession, security="open")
-    async def session(self, request: Request) -> Reply:
+    @operation("GET /antiphon/session", "getPageSession", security="open")
+    async def session(self, request: Request) -> PageSession:
         """Return who is signed in on the web page, and where users can sign in."""
         if self._logins is None:
-            return json_reply(PageSession())
+            return PageSession()
         issuers = self._logins.names
         try:
             identity = self._logins.identity(session_cookie(request.scope))
         except Forbidden:
             identity = None
         if identity is None:
-            return json_reply(PageSession(issuers=issuers))
-        return json_reply(
-            PageSession(
-                user=identity.name.partition("/")[2],
-                tenant=identity.tenant,
-                roles=tuple(sorted(identity.roles)),
-                issuers=issuers,
-            )
+            return PageSession(issuers=issuers)
+        return PageSession(
+            user=identity.name.partition("/")[2],
+            tenant=identity.tenant,
+            roles=tuple(sorted(identity.roles)),
+            issuers=issuers,
         )
 
-    @operation("beginSignIn", media_type="", status=303, errors=(403, 404, 503), security="open")
+    @operation(
+        "GET /antiphon/sign-in/{issuer}",
+        "beginSignIn",
+        media_type="",
+        status=303,
+        errors=(403, 404, 503),
+        security="open",
+    )
     async def begin(self, request: Request) -> Reply:
         """Send the browser to the issuer's page, on which the user signs in."""
         logins, name = self._checked(), request.path_params["issuer"]
@@ -69,6 +74,7 @@ class SignInRoutes:
         return reply
 
     @operation(
+        "GET /antiphon/sign-in/callback",
         "finishSignIn",
         query=_PARAMS,
         media_type="",
@@ -95,7 +101,9 @@ class SignInRoutes:
         )
         return reply
 
-    @operation("signOut", answer=SignedOut, errors=(403,), security="open")
+    @operation(
+        "POST /antiphon/sign-out", "signOut", answer=SignedOut, errors=(403,), security="open"
+    )
     async def end(self, request: Request) -> Reply:
         """End the session of the web page."""
         logins = self._checked()

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from starlette.requests import Request
 
 from antiphon.http.endpoint_context import EndpointDependencies
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
@@ -32,8 +31,8 @@ class TokenRoutes:
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
-    @operation("tokenize", body=TokenizeRequest, answer=TokenizeResult, errors=(404, 502))
-    async def tokenize(self, request: Request) -> Reply:
+    @operation("POST /tokenize", "tokenize", body=TokenizeRequest, errors=(404, 502))
+    async def tokenize(self, request: Request) -> TokenizeResult:
         """Return the token ids of a text."""
         parsed = await bodies.parse(request, self._deps.limits, parse_tokenize)
         tokenizers = self._deps.service.tokenizers
@@ -45,32 +44,30 @@ class TokenRoutes:
                 token_strs = tuple(
                     [await tokenizers.detokenize(parsed.model, (id,)) for id in tokenized.ids]
                 )
-        return json_reply(
-            TokenizeResult(
-                count=len(tokenized.ids),
-                max_model_len=tokenized.context_size,
-                tokens=tokenized.ids,
-                token_strs=token_strs,
-            )
+        return TokenizeResult(
+            count=len(tokenized.ids),
+            max_model_len=tokenized.context_size,
+            tokens=tokenized.ids,
+            token_strs=token_strs,
         )
 
-    @operation("detokenize", body=DetokenizeRequest, answer=DetokenizeResult, errors=(404,))
-    async def detokenize(self, request: Request) -> Reply:
+    @operation("POST /detokenize", "detokenize", body=DetokenizeRequest, errors=(404,))
+    async def detokenize(self, request: Request) -> DetokenizeResult:
         """Return the text of token ids."""
         parsed = await bodies.parse(request, self._deps.limits, body_parser(DetokenizeRequest))
         context = request_context(request.scope)
         tokenizers = self._deps.service.tokenizers
         async with self._deps.slot(context):
             text = await tokenizers.detokenize(parsed.model, parsed.tokens, context.client)
-        return json_reply(DetokenizeResult(prompt=text))
+        return DetokenizeResult(prompt=text)
 
-    @operation("getVersion", answer=ServerVersion)
-    async def version(self, request: Request) -> Reply:
+    @operation("GET /version", "getVersion")
+    async def version(self, request: Request) -> ServerVersion:
         """Return the version of this server."""
-        return json_reply(ServerVersion(version=version("antiphon")))
+        return ServerVersion(version=version("antiphon"))
 
-    @operation("getLoad", answer=ServerLoad)
-    async def load(self, request: Request) -> Reply:
+    @operation("GET /load", "getLoad")
+    async def load(self, request: Request) -> ServerLoad:
         """Return how many requests run or wait."""
         admission = self._deps.admission
-        return json_reply(ServerLoad(server_load=admission.running + admission.waiting))
+        return ServerLoad(server_load=admission.running + admission.waiting)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from antiphon.http.json_response import Reply
@@ -76,8 +77,17 @@ _MEDIA_TYPES: Mapping[str, str] = {
 }
 
 
-class PageRoutes:
-    """The routes of the web page: ``/`` and the files below ``/ui/``."""
+def page_routes() -> list[Route]:
+    """Return the routes of the web page, which are no part of the API."""
+    page = _Page()
+    return [
+        Route("/", page.index, methods=["GET"]),
+        Route("/ui/{path:path}", page.file, methods=["GET"]),
+    ]
+
+
+class _Page:
+    """The handlers of the web page: ``/`` and the files below ``/ui/``."""
 
     def __init__(self) -> None:
         self._files = StaticFiles(directory=STATIC)

@@ -14,7 +14,6 @@ from starlette.requests import Request
 
 from antiphon.errors import Forbidden, NotFound
 from antiphon.http.auditor import Auditor
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
@@ -73,39 +72,44 @@ class AddedModelRoutes:
         self._limits = limits
         self._auditor = auditor
 
-    @operation("listAddedModels", answer=AddedModelList, errors=(403,))
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /antiphon/added-models", "listAddedModels", errors=(403,))
+    async def list(self, request: Request) -> AddedModelList:
         """List the models that operators have added, with their options."""
         self._check(request)
-        return json_reply(await self._additions.list())
+        return await self._additions.list()
 
-    @operation("searchModels", query=_SEARCH, answer=FoundModelList, errors=(403,))
-    async def search(self, request: Request) -> Reply:
+    @operation("GET /antiphon/found-models", "searchModels", query=_SEARCH, errors=(403,))
+    async def search(self, request: Request) -> FoundModelList:
         """List models that can be added: those that Antiphon suggests, and, with a text to search
         for, repositories of Hugging Face."""
         self._check(request)
-        return json_reply(await self._additions.search(Query(request.scope).value("query") or ""))
+        return await self._additions.search(Query(request.scope).value("query") or "")
 
-    @operation("addModel", body=AddModel, answer=AddedModel, errors=(403, 409))
-    async def add(self, request: Request) -> Reply:
+    @operation("POST /antiphon/added-models", "addModel", body=AddModel, errors=(403, 409))
+    async def add(self, request: Request) -> AddedModel:
         """Add a model from Hugging Face. It is downloaded and loaded at the first request for
         it, or with `POST /antiphon/models/{model}/load`."""
         self._check(request)
         added = await self._additions.add(await self._read(request, AddModel))
         await self._auditor.record(request.scope, "model.added", added.id)
-        return json_reply(added)
+        return added
 
-    @operation("changeModel", body=ModelOptions, answer=AddedModel, errors=(403, 404))
-    async def change(self, request: Request) -> Reply:
+    @operation(
+        "POST /antiphon/added-models/{model:path}",
+        "changeModel",
+        body=ModelOptions,
+        errors=(403, 404),
+    )
+    async def change(self, request: Request) -> AddedModel:
         """Replace the options of an added model. The next request loads it again."""
         self._check(request)
         options = await self._read(request, ModelOptions)
         changed = await self._additions.change(request.path_params["model"], options)
         await self._auditor.record(request.scope, "model.changed", changed.id)
-        return json_reply(changed)
+        return changed
 
-    @operation("removeModel", answer=DeletedObject, errors=(403, 404))
-    async def remove(self, request: Request) -> Reply:
+    @operation("DELETE /antiphon/added-models/{model:path}", "removeModel", errors=(403, 404))
+    async def remove(self, request: Request) -> DeletedObject:
         """Remove an added model and its downloaded files, when its requests have finished."""
         self._check(request)
         name = request.path_params["model"]
@@ -114,7 +118,7 @@ class AddedModelRoutes:
                 await self._manager.delete(name)
         await self._additions.remove(name)
         await self._auditor.record(request.scope, "model.removed", name)
-        return json_reply(DeletedObject(id=name, object="model"))
+        return DeletedObject(id=name, object="model")
 
     async def _read(self, request: Request, kind: type[_BodyT]) -> _BodyT:
         raw = await bodies.parse(request, self._limits, parse_json_object)

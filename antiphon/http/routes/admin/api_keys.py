@@ -10,7 +10,6 @@ from starlette.requests import Request
 
 from antiphon.errors import InvalidRequest
 from antiphon.http.auditor import Auditor
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
@@ -35,34 +34,34 @@ class ApiKeyRoutes:
         self._access = access
         self._limits = limits
 
-    @operation("listApiKeys", answer=ApiKeyList, errors=(403,))
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /antiphon/keys", "listApiKeys", errors=(403,))
+    async def list(self, request: Request) -> ApiKeyList:
         """List the API keys in the store, without their secrets."""
-        return json_reply(await self._checked(request).list())
+        return await self._checked(request).list()
 
-    @operation("createApiKey", body=CreateApiKey, answer=NewApiKey, errors=(403, 409))
-    async def create(self, request: Request) -> Reply:
+    @operation("POST /antiphon/keys", "createApiKey", body=CreateApiKey, errors=(403, 409))
+    async def create(self, request: Request) -> NewApiKey:
         """Create an API key. Only this response contains the secret of the key."""
         keys = self._checked(request)
         wanted = await bodies.parse(request, self._limits, _parse)
         created = await keys.create(wanted)
         await self._auditor.record(request.scope, "api_key.created", created.name)
-        return json_reply(created)
+        return created
 
-    @operation("rotateApiKey", answer=NewApiKey, errors=(403, 404))
-    async def rotate(self, request: Request) -> Reply:
+    @operation("POST /antiphon/keys/{name:path}/rotate", "rotateApiKey", errors=(403, 404))
+    async def rotate(self, request: Request) -> NewApiKey:
         """Give an API key a new secret. The old secret is refused from now on."""
         rotated = await self._checked(request).rotate(request.path_params["name"])
         await self._auditor.record(request.scope, "api_key.rotated", rotated.name)
-        return json_reply(rotated)
+        return rotated
 
-    @operation("revokeApiKey", answer=DeletedObject, errors=(403, 404))
-    async def revoke(self, request: Request) -> Reply:
+    @operation("DELETE /antiphon/keys/{name:path}", "revokeApiKey", errors=(403, 404))
+    async def revoke(self, request: Request) -> DeletedObject:
         """Revoke an API key."""
         name = request.path_params["name"]
         await self._checked(request).revoke(name)
         await self._auditor.record(request.scope, "api_key.revoked", name)
-        return json_reply(DeletedObject(id=name, object="antiphon.api_key.deleted"))
+        return DeletedObject(id=name, object="antiphon.api_key.deleted")
 
     def _checked(self, request: Request) -> ApiKeys:
         """Return the object that manages the API keys in the store. Raises ``Forbidden`` if the

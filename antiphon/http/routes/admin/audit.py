@@ -7,7 +7,6 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.requests import Request
 
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
@@ -35,8 +34,8 @@ class AuditRoutes:
         self._trail = trail
         self._access = access
 
-    @operation("listAuditEvents", query=_PARAMS, answer=Page[AuditEvent], errors=(400, 403))
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /antiphon/audit", "listAuditEvents", query=_PARAMS, errors=(400, 403))
+    async def list(self, request: Request) -> Page[AuditEvent]:
         """Return a page of the administrative actions."""
         check_role(request.scope, self._access, "operator", "auditor", action="read the audit log")
         query = Query(request.scope)
@@ -50,4 +49,4 @@ class AuditRoutes:
             newest_first=query.order() == "desc",
             limit=query.limit(),
         )
-        return json_reply(await self._trail.list(page))
+        return await self._trail.list(page)

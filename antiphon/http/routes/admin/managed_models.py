@@ -12,7 +12,6 @@ from typing import Protocol
 from starlette.requests import Request
 
 from antiphon.http.auditor import Auditor
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
@@ -20,6 +19,8 @@ from antiphon.http.streaming.response import StreamFormat
 from antiphon.http.streaming.task_stream import TaskStream
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 from antiphon.wire.pagination import DeletedObject
+
+_MODEL = "/antiphon/models/{model:path}"
 
 
 class ModelAdministration(Protocol):
@@ -53,38 +54,43 @@ class ManagedModelRoutes:
         self._access = access
         self._keepalive_s = keepalive_s
 
-    @operation("listManagedModels", answer=ManagedModelList, errors=(403,))
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /antiphon/models", "listManagedModels", errors=(403,))
+    async def list(self, request: Request) -> ManagedModelList:
         """List all models with their states and the memory that they use."""
         self._check(request)
-        return json_reply(await self._manager.list())
+        return await self._manager.list()
 
-    @operation("getManagedModel", answer=ManagedModel, errors=(403, 404))
-    async def retrieve(self, request: Request) -> Reply:
+    @operation(f"GET {_MODEL}", "getManagedModel", errors=(403, 404))
+    async def retrieve(self, request: Request) -> ManagedModel:
         """Return one model."""
         self._check(request)
-        return json_reply(await self._manager.retrieve(request.path_params["model"]))
+        return await self._manager.retrieve(request.path_params["model"])
 
-    @operation("loadModel", answer=ManagedModel, errors=(400, 403, 404, 503))
-    async def load(self, request: Request) -> Reply:
+    @operation(f"POST {_MODEL}/load", "loadModel", is_action=True, errors=(400, 403, 404, 503))
+    async def load(self, request: Request) -> ManagedModel:
         """Load a model; the response is sent when the model is loaded."""
         self._check(request)
         async with CancelOnDisconnect(request.scope, request.receive):
             model = await self._manager.load(request.path_params["model"])
         await self._auditor.record(request.scope, "model.loaded", model.id)
-        return json_reply(model)
+        return model
 
-    @operation("unloadModel", answer=ManagedModel, errors=(400, 403, 404))
-    async def unload(self, request: Request) -> Reply:
+    @operation(f"POST {_MODEL}/unload", "unloadModel", is_action=True, errors=(400, 403, 404))
+    async def unload(self, request: Request) -> ManagedModel:
         """Unload a model; the response is sent when the requests to the model have finished."""
         self._check(request)
         async with CancelOnDisconnect(request.scope, request.receive):
             model = await self._manager.unload(request.path_params["model"])
         await self._auditor.record(request.scope, "model.unloaded", model.id)
-        return json_reply(model)
+        return model
 
     @operation(
-        "pullModel", media_type="text/event-stream", events=PullEvent, errors=(400, 403, 404)
+        f"POST {_MODEL}/pull",
+        "pullModel",
+        is_action=True,
+        media_type="text/event-stream",
+        events=PullEvent,
+        errors=(400, 403, 404),
     )
     async def pull(self, request: Request) -> TaskStream:
         """Download the files of a model; the response is a stream of events."""
@@ -94,14 +100,14 @@ class ManagedModelRoutes:
         await self._auditor.record(request.scope, "model.pulled", name)
         return TaskStream(events, self._keepalive_s, stream_format=StreamFormat())
 
-    @operation("deleteModel", answer=DeletedObject, errors=(403, 404))
-    async def delete(self, request: Request) -> Reply:
+    @operation("DELETE /v1/models/{model:path}", "deleteModel", errors=(403, 404))
+    async def delete(self, request: Request) -> DeletedObject:
         """Delete the downloaded files of a model, which stays in the settings."""
         self._check(request)
         name = request.path_params["model"]
         model = await self._manager.delete(name)
         await self._auditor.record(request.scope, "model.deleted", model.id)
-        return json_reply(DeletedObject(id=name, object="model"))
+        return DeletedObject(id=name, object="model")
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not manage the models."""

@@ -7,18 +7,19 @@ clients on this machine may use these endpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest
-from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.json_response import json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
-from antiphon.http.openapi.operation import operation
+from antiphon.http.openapi.operation import Operation, operation
 from antiphon.http.requests.query import Query, QueryParam
 from antiphon.runs.usage_counter import TokenPrices, UsageKind, UsageQuery, UsageTotals
 from antiphon.wire.admin.organization_usage import (
@@ -34,7 +35,6 @@ from antiphon.wire.admin.organization_usage import (
     UsagePage,
     WebSearchesUsage,
 )
-from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import missing_parameter
 
 if TYPE_CHECKING:
@@ -135,97 +135,138 @@ class _Listing(Struct, frozen=True):
     end: int
 
 
-class OrganizationUsageRoutes:
-    """All routes below ``/v1/organization/usage``."""
+class _Report(NamedTuple):
+    """An endpoint below ``/v1/organization/usage``. ``kind``: the requests whose sums it returns,
+    in the form of ``answer``."""
 
-    def __init__(self, service: Service, access: AuthConfig) -> None:
-        self._service = service
-        self._access = access
+    path: str
+    kind: UsageKind
+    answer: type[Struct]
+    summary: str
 
-    @operation(
-        "usage-completions", query=_PARAMS, answer=UsagePage[CompletionsUsage], errors=(403,)
-    )
-    async def completions(self, request: Request) -> Reply:
-        """Return the usage of responses and completions, by time."""
-        return await self._page(request, "completion", _completions_usage)
 
-    @operation("usage-embeddings", query=_PARAMS, answer=UsagePage[EmbeddingsUsage], errors=(403,))
-    async def embeddings(self, request: Request) -> Reply:
-        """Return the usage of embeddings, by time."""
-        return await self._page(request, "embedding", _embeddings_usage)
+_REPORTS = (
+    _Report(
+        "completions",
+        "completion",
+        CompletionsUsage,
+        "Return the usage of responses and completions, by time.",
+    ),
+    _Report("embeddings", "embedding", EmbeddingsUsage, "Return the usage of embeddings, by time."),
+    _Report(
+        "audio_transcriptions",
+        "transcription",
+        AudioTranscriptionsUsage,
+        "Return how many seconds of recordings were written down, by time.",
+    ),
+    _Report(
+        "audio_speeches",
+        "speech",
+        AudioSpeechesUsage,
+        "Return how many characters were read aloud, by time.",
+    ),
+    _Report(
+        "web_search_calls",
+        "web_search",
+        WebSearchesUsage,
+        "Return how often responses have searched the web, by time.",
+    ),
+    _Report(
+        "file_search_calls",
+        "file_search",
+        FileSearchesUsage,
+        "Return how often responses have searched files, by time.",
+    ),
+    _Report(
+        "code_interpreter_sessions",
+        "code_interpreter",
+        CodeInterpreterUsage,
+        "Return how often responses have run code, by time.",
+    ),
+)
+#: Field of an answer → the sum that it shows. ``seconds`` and ``characters`` are what models for
+#: audio read.
+_SUMS: Mapping[str, str] = {
+    "seconds": "input_tokens",
+    "characters": "input_tokens",
+    "input_tokens": "input_tokens",
+    "input_cached_tokens": "cached_tokens",
+    "output_tokens": "output_tokens",
+    "output_reasoning_tokens": "reasoning_tokens",
+    "num_requests": "requests",
+    "num_sessions": "requests",
+    "num_model_requests": "requests",
+    "num_failed_requests": "failed_requests",
+    "num_cancelled_requests": "cancelled_requests",
+    "num_tool_calls": "tool_calls",
+    "latency_ms": "latency_ms",
+    "project_id": "tenant",
+    "api_key_id": "api_key",
+    "model": "model",
+}
 
-    @operation(
-        "usage-audio-transcriptions",
-        query=_PARAMS,
-        answer=UsagePage[AudioTranscriptionsUsage],
-        errors=(403,),
-    )
-    async def transcriptions(self, request: Request) -> Reply:
-        """Return how many seconds of recordings were written down, by time."""
-        return await self._page(request, "transcription", _transcriptions_usage)
 
-    @operation(
-        "usage-audio-speeches", query=_PARAMS, answer=UsagePage[AudioSpeechesUsage], errors=(403,)
-    )
-    async def speeches(self, request: Request) -> Reply:
-        """Return how many characters were read aloud, by time."""
-        return await self._page(request, "speech", _speeches_usage)
+def usage_endpoints(service: Service, access: AuthConfig) -> Iterator[object]:
+    """Yield the endpoints of usage and costs."""
+    reader = _UsageReader(service, access)
+    yield from (_UsageEndpoint(reader, report) for report in _REPORTS)
+    yield _CostRoutes(reader)
 
-    @operation(
-        "usage-web-search-calls", query=_PARAMS, answer=UsagePage[WebSearchesUsage], errors=(403,)
-    )
-    async def web_searches(self, request: Request) -> Reply:
-        """Return how often responses have searched the web, by time."""
-        return await self._page(request, "web_search", _web_searches_usage)
 
-    @operation(
-        "usage-file-search-calls", query=_PARAMS, answer=UsagePage[FileSearchesUsage], errors=(403,)
-    )
-    async def file_searches(self, request: Request) -> Reply:
-        """Return how often responses have searched files, by time."""
-        return await self._page(request, "file_search", _file_searches_usage)
+class _UsageEndpoint:
+    """An endpoint that returns the sums of one kind of requests, as an ASGI app."""
 
-    @operation(
-        "usage-code-interpreter-sessions",
-        query=_PARAMS,
-        answer=UsagePage[CodeInterpreterUsage],
-        errors=(403,),
-    )
-    async def code_interpreter(self, request: Request) -> Reply:
-        """Return how often responses have run code, by time."""
-        return await self._page(request, "code_interpreter", _code_interpreter_usage)
-
-    async def _page(
-        self, request: Request, kind: UsageKind, convert: Callable[[UsageTotals], _T]
-    ) -> Reply:
-        """Answer with the sums of one kind of requests, converted to the form of the API."""
-        listing = self._listing(request, kind)
-        totals = await self._service.usage_counter.totals(listing.query)
-        buckets = (
-            UsageBucket(start_time=start, end_time=end, results=tuple(map(convert, found)))
-            for start, end, found in _buckets(listing.query, totals)
+    def __init__(self, reader: _UsageReader, report: _Report) -> None:
+        self.operation = Operation(
+            route=f"GET /v1/organization/usage/{report.path}",
+            id=f"usage-{report.path.replace('_', '-')}",
+            summary=report.summary,
+            query=_PARAMS,
+            answer=UsagePage[report.answer],  # type: ignore[name-defined]
+            errors=(403,),
         )
-        return json_reply(UsagePage(data=tuple(buckets), **_more(listing)))
+        self._reader = reader
+        self._report = report
 
-    @operation("usage-costs", query=_COST_PARAMS, answer=UsagePage[Costs], errors=(403,))
-    async def costs(self, request: Request) -> Reply:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        listing = self._reader.listing(Request(scope), self._report.kind)
+        found = _buckets(listing.query, await self._reader.totals(listing.query))
+        page = _page(
+            listing, ((start, end, map(self._convert, sums)) for start, end, sums in found)
+        )
+        await json_reply(page)(scope, receive, send)
+
+    def _convert(self, totals: UsageTotals) -> Struct:
+        names = self._report.answer.__struct_fields__
+        return self._report.answer(
+            **{name: getattr(totals, sum) for name, sum in _SUMS.items() if name in names}
+        )
+
+
+class _CostRoutes:
+    """The route ``/v1/organization/costs``."""
+
+    def __init__(self, reader: _UsageReader) -> None:
+        self._reader = reader
+
+    @operation("GET /v1/organization/costs", "usage-costs", query=_COST_PARAMS, errors=(403,))
+    async def costs(self, request: Request) -> UsagePage[Costs]:
         """Return what the tokens of each day cost, by the prices in the settings."""
-        listing = self._listing(request, "completion", _COST_GROUPS)
+        listing = self._reader.listing(request, "completion", _COST_GROUPS)
         groups = listing.query.group_by
         query = replace(listing.query, group_by=groups | {"model"})
         totals: list[UsageTotals] = []
         for kind in _TOKEN_KINDS:
-            totals += await self._service.usage_counter.totals(replace(query, kind=kind))
+            totals += await self._reader.totals(replace(query, kind=kind))
         totals.sort(key=lambda each: each.start)
-        buckets = (
-            UsageBucket(start_time=start, end_time=end, results=tuple(self._costs(found, groups)))
-            for start, end, found in _buckets(query, totals)
+        found = _buckets(query, totals)
+        return _page(
+            listing, ((start, end, self._costs(sums, groups)) for start, end, sums in found)
         )
-        return json_reply(UsagePage(data=tuple(buckets), **_more(listing)))
 
     def _costs(self, totals: Iterable[UsageTotals], groups: Collection[str]) -> Iterator[Costs]:
         """Yield the costs of one bucket: one sum for each combination of the groups."""
-        prices = self._service.prices
+        prices = self._reader.prices
         sums: dict[tuple[str | None, ...], list[float]] = {}
         for each in totals:
             price = prices.get(each.model or "", _FREE)
@@ -242,7 +283,23 @@ class OrganizationUsageRoutes:
                 quantity=None if item is None else quantity,
             )
 
-    def _listing(
+
+class _UsageReader:
+    """Reads the usage log for clients with a role that permits it."""
+
+    def __init__(self, service: Service, access: AuthConfig) -> None:
+        self._service = service
+        self._access = access
+
+    @property
+    def prices(self) -> Mapping[str, TokenPrices]:
+        return self._service.prices
+
+    async def totals(self, query: UsageQuery) -> Iterable[UsageTotals]:
+        """Return the sums that a query selects."""
+        return await self._service.usage_counter.totals(query)
+
+    def listing(
         self, request: Request, kind: UsageKind, names: Mapping[str, _Group] = _GROUPS
     ) -> _Listing:
         """Check the client's role and parse the query string. ``names``: the values of
@@ -293,13 +350,18 @@ def _page_start(page: str | None, first: int, end: int, width: _Width) -> int:
     return start
 
 
-def _more(listing: _Listing) -> JsonObject:
-    """Return the response fields about the next page: ``has_more``, and, if there is a next page,
-    its cursor ``next_page``."""
+def _page(listing: _Listing, buckets: Iterable[tuple[int, int, Iterable[_T]]]) -> UsagePage[_T]:
+    """Return a page of buckets, with the cursor of the next page if there is one."""
     after = listing.query.end
-    if after >= listing.end:
-        return {"has_more": False}
-    return {"has_more": True, "next_page": f"{_PAGE}{after}"}
+    has_more = after < listing.end
+    return UsagePage(
+        data=tuple(
+            UsageBucket(start_time=start, end_time=end, results=tuple(results))
+            for start, end, results in buckets
+        ),
+        has_more=has_more,
+        next_page=f"{_PAGE}{after}" if has_more else None,
+    )
 
 
 def _buckets(
@@ -310,62 +372,3 @@ def _buckets(
     found = {start: tuple(sums) for start, sums in groupby(totals, key=lambda each: each.start)}
     for start in range(query.start, query.end, query.width):
         yield start, start + query.width, found.get(start, ())
-
-
-def _completions_usage(totals: UsageTotals) -> CompletionsUsage:
-    return CompletionsUsage(
-        input_tokens=totals.input_tokens,
-        input_cached_tokens=totals.cached_tokens,
-        output_tokens=totals.output_tokens,
-        num_model_requests=totals.requests,
-        num_failed_requests=totals.failed_requests,
-        num_cancelled_requests=totals.cancelled_requests,
-        num_tool_calls=totals.tool_calls,
-        output_reasoning_tokens=totals.reasoning_tokens,
-        latency_ms=totals.latency_ms,
-        **_groups(totals),
-    )
-
-
-def _embeddings_usage(totals: UsageTotals) -> EmbeddingsUsage:
-    return EmbeddingsUsage(
-        input_tokens=totals.input_tokens,
-        num_model_requests=totals.requests,
-        latency_ms=totals.latency_ms,
-        **_groups(totals),
-    )
-
-
-def _groups(totals: UsageTotals) -> JsonObject:
-    """Return the fields that the sums are grouped by."""
-    return {"project_id": totals.tenant, "api_key_id": totals.api_key, "model": totals.model}
-
-
-def _transcriptions_usage(totals: UsageTotals) -> AudioTranscriptionsUsage:
-    return AudioTranscriptionsUsage(
-        seconds=totals.input_tokens, num_model_requests=totals.requests, **_groups(totals)
-    )
-
-
-def _speeches_usage(totals: UsageTotals) -> AudioSpeechesUsage:
-    return AudioSpeechesUsage(
-        characters=totals.input_tokens, num_model_requests=totals.requests, **_groups(totals)
-    )
-
-
-def _web_searches_usage(totals: UsageTotals) -> WebSearchesUsage:
-    return WebSearchesUsage(
-        num_requests=totals.requests, num_model_requests=totals.requests, **_groups(totals)
-    )
-
-
-def _file_searches_usage(totals: UsageTotals) -> FileSearchesUsage:
-    return FileSearchesUsage(
-        num_requests=totals.requests, project_id=totals.tenant, api_key_id=totals.api_key
-    )
-
-
-def _code_interpreter_usage(totals: UsageTotals) -> CodeInterpreterUsage:
-    return CodeInterpreterUsage(
-        num_sessions=totals.requests, project_id=totals.tenant, api_key_id=totals.api_key
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.wire.admin.settings import SettingList
@@ -17,8 +16,8 @@ class SettingRoutes:
         self._settings = settings
         self._access = access
 
-    @operation("listSettings", answer=SettingList, errors=(403,))
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /antiphon/settings", "listSettings", errors=(403,))
+    async def list(self, request: Request) -> SettingList:
         """List the settings with their origins, without secrets."""
         check_role(request.scope, self._access, "operator", "auditor", action="see the settings")
-        return json_reply(self._settings)
+        return self._settings

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from antiphon.http.auditor import Auditor
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.runs.tenants import Tenants
@@ -30,20 +29,25 @@ class TenantRoutes:
         self._access = access
         self._auditor = auditor
 
-    @operation("exportTenant", media_type="application/jsonl", errors=(403,))
+    @operation(
+        "GET /antiphon/tenants/{name:path}/export",
+        "exportTenant",
+        media_type="application/jsonl",
+        errors=(403,),
+    )
     async def export(self, request: Request) -> _Archive:
         """Return all stored data of a tenant, as JSON lines."""
         name = self._checked_name(request)
         await self._auditor.record(request.scope, "tenant.exported", name)
         return _Archive(self._tenants.export(name))
 
-    @operation("deleteTenant", answer=DeletedObject, errors=(403,))
-    async def delete(self, request: Request) -> Reply:
+    @operation("DELETE /antiphon/tenants/{name:path}", "deleteTenant", errors=(403,))
+    async def delete(self, request: Request) -> DeletedObject:
         """Cancel a tenant's background runs, then delete all stored data of the tenant."""
         name = self._checked_name(request)
         await self._tenants.delete(name)
         await self._auditor.record(request.scope, "tenant.deleted", name)
-        return json_reply(DeletedObject(id=name, object="antiphon.tenant.deleted"))
+        return DeletedObject(id=name, object="antiphon.tenant.deleted")
 
     def _checked_name(self, request: Request) -> str:
         """Return the name of the tenant in the path. Raises ``Forbidden`` for clients that are not

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.openapi.operation import operation
 from antiphon.wire.admin.tool_list import ToolList
 
@@ -20,8 +19,8 @@ class ToolRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    @operation("listTools", answer=ToolList)
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /antiphon/tools", "listTools")
+    async def list(self, request: Request) -> ToolList:
         """List the server-side tools. For a tool that does not work now, the list gives the
         reason."""
-        return json_reply(ToolList(data=self._service.tools()))
+        return ToolList(data=self._service.tools())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from antiphon.http.endpoint_context import EndpointDependencies
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.wire.admin.usage import RequestUsage, UsageReport
@@ -17,8 +16,8 @@ class UsageRoutes:
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
-    @operation("getUsage", answer=UsageReport)
-    async def retrieve(self, request: Request) -> Reply:
+    @operation("GET /antiphon/usage", "getUsage")
+    async def retrieve(self, request: Request) -> UsageReport:
         """Return the usage and the limits of the tenant to which the API key belongs."""
         tenant = request_context(request.scope).tenant
         storage, background_runs = await self._deps.service.usages.read(tenant)
@@ -33,4 +32,4 @@ class UsageRoutes:
                 limit=self._deps.limits.max_requests_per_tenant,
             ),
         )
-        return json_reply(report)
+        return report

@@ -41,6 +41,7 @@ from antiphon.wire.resources.batches import Batch, CreateBatch, parse_create_bat
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
+_MESSAGE_BATCH = "/v1/messages/batches/{batch_id}"
 _key = object_key("batch_id")
 _LIST_PARAMS = tuple(param for param in PAGE_PARAMS if param.name in ("limit", "after"))
 _MESSAGE_LIST_PARAMS = (
@@ -62,29 +63,29 @@ class BatchRoutes:
         self._batches = service.batches
         self._limits = limits
 
-    @operation("createBatch", body=CreateBatch, answer=Batch)
-    async def create(self, request: Request) -> Reply:
+    @operation("POST /v1/batches", "createBatch", body=CreateBatch)
+    async def create(self, request: Request) -> Batch:
         """Create a batch, whose requests run when the server has nothing else to do."""
         parsed = await bodies.parse(request, self._limits, parse_create_batch)
         context = request_context(request.scope)
-        return json_reply(await self._batches.create(context.tenant, parsed, context.client))
+        return await self._batches.create(context.tenant, parsed, context.client)
 
-    @operation("listBatches", query=_LIST_PARAMS, answer=Page[Batch])
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /v1/batches", "listBatches", query=_LIST_PARAMS)
+    async def list(self, request: Request) -> Page[Batch]:
         """Return a page of the tenant's batches, newest first."""
         query = Query(request.scope)
         params = PageParams(limit=query.limit(), after=query.value("after"))
-        return json_reply(await self._batches.list(tenant_of(request), params))
+        return await self._batches.list(tenant_of(request), params)
 
-    @operation("retrieveBatch", answer=Batch)
-    async def retrieve(self, request: Request) -> Reply:
+    @operation("GET /v1/batches/{batch_id}", "retrieveBatch")
+    async def retrieve(self, request: Request) -> Batch:
         """Return a batch in its present state."""
-        return json_reply(await self._batches.retrieve(*_key(request)))
+        return await self._batches.retrieve(*_key(request))
 
-    @operation("cancelBatch", answer=Batch)
-    async def cancel(self, request: Request) -> Reply:
+    @operation("POST /v1/batches/{batch_id}/cancel", "cancelBatch")
+    async def cancel(self, request: Request) -> Batch:
         """Cancel a batch. The results so far are kept."""
-        return json_reply(await self._batches.cancel(*_key(request)))
+        return await self._batches.cancel(*_key(request))
 
 
 class MessageBatchRoutes:
@@ -96,7 +97,11 @@ class MessageBatchRoutes:
         self._limits = limits
 
     @operation(
-        "createMessageBatch", body=CreateMessageBatch, answer=MessageBatch, error_body=MessageError
+        "POST /v1/messages/batches",
+        "createMessageBatch",
+        body=CreateMessageBatch,
+        answer=MessageBatch,
+        error_body=MessageError,
     )
     async def create(self, request: Request) -> Reply:
         """Create a batch of messages, which run when the server has nothing else to do."""
@@ -108,45 +113,54 @@ class MessageBatchRoutes:
         return self._reply(request, batch)
 
     @operation(
+        "GET /v1/messages/batches",
         "listMessageBatches",
         query=_MESSAGE_LIST_PARAMS,
-        answer=MessageBatchPage,
         error_body=MessageError,
     )
-    async def list(self, request: Request) -> Reply:
+    async def list(self, request: Request) -> MessageBatchPage:
         """Return a page of the tenant's message batches, newest first."""
         query = Query(request.scope)
         params = PageParams(
             limit=query.limit(), after=query.value("after_id"), before=query.value("before_id")
         )
         page = await self._batches.list(tenant_of(request), params, prefix=BATCH_PREFIX)
-        return json_reply(
-            MessageBatchPage(
-                data=tuple(message_batch(each, _results_url(request)) for each in page.data),
-                first_id=page.first_id,
-                last_id=page.last_id,
-                has_more=page.has_more,
-            )
+        return MessageBatchPage(
+            data=tuple(message_batch(each, _results_url(request)) for each in page.data),
+            first_id=page.first_id,
+            last_id=page.last_id,
+            has_more=page.has_more,
         )
 
-    @operation("retrieveMessageBatch", answer=MessageBatch, error_body=MessageError)
+    @operation(
+        f"GET {_MESSAGE_BATCH}",
+        "retrieveMessageBatch",
+        answer=MessageBatch,
+        error_body=MessageError,
+    )
     async def retrieve(self, request: Request) -> Reply:
         """Return a message batch in its present state."""
         return self._reply(request, await self._batches.retrieve(*_key(request)))
 
-    @operation("cancelMessageBatch", answer=MessageBatch, error_body=MessageError)
+    @operation(
+        f"POST {_MESSAGE_BATCH}/cancel",
+        "cancelMessageBatch",
+        answer=MessageBatch,
+        error_body=MessageError,
+    )
     async def cancel(self, request: Request) -> Reply:
         """Cancel a message batch. The results so far are kept."""
         return self._reply(request, await self._batches.cancel(*_key(request)))
 
-    @operation("deleteMessageBatch", answer=DeletedMessageBatch, error_body=MessageError)
-    async def delete(self, request: Request) -> Reply:
+    @operation(f"DELETE {_MESSAGE_BATCH}", "deleteMessageBatch", error_body=MessageError)
+    async def delete(self, request: Request) -> DeletedMessageBatch:
         """Delete a message batch that has ended."""
         tenant, batch_id = _key(request)
         await self._batches.delete(tenant, batch_id)
-        return json_reply(DeletedMessageBatch(batch_id))
+        return DeletedMessageBatch(batch_id)
 
     @operation(
+        f"GET {_MESSAGE_BATCH}/results",
         "messageBatchResults",
         media_type="",
         events=MessageBatchResult,

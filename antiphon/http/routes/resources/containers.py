@@ -8,7 +8,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from antiphon.http.auditor import Auditor
-from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.json_response import Reply
 from antiphon.http.middleware.request_context import header, request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
@@ -30,6 +30,8 @@ from antiphon.wire.resources.containers import (
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
+_CONTAINER = "/v1/containers/{container_id}"
+_FILE = _CONTAINER + "/files/{file_id}"
 _container_key = object_key("container_id")
 _file_id = path_param("file_id")
 _NAME_PARAM = QueryParam(name="name", type=str, description="Only containers with this name.")
@@ -43,40 +45,41 @@ class ContainerRoutes:
         self._containers = service.containers
         self._limits = limits
 
-    @operation("createContainer", body=CreateContainer, answer=ContainerResource, errors=(404,))
-    async def create(self, request: Request) -> Reply:
+    @operation("POST /v1/containers", "createContainer", body=CreateContainer, errors=(404,))
+    async def create(self, request: Request) -> ContainerResource:
         """Create a container with copies of uploaded files."""
         _check_tools(request)
         parsed = await bodies.parse(request, self._limits, parse_create_container)
-        return json_reply(await self._containers.create(tenant_of(request), parsed))
+        return await self._containers.create(tenant_of(request), parsed)
 
-    @operation("listContainers", query=(*PAGE_PARAMS, _NAME_PARAM), answer=Page[ContainerResource])
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /v1/containers", "listContainers", query=(*PAGE_PARAMS, _NAME_PARAM))
+    async def list(self, request: Request) -> Page[ContainerResource]:
         """List the tenant's containers, by default newest first."""
         query = Query(request.scope)
-        return json_reply(
-            await self._containers.list(
-                tenant_of(request), query.page_params(), query.value("name")
-            )
+        return await self._containers.list(
+            tenant_of(request), query.page_params(), query.value("name")
         )
 
-    @operation("retrieveContainer", answer=ContainerResource)
-    async def retrieve(self, request: Request) -> Reply:
+    @operation(f"GET {_CONTAINER}", "retrieveContainer")
+    async def retrieve(self, request: Request) -> ContainerResource:
         """Return a container, with its status."""
-        return json_reply(await self._containers.retrieve(*_container_key(request)))
+        return await self._containers.retrieve(*_container_key(request))
 
-    @operation("deleteContainer", answer=DeletedObject)
-    async def delete(self, request: Request) -> Reply:
+    @operation(f"DELETE {_CONTAINER}", "deleteContainer")
+    async def delete(self, request: Request) -> DeletedObject:
         """Delete a container and its files."""
         tenant, container_id = _container_key(request)
         await self._containers.delete(tenant, container_id)
         await self._auditor.record_operator(request.scope, "container.deleted", container_id)
-        return json_reply(DeletedObject(id=container_id, object="container.deleted"))
+        return DeletedObject(id=container_id, object="container.deleted")
 
     @operation(
-        "createContainerFile", body=FileReference, form=Form(file="file"), answer=ContainerFile
+        f"POST {_CONTAINER}/files",
+        "createContainerFile",
+        body=FileReference,
+        form=Form(file="file"),
     )
-    async def add_file(self, request: Request) -> Reply:
+    async def add_file(self, request: Request) -> ContainerFile:
         """Add a file to a container. The file comes from a form, or is a copy of an uploaded
         file."""
         _check_tools(request)
@@ -88,29 +91,27 @@ class ContainerRoutes:
             scope, receive = request.scope, request.receive
             async with multipart.open_form(scope, receive, file="file", limit=limit) as form:
                 content = b"".join([chunk async for chunk in form.chunks])
-            return json_reply(
-                await self._containers.add_file(tenant, container_id, form.filename, content)
-            )
+            return await self._containers.add_file(tenant, container_id, form.filename, content)
         file = await bodies.parse(request, self._limits, body_parser(FileReference))
-        return json_reply(await self._containers.copy_file(tenant, container_id, file.file_id))
+        return await self._containers.copy_file(tenant, container_id, file.file_id)
 
-    @operation("listContainerFiles", query=PAGE_PARAMS, answer=Page[ContainerFile])
-    async def list_files(self, request: Request) -> Reply:
+    @operation(f"GET {_CONTAINER}/files", "listContainerFiles", query=PAGE_PARAMS)
+    async def list_files(self, request: Request) -> Page[ContainerFile]:
         """List the files of a container: uploaded files and files created by code."""
-        return json_reply(
-            await self._containers.list_files(
-                *_container_key(request), Query(request.scope).page_params()
-            )
+        return await self._containers.list_files(
+            *_container_key(request), Query(request.scope).page_params()
         )
 
-    @operation("retrieveContainerFile", answer=ContainerFile)
-    async def retrieve_file(self, request: Request) -> Reply:
+    @operation(f"GET {_FILE}", "retrieveContainerFile")
+    async def retrieve_file(self, request: Request) -> ContainerFile:
         """Return the metadata of a file."""
-        return json_reply(
-            await self._containers.retrieve_file(*_container_key(request), _file_id(request))
-        )
+        return await self._containers.retrieve_file(*_container_key(request), _file_id(request))
 
-    @operation("retrieveContainerFileContent", media_type="application/octet-stream")
+    @operation(
+        f"GET {_FILE}/content",
+        "retrieveContainerFileContent",
+        media_type="application/octet-stream",
+    )
     async def read_content(self, request: Request) -> Reply:
         """Return a file's content as a download. Browsers do not render a download, so HTML in a
         file cannot run scripts."""
@@ -125,12 +126,12 @@ class ContainerRoutes:
             media_type="application/octet-stream",
         )
 
-    @operation("deleteContainerFile", answer=DeletedObject)
-    async def delete_file(self, request: Request) -> Reply:
+    @operation(f"DELETE {_FILE}", "deleteContainerFile")
+    async def delete_file(self, request: Request) -> DeletedObject:
         """Delete a file."""
         file_id = _file_id(request)
         await self._containers.delete_file(*_container_key(request), file_id)
-        return json_reply(DeletedObject(id=file_id, object="container.file.deleted"))
+        return DeletedObject(id=file_id, object="container.file.deleted")
 
 
 def _check_tools(request: Request) -> None:

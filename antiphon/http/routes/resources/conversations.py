@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
@@ -30,6 +29,8 @@ from antiphon.wire.resources.conversations import (
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
+_CONVERSATION = "/v1/conversations/{conversation_id}"
+_ITEM = _CONVERSATION + "/items/{item_id}"
 
 
 class ConversationRoutes:
@@ -40,74 +41,71 @@ class ConversationRoutes:
         self._limits = limits
 
     @operation(
-        "createConversation",
-        body=CreateConversation,
-        body_required=False,
-        answer=ConversationResource,
+        "POST /v1/conversations", "createConversation", body=CreateConversation, body_required=False
     )
-    async def create(self, request: Request) -> Reply:
+    async def create(self, request: Request) -> ConversationResource:
         """Create a conversation. An empty body creates a conversation without items."""
         parsed = await bodies.parse(request, self._limits, parse_create_conversation)
-        return json_reply(
-            await self._conversations.create(request_context(request.scope).tenant, parsed)
-        )
+        return await self._conversations.create(request_context(request.scope).tenant, parsed)
 
-    @operation("getConversation", answer=ConversationResource)
-    async def retrieve(self, request: Request) -> Reply:
+    @operation(f"GET {_CONVERSATION}", "getConversation")
+    async def retrieve(self, request: Request) -> ConversationResource:
         """Return a conversation without its items."""
-        return json_reply(await self._conversations.retrieve(*_conversation_key(request)))
+        return await self._conversations.retrieve(*_conversation_key(request))
 
-    @operation("updateConversation", body=ConversationMetadata, answer=ConversationResource)
-    async def update(self, request: Request) -> Reply:
+    @operation(f"POST {_CONVERSATION}", "updateConversation", body=ConversationMetadata)
+    async def update(self, request: Request) -> ConversationResource:
         """Replace the metadata of a conversation."""
         metadata = await bodies.parse(request, self._limits, parse_conversation_metadata)
-        return json_reply(await self._conversations.update(*_conversation_key(request), metadata))
+        return await self._conversations.update(*_conversation_key(request), metadata)
 
-    @operation("deleteConversation", answer=DeletedObject)
-    async def delete(self, request: Request) -> Reply:
+    @operation(f"DELETE {_CONVERSATION}", "deleteConversation")
+    async def delete(self, request: Request) -> DeletedObject:
         """Delete a conversation. Its responses are kept."""
         tenant, conversation_id = _conversation_key(request)
         await self._conversations.delete(tenant, conversation_id)
-        return json_reply(DeletedObject(id=conversation_id, object="conversation.deleted"))
+        return DeletedObject(id=conversation_id, object="conversation.deleted")
 
     @operation(
+        f"POST {_CONVERSATION}/items",
         "createConversationItems",
         body=NewItems,
         query=(INCLUDE_PARAM,),
-        answer=Page[Item],
         errors=(409,),
     )
-    async def add_items(self, request: Request) -> Reply:
+    async def add_items(self, request: Request) -> Page[Item]:
         """Append items to a conversation. Returns the items with their ids."""
         Query(request.scope).choices("include", INCLUDES)
         items = await bodies.parse(request, self._limits, parse_new_items)
-        return json_reply(await self._conversations.add_items(*_conversation_key(request), items))
+        return await self._conversations.add_items(*_conversation_key(request), items)
 
-    @operation("listConversationItems", query=(*PAGE_PARAMS, INCLUDE_PARAM), answer=Page[Item])
-    async def list_items(self, request: Request) -> Reply:
+    @operation(
+        f"GET {_CONVERSATION}/items", "listConversationItems", query=(*PAGE_PARAMS, INCLUDE_PARAM)
+    )
+    async def list_items(self, request: Request) -> Page[Item]:
         """Return a page of a conversation's items, by default newest first."""
         query = Query(request.scope)
         query.choices("include", INCLUDES)
-        return json_reply(
-            await self._conversations.list_items(*_conversation_key(request), query.page_params())
+        return await self._conversations.list_items(
+            *_conversation_key(request), query.page_params()
         )
 
-    @operation("getConversationItem", query=(INCLUDE_PARAM,), answer=Item)
-    async def retrieve_item(self, request: Request) -> Reply:
+    @operation(f"GET {_ITEM}", "getConversationItem", query=(INCLUDE_PARAM,))
+    async def retrieve_item(self, request: Request) -> Item:
         """Return one item of a conversation."""
         Query(request.scope).choices("include", INCLUDES)
         item = await self._conversations.retrieve_item(
             *_conversation_key(request), request.path_params["item_id"]
         )
-        return json_reply(item)
+        return item
 
-    @operation("deleteConversationItem", answer=ConversationResource)
-    async def delete_item(self, request: Request) -> Reply:
+    @operation(f"DELETE {_ITEM}", "deleteConversationItem")
+    async def delete_item(self, request: Request) -> ConversationResource:
         """Remove an item and return its conversation."""
         conversation = await self._conversations.delete_item(
             *_conversation_key(request), request.path_params["item_id"]
         )
-        return json_reply(conversation)
+        return conversation
 
 
 def _conversation_key(request: Request) -> tuple[str, str]:

@@ -78,6 +78,7 @@ class FileRoutes:
         self._limits = limits
 
     @operation(
+        "POST /v1/files",
         "createFile",
         form=Form(file="file", fields=UploadForm),
         answer=File,
@@ -101,6 +102,7 @@ class FileRoutes:
             return json_reply(MessageFile.of(file) if is_message else file)
 
     @operation(
+        "GET /v1/files",
         "listFiles",
         query=_LIST_PARAMS,
         answer=Page[File],
@@ -128,13 +130,20 @@ class FileRoutes:
         found = [await self._files.find(tenant, id) for id in dict.fromkeys(ids)]
         return json_reply(message_file_page([file for file in found if file is not None]))
 
-    @operation("retrieveFile", answer=File, messages_answer=MessageFile, headers=(VERSION_HEADER,))
+    @operation(
+        "GET /v1/files/{file_id}",
+        "retrieveFile",
+        answer=File,
+        messages_answer=MessageFile,
+        headers=(VERSION_HEADER,),
+    )
     async def retrieve(self, request: Request) -> Reply:
         """Return the metadata of a file."""
         file = await self._files.retrieve(*_file_key(request))
         return json_reply(MessageFile.of(file) if is_messages_client(request.scope) else file)
 
     @operation(
+        "GET /v1/files/{file_id}/content",
         "downloadFile",
         media_type="application/octet-stream",
         headers=RANGE_HEADERS,
@@ -151,6 +160,7 @@ class FileRoutes:
         return await download_reply(request, stored)
 
     @operation(
+        "DELETE /v1/files/{file_id}",
         "deleteFile",
         answer=DeletedObject,
         messages_answer=DeletedMessageFile,

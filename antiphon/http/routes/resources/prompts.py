@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
@@ -34,33 +33,33 @@ class PromptRoutes:
         self._access = access
         self._limits = limits
 
-    @operation("createPrompt", body=CreatePrompt, answer=PromptResource, errors=(403, 404))
-    async def create(self, request: Request) -> Reply:
+    @operation("POST /v1/prompts", "createPrompt", body=CreatePrompt, errors=(403, 404))
+    async def create(self, request: Request) -> PromptResource:
         """Create a prompt, or a new version of an existing prompt."""
         self._check(request)
         parsed = await bodies.parse(request, self._limits, parse_create_prompt)
-        return json_reply(await self._prompts.create(parsed))
+        return await self._prompts.create(parsed)
 
-    @operation("listPrompts", answer=Page[PromptResource], errors=(403,))
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /v1/prompts", "listPrompts", errors=(403,))
+    async def list(self, request: Request) -> Page[PromptResource]:
         """List all prompts without their templates."""
         self._check(request)
-        return json_reply(await self._prompts.list())
+        return await self._prompts.list()
 
-    @operation("getPrompt", query=(_VERSION,), answer=PromptResource, errors=(403,))
-    async def retrieve(self, request: Request) -> Reply:
+    @operation("GET /v1/prompts/{prompt_id}", "getPrompt", query=(_VERSION,), errors=(403,))
+    async def retrieve(self, request: Request) -> PromptResource:
         """Return a version of a prompt. The default is the newest version."""
         self._check(request)
-        return json_reply(await self._prompts.retrieve(*_prompt_key(request)))
+        return await self._prompts.retrieve(*_prompt_key(request))
 
-    @operation("deletePrompt", query=(_VERSION,), answer=DeletedObject, errors=(403,))
-    async def delete(self, request: Request) -> Reply:
+    @operation("DELETE /v1/prompts/{prompt_id}", "deletePrompt", query=(_VERSION,), errors=(403,))
+    async def delete(self, request: Request) -> DeletedObject:
         """Delete a prompt, or one of its versions. If the request names no version, all versions
         are deleted."""
         self._check(request)
         prompt_id, version = _prompt_key(request)
         await self._prompts.delete(prompt_id, version)
-        return json_reply(DeletedObject(id=prompt_id, object="prompt.deleted"))
+        return DeletedObject(id=prompt_id, object="prompt.deleted")
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not see the prompts."""

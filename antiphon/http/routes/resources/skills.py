@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.json_response import Reply
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
@@ -29,6 +29,8 @@ from antiphon.wire.resources.skills import (
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
+_SKILL = "/v1/skills/{skill_id}"
+_VERSION = _SKILL + "/versions/{version}"
 _skill_key = object_key("skill_id")
 _version = path_param("version")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
@@ -41,49 +43,47 @@ class SkillRoutes:
         self._skills = service.skills
         self._limits = limits
 
-    @operation("createSkill", form=Form(file="files", has_many_files=True), answer=Skill)
-    async def create(self, request: Request) -> Reply:
+    @operation("POST /v1/skills", "createSkill", form=Form(file="files", has_many_files=True))
+    async def create(self, request: Request) -> Skill:
         """Create a skill from a form that contains files with their paths, or one zip."""
         form = await self._form(request)
-        return json_reply(await self._skills.create(tenant_of(request), _files(form)))
+        return await self._skills.create(tenant_of(request), _files(form))
 
-    @operation("listSkills", query=PAGE_PARAMS, answer=Page[Skill])
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /v1/skills", "listSkills", query=PAGE_PARAMS)
+    async def list(self, request: Request) -> Page[Skill]:
         """Return a page of the tenant's skills, by default newest first."""
-        return json_reply(
-            await self._skills.list(tenant_of(request), Query(request.scope).page_params())
-        )
+        return await self._skills.list(tenant_of(request), Query(request.scope).page_params())
 
-    @operation("getSkill", answer=Skill)
-    async def retrieve(self, request: Request) -> Reply:
+    @operation(f"GET {_SKILL}", "getSkill")
+    async def retrieve(self, request: Request) -> Skill:
         """Return a skill, with its default and latest version."""
-        return json_reply(await self._skills.retrieve(*_skill_key(request)))
+        return await self._skills.retrieve(*_skill_key(request))
 
-    @operation("updateSkill", body=DefaultVersion, answer=Skill)
-    async def update(self, request: Request) -> Reply:
+    @operation(f"POST {_SKILL}", "updateSkill", body=DefaultVersion)
+    async def update(self, request: Request) -> Skill:
         """Set the default version of a skill."""
         body = await bodies.parse(request, self._limits, body_parser(DefaultVersion))
         skill = self._skills.set_default_version(*_skill_key(request), body.default_version)
-        return json_reply(await skill)
+        return await skill
 
-    @operation("deleteSkill", answer=DeletedObject)
-    async def delete(self, request: Request) -> Reply:
+    @operation(f"DELETE {_SKILL}", "deleteSkill")
+    async def delete(self, request: Request) -> DeletedObject:
         """Delete a skill."""
         tenant, skill_id = _skill_key(request)
         await self._skills.delete(tenant, skill_id)
-        return json_reply(DeletedObject(id=skill_id, object="skill.deleted"))
+        return DeletedObject(id=skill_id, object="skill.deleted")
 
-    @operation("getSkillContent", media_type="application/zip")
+    @operation(f"GET {_SKILL}/content", "getSkillContent", media_type="application/zip")
     async def read_content(self, request: Request) -> Reply:
         """Return the files of the skill's default version as a zip."""
         return _zip(await self._skills.read_bundle(*_skill_key(request)))
 
     @operation(
+        f"POST {_SKILL}/versions",
         "createSkillVersion",
         form=Form(file="files", has_many_files=True, fields=SkillVersionForm),
-        answer=SkillVersion,
     )
-    async def add_version(self, request: Request) -> Reply:
+    async def add_version(self, request: Request) -> SkillVersion:
         """Create a version of a skill from the files in a form."""
         key = _skill_key(request)
         await self._skills.retrieve(*key)
@@ -91,31 +91,27 @@ class SkillRoutes:
         version = self._skills.add_version(
             *key, _files(form), default=_flag(form.fields, "default")
         )
-        return json_reply(await version)
+        return await version
 
-    @operation("listSkillVersions", query=PAGE_PARAMS, answer=Page[SkillVersion])
-    async def list_versions(self, request: Request) -> Reply:
+    @operation(f"GET {_SKILL}/versions", "listSkillVersions", query=PAGE_PARAMS)
+    async def list_versions(self, request: Request) -> Page[SkillVersion]:
         """Return a page of a skill's versions, by default newest first."""
-        return json_reply(
-            await self._skills.list_versions(
-                *_skill_key(request), Query(request.scope).page_params()
-            )
+        return await self._skills.list_versions(
+            *_skill_key(request), Query(request.scope).page_params()
         )
 
-    @operation("getSkillVersion", answer=SkillVersion)
-    async def retrieve_version(self, request: Request) -> Reply:
+    @operation(f"GET {_VERSION}", "getSkillVersion")
+    async def retrieve_version(self, request: Request) -> SkillVersion:
         """Return a version of a skill without its files."""
-        return json_reply(
-            await self._skills.retrieve_version(*_skill_key(request), _version(request))
-        )
+        return await self._skills.retrieve_version(*_skill_key(request), _version(request))
 
-    @operation("deleteSkillVersion", answer=DeletedSkillVersion)
-    async def delete_version(self, request: Request) -> Reply:
+    @operation(f"DELETE {_VERSION}", "deleteSkillVersion")
+    async def delete_version(self, request: Request) -> DeletedSkillVersion:
         """Delete a version of a skill."""
         deleted = await self._skills.delete_version(*_skill_key(request), _version(request))
-        return json_reply(DeletedSkillVersion(id=deleted.id, version=deleted.version))
+        return DeletedSkillVersion(id=deleted.id, version=deleted.version)
 
-    @operation("getSkillVersionContent", media_type="application/zip")
+    @operation(f"GET {_VERSION}/content", "getSkillVersionContent", media_type="application/zip")
     async def read_version_content(self, request: Request) -> Reply:
         """Return the files of a skill's version as a zip."""
         return _zip(await self._skills.read_bundle(*_skill_key(request), _version(request)))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
@@ -29,32 +28,32 @@ class UploadRoutes:
         self._uploads = service.uploads
         self._limits = limits
 
-    @operation("createUpload", body=CreateUpload, answer=ChunkedUpload)
-    async def create(self, request: Request) -> Reply:
+    @operation("POST /v1/uploads", "createUpload", body=CreateUpload)
+    async def create(self, request: Request) -> ChunkedUpload:
         """Create a pending upload."""
         parsed = await bodies.parse(request, self._limits, parse_create)
         tenant = tenant_of(request)
-        return json_reply(
-            await self._uploads.create(tenant, parsed, max_file_bytes=self._limits.max_file_bytes)
+        return await self._uploads.create(
+            tenant, parsed, max_file_bytes=self._limits.max_file_bytes
         )
 
-    @operation("addUploadPart", form=Form(file="data"), answer=ChunkedUploadPart)
-    async def add_part(self, request: Request) -> Reply:
+    @operation("POST /v1/uploads/{upload_id}/parts", "addUploadPart", form=Form(file="data"))
+    async def add_part(self, request: Request) -> ChunkedUploadPart:
         """Store one part of an upload, sent as a form."""
         key = _upload_key(request)
         await self._uploads.check_pending(*key)
         limit = min(self._limits.max_file_bytes, MAX_PART_BYTES)
         scope, receive = request.scope, request.receive
         async with multipart.open_form(scope, receive, file="data", limit=limit) as form:
-            return json_reply(await self._uploads.add_part(*key, form.size, form.chunks))
+            return await self._uploads.add_part(*key, form.size, form.chunks)
 
-    @operation("completeUpload", body=CompleteUpload, answer=ChunkedUpload)
-    async def complete(self, request: Request) -> Reply:
+    @operation("POST /v1/uploads/{upload_id}/complete", "completeUpload", body=CompleteUpload)
+    async def complete(self, request: Request) -> ChunkedUpload:
         """Join the parts of an upload into one file."""
         parsed = await bodies.parse(request, self._limits, parse_complete)
-        return json_reply(await self._uploads.complete(*_upload_key(request), parsed))
+        return await self._uploads.complete(*_upload_key(request), parsed)
 
-    @operation("cancelUpload", answer=ChunkedUpload)
-    async def cancel(self, request: Request) -> Reply:
+    @operation("POST /v1/uploads/{upload_id}/cancel", "cancelUpload")
+    async def cancel(self, request: Request) -> ChunkedUpload:
         """Cancel an upload and delete its parts."""
-        return json_reply(await self._uploads.cancel(*_upload_key(request)))
+        return await self._uploads.cancel(*_upload_key(request))

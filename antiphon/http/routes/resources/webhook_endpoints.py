@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from antiphon.http.auditor import Auditor
-from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.path import object_key, tenant_of
@@ -29,6 +28,7 @@ from antiphon.wire.resources.webhook_endpoints import (
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
+_ENDPOINT = "/v1/webhook_endpoints/{webhook_endpoint_id}"
 _key = object_key("webhook_endpoint_id")
 
 
@@ -41,53 +41,53 @@ class WebhookEndpointRoutes:
         self._auditor = auditor
 
     @operation(
+        "POST /v1/webhook_endpoints",
         "createWebhookEndpoint",
         body=CreateWebhookEndpoint,
-        answer=WebhookEndpointWithSecret,
         errors=(409,),
     )
-    async def create(self, request: Request) -> Reply:
+    async def create(self, request: Request) -> WebhookEndpointWithSecret:
         """Create a webhook endpoint. Only this answer has the secret."""
         wanted = await bodies.parse(
             request, self._limits, body_parser(CreateWebhookEndpoint, refuses_unknown=True)
         )
         created = await self._endpoints.create(tenant_of(request), wanted)
         await self._auditor.record(request.scope, "webhook_endpoint.created", created.id)
-        return json_reply(created)
+        return created
 
-    @operation("listWebhookEndpoints", query=PAGE_PARAMS, answer=Page[WebhookEndpoint])
-    async def list(self, request: Request) -> Reply:
+    @operation("GET /v1/webhook_endpoints", "listWebhookEndpoints", query=PAGE_PARAMS)
+    async def list(self, request: Request) -> Page[WebhookEndpoint]:
         """Return a page of the tenant's webhook endpoints, by default newest first."""
         params = Query(request.scope).page_params()
-        return json_reply(await self._endpoints.list(tenant_of(request), params))
+        return await self._endpoints.list(tenant_of(request), params)
 
-    @operation("getWebhookEndpoint", answer=WebhookEndpoint)
-    async def retrieve(self, request: Request) -> Reply:
+    @operation(f"GET {_ENDPOINT}", "getWebhookEndpoint")
+    async def retrieve(self, request: Request) -> WebhookEndpoint:
         """Return a webhook endpoint without its secret."""
-        return json_reply(await self._endpoints.retrieve(*_key(request)))
+        return await self._endpoints.retrieve(*_key(request))
 
-    @operation("updateWebhookEndpoint", body=UpdateWebhookEndpoint, answer=WebhookEndpoint)
-    async def update(self, request: Request) -> Reply:
+    @operation(f"POST {_ENDPOINT}", "updateWebhookEndpoint", body=UpdateWebhookEndpoint)
+    async def update(self, request: Request) -> WebhookEndpoint:
         """Change the name, the URL or the events of a webhook endpoint."""
         wanted = await bodies.parse(
             request, self._limits, body_parser(UpdateWebhookEndpoint, refuses_unknown=True)
         )
         updated = await self._endpoints.update(*_key(request), wanted)
         await self._auditor.record(request.scope, "webhook_endpoint.updated", updated.id)
-        return json_reply(updated)
+        return updated
 
-    @operation("deleteWebhookEndpoint", answer=DeletedObject)
-    async def delete(self, request: Request) -> Reply:
+    @operation(f"DELETE {_ENDPOINT}", "deleteWebhookEndpoint")
+    async def delete(self, request: Request) -> DeletedObject:
         """Delete a webhook endpoint."""
         tenant, id = _key(request)
         await self._endpoints.delete(tenant, id)
         await self._auditor.record(request.scope, "webhook_endpoint.deleted", id)
-        return json_reply(DeletedObject(id=id, object="webhook_endpoint.deleted"))
+        return DeletedObject(id=id, object="webhook_endpoint.deleted")
 
     @operation(
-        "rotateWebhookEndpointSecret", body=RotateWebhookSecret, answer=WebhookEndpointWithSecret
+        f"POST {_ENDPOINT}/rotate_secret", "rotateWebhookEndpointSecret", body=RotateWebhookSecret
     )
-    async def rotate_secret(self, request: Request) -> Reply:
+    async def rotate_secret(self, request: Request) -> WebhookEndpointWithSecret:
         """Replace the secret of a webhook endpoint. Only this answer has the new secret."""
         wanted = await bodies.parse(
             request, self._limits, body_parser(RotateWebhookSecret, refuses_unknown=True)
@@ -96,17 +96,17 @@ class WebhookEndpointRoutes:
             *_key(request), keeps_old=bool(wanted.keep_old_secret_active_for_24_hours)
         )
         await self._auditor.record(request.scope, "webhook_endpoint.rotated", rotated.id)
-        return json_reply(rotated)
+        return rotated
 
-    @operation("testWebhookEndpoint", body=SendWebhookTest, answer=WebhookEndpointTest)
-    async def test(self, request: Request) -> Reply:
+    @operation(f"POST {_ENDPOINT}/test", "testWebhookEndpoint", body=SendWebhookTest)
+    async def test(self, request: Request) -> WebhookEndpointTest:
         """Send a webhook as a test, and return the status of the receiver's answer."""
         wanted = await bodies.parse(
             request, self._limits, body_parser(SendWebhookTest, refuses_unknown=True)
         )
-        return json_reply(await self._endpoints.test(*_key(request), wanted.event_type))
+        return await self._endpoints.test(*_key(request), wanted.event_type)
 
-    @operation("listWebhookEventTypes", answer=WebhookEventTypes)
-    async def list_event_types(self, request: Request) -> Reply:
+    @operation("GET /v1/webhook_event_types", "listWebhookEventTypes")
+    async def list_event_types(self, request: Request) -> WebhookEventTypes:
         """Return the events to which a webhook endpoint may subscribe."""
-        return json_reply(WebhookEventTypes())
+        return WebhookEventTypes()

@@ -1,0 +1,119 @@
+"""Routes of endpoints, and a fast router."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import Match, Route, Router, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from antiphon.http.json_response import json_reply
+from antiphon.http.middleware.request_context import route_path
+from antiphon.http.openapi.operation import Operation
+from antiphon.http.unknown_urls import UnknownUrls
+from antiphon.runs.request.no_storage import storage_disabled
+
+
+def routes_of(*owners: object) -> list[Route]:
+    """Return the routes of endpoints. ``owners``: ASGI apps that have an ``operation``, and objects
+    that have such apps as public attributes, or methods with the decorator ``operation``."""
+    routes = [
+        _route(endpoint, operation)
+        for owner in owners
+        for endpoint in _endpoints(owner)
+        if isinstance(operation := getattr(endpoint, "operation", None), Operation)
+    ]
+    # The path of an action also matches the route of its object.
+    return sorted(routes, key=lambda route: not isinstance(route, _ActionRoute))
+
+
+def _endpoints(owner: object) -> Iterator[object]:
+    yield owner
+    for name in (*vars(type(owner)), *vars(owner)):
+        if not name.startswith("_"):
+            yield getattr(owner, name)
+
+
+def _route(endpoint: Any, operation: Operation) -> Route:
+    method, path = operation.route.split()
+    kind = _ActionRoute if operation.is_action else Route
+    is_app = not hasattr(endpoint, "__func__")
+    return kind(path, endpoint if is_app else _answering(endpoint), methods=[method])
+
+
+def _answering(
+    handler: Callable[[Request], Awaitable[object]],
+) -> Callable[[Request], Awaitable[ASGIApp]]:
+    """Return a handler that returns an ASGI app. What ``handler`` returns is sent as JSON, unless
+    it is an ASGI app itself."""
+
+    @wraps(handler)
+    async def answering(request: Request) -> Any:
+        answer = await handler(request)
+        return answer if callable(answer) else json_reply(answer)
+
+    return answering
+
+
+class _ActionRoute(Route):
+    """The route of an action: see ``Operation.is_action``."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child_scope = super().matches(scope)
+        return (Match.FULL if match is Match.PARTIAL else match), child_scope
+
+
+class FastRouter:
+    """Starlette's router with a faster lookup: it finds routes without path parameters in a
+    dictionary, and compares other paths only with the routes that have the same two first segments.
+
+    Starlette's own router compares a path with the pattern of each route in turn. ``routes``: all
+    routes. ``refused``: starts of paths at which nothing may be created.
+    """
+
+    def __init__(
+        self, routes: Sequence[Route | WebSocketRoute], refused: tuple[str, ...] = ()
+    ) -> None:
+        self.routes = routes
+        self._refused = refused
+        self._unknown_urls = UnknownUrls(route.path for route in routes)
+        self._fixed: dict[tuple[str, str], Route] = {}
+        groups: dict[str, list[Route | WebSocketRoute]] = {}
+        for route in routes:
+            groups[_first_segments(route.path)] = []
+            if isinstance(route, Route) and not route.param_convertors:
+                for method in route.methods or ():
+                    self._fixed.setdefault((method, route.path), route)
+        # A route whose first segments have a parameter can match the paths of each group.
+        for route in routes:
+            name = _first_segments(route.path)
+            for group in groups.values() if "{" in name else (groups[name],):
+                group.append(route)
+        self._groups = {name: self._router(group) for name, group in groups.items()}
+        self._others = self._router(
+            [route for route in routes if "{" in _first_segments(route.path)]
+        )
+
+    def _router(self, routes: Sequence[Route | WebSocketRoute]) -> Router:
+        return Router(routes, redirect_slashes=False, default=self._refuse)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise self._unknown_urls.error(scope.get("method", "WEBSOCKET"), scope["path"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = route_path(scope)
+        if self._refused and scope.get("method") == "POST" and path.startswith(self._refused):
+            raise storage_disabled()
+        route = self._fixed.get((scope.get("method", ""), path))
+        if route is None:
+            router = self._groups.get(_first_segments(path), self._others)
+            return await router(scope, receive, send)
+        scope["route"] = route
+        await route.app(scope, receive, send)
+
+
+def _first_segments(path: str) -> str:
+    return "/".join(path.split("/", 3)[:3])
