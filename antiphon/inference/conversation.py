@@ -6,15 +6,15 @@ They are immutable. ``runs`` builds them from the request and the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from antiphon.inference.encoded_items import EncodedItems
 from antiphon.inference.sampling import SamplingOptions
 from antiphon.wire.extensions import Guide
-from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput, of_type
+from antiphon.wire.items import Caller, Item, Program, ProgramCaller, ProgramOutput, of_type
 from antiphon.wire.request_shapes import RequestShape
 from antiphon.wire.response import ReasoningConfig, TextConfig
 from antiphon.wire.tools import Tool, ToolChoiceObject
@@ -250,7 +250,12 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def caller_program_id(item: Item) -> str | None:
+class _Called(Protocol):
+    @property
+    def caller(self) -> Caller | UnsetType | None: ...
+
+
+def caller_program_id(item: _Called) -> str | None:
     """Return the ``call_id`` of the program that made a tool call. Return None if the model itself
     made the call. ``item``: the call, or the output of the call.
 

@@ -21,7 +21,7 @@ from antiphon.wire.cursors import (
     page_query,
     unknown_cursor,
 )
-from antiphon.wire.items import Item, LocalShellCallOutput
+from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.errors import duplicate_item
 from antiphon.wire.resources.conversations import ConversationResource, CreateConversation
@@ -174,7 +174,7 @@ class Conversations:
     ) -> tuple[Item, ...]:
         """Return the items of a conversation to which the new items may refer by id or
         ``call_id``."""
-        if any(isinstance(item, LocalShellCallOutput) or lacks_call_id(item) for item in new_items):
+        if any(item.id_names_call or lacks_call_id(item) for item in new_items):
             return await self._store.load_conversation_items(tenant, conversation_id)
         ids = [item.id for item in new_items if item.id]
         return await self._store.find_conversation_items(tenant, conversation_id, ids)

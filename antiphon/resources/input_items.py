@@ -137,10 +137,8 @@ def _with_call_id(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Id
     the call's item. In this case, the output gets a new ``id``. Other clients set ``call_id``
     themselves.
     """
-    if not isinstance(item, it.LocalShellCallOutput):
-        return item
-    named = item.id if item.call_id is UNSET else item.call_id
-    call = calls.get(named)
+    named = item.named_call
+    call = calls.get(named) if item.id_names_call else None
     if call is None:
         return item
     id = ids(KINDS[type(item)].prefix) if item.id == named else item.id
@@ -179,8 +177,9 @@ def check_call_outputs(
         kind = KINDS[type(item)]
         if kind.answers is None:
             preceding.add(call_id)
-        elif (named := _named_call(item)) and named not in preceding:
-            # Without its call, the model cannot be shown an output, not even an incomplete one.
+        elif (named := item.named_call) and named not in preceding:
+            # Without its call, the model cannot be shown an output, not even an incomplete one. The
+            # outputs of hosted searches may name none.
             raise _unknown_call(KINDS[kind.answers].call_name or "program", named, param)
         if not call_id or item.status == "incomplete":
             continue  # an incomplete call was never executed
@@ -203,12 +202,6 @@ def _needs_output(call: it.Item, open_program_ids: Container[str]) -> bool:
     """Whether a call must have an output: no asynchronous one, and none of a finished program."""
     program = caller_program_id(call)
     return call.async_ is not True and (program is None or program in open_program_ids)
-
-
-def _named_call(output: it.Item) -> str:
-    """Return the id of the call that an output names, or "": the outputs of hosted searches may
-    name none. A ``local_shell`` output may name its call in the field ``id``."""
-    return output.call_id or (output.id if isinstance(output, it.LocalShellCallOutput) else "")
 
 
 def _unknown_call(name: str, call_id: str, param: str) -> InvalidRequest:

@@ -153,6 +153,8 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
     #: Whether the item is a ``Message``, and whether it is a ``Reasoning``.
     is_message: ClassVar[bool] = False
     is_reasoning: ClassVar[bool] = False
+    #: Whether the item is an output whose field ``id`` may name its call.
+    id_names_call: ClassVar[bool] = False
 
     id: _Id = ""
 
@@ -171,6 +173,11 @@ class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
     def call_id(self) -> str | UnsetType | None:
         """The id that a call and its output have in common."""
         return None
+
+    @property
+    def named_call(self) -> str:
+        """The id with which an item names the call that it is or answers; "" if it names none."""
+        return self.call_id or ""
 
     @property
     def status(self) -> str:
@@ -402,9 +409,17 @@ class LocalShellCall(ItemBase, frozen=True, kw_only=True, tag="local_shell_call"
 
 
 class LocalShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="local_shell_call_output"):
+    """OpenAI's clients put the id of the call into ``id``. Other clients set ``call_id``."""
+
     output: str
     status: ItemStatus = "completed"
     call_id: _CallId | UnsetType = UNSET
+
+    id_names_call: ClassVar[bool] = True
+
+    @property
+    def named_call(self) -> str:
+        return self.call_id or self.id
 
 
 class ShellCall(ItemBase, frozen=True, kw_only=True, tag="shell_call"):

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE
 from antiphon.errors import ToolError
+from antiphon.inference.conversation import caller_program_id
 from antiphon.limits.key_ring import CheckAccess
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Open, Progress
@@ -330,7 +331,7 @@ class CallRunner:
             call_id=call.call_id,
             max_result_bytes=environment.max_result_bytes,
             idempotency_key=call.item_id,
-            caller=call.caller.caller_id if isinstance(call.caller, it.ProgramCaller) else None,
+            caller=caller_program_id(call),
             run_nested_calls=partial(self._run_nested_calls, call),
             trace=trace,
             note=call.note,

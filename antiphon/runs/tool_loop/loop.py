@@ -52,6 +52,7 @@ from antiphon.inference.conversation import (
     ResumePoint,
     ToolChoice,
     ToolName,
+    caller_program_id,
     open_programs,
 )
 from antiphon.limits.key_ring import CheckAccess
@@ -513,7 +514,7 @@ class ToolLoop(ReplyWrapper):
             )
         async with self._call_runner() as runner:
             await self._run_calls(runner, recovery.calls, sink)
-        of_programs = [call for call in recovery.calls if isinstance(call.caller, it.ProgramCaller)]
+        of_programs = [call for call in recovery.calls if caller_program_id(call) is not None]
         repeated += [call for call in recovery.calls if call not in of_programs]
         nested_items = (item for call in of_programs for item in call.result_items)
         items = (*self._conversation.items, *recovery.items, *nested_items)

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.wire import items as it
@@ -61,10 +60,8 @@ def read_items(raw: object, path: str, limits: BodyLimits = DEFAULT_LIMITS) -> t
     ids: set[str] = set()
     for index, each in enumerate(items):
         item = _read_item(each, f"{path}[{index}]", limits)
-        if item.id in ids and isinstance(item, it.LocalShellCallOutput):
-            # OpenAI's clients put the id of the call into ``id``; other clients set ``call_id``.
-            call = item.id if item.call_id is UNSET else item.call_id
-            item = replace(item, id="", call_id=call)
+        if item.id in ids and item.id_names_call:
+            item = replace(item, id="", call_id=item.named_call)
         if item.id and item.id in ids:
             raise duplicate_item(path, item.id)
         ids.add(item.id)
@@ -82,7 +79,7 @@ def _read_item(raw: object, path: str, limits: BodyLimits) -> it.Item:
     item = convert(fields, cls, path)
     if cls is it.ItemReference and not item.id:
         raise missing_parameter(f"{path}.id")
-    if isinstance(item, it.LocalShellCallOutput) and not item.id and item.call_id is UNSET:
+    if item.id_names_call and not item.named_call:
         raise missing_parameter(f"{path}.call_id")
     return item
 
