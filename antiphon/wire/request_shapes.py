@@ -7,6 +7,7 @@ request. A shape is parsed once, and what follows from it alone is computed once
 from __future__ import annotations
 
 import secrets
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
@@ -118,6 +119,8 @@ class RequestShapes:
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
+        #: Costly bodies are parsed in threads.
+        self._lock = threading.Lock()
         self._shapes: OrderedDict[tuple[str | bytes, ...], RequestShape] = OrderedDict()
         #: Beginning of a long value → the value.
         self._long_values: dict[bytes, bytes] = {}
@@ -148,10 +151,11 @@ class RequestShapes:
 
     def find(self, key: tuple[str | bytes, ...]) -> RequestShape | None:
         """Return the shape whose fields have these names and values, or None."""
-        shape = self._shapes.get(key)
-        if shape is not None:
-            self._shapes.move_to_end(key)
-        return shape
+        with self._lock:
+            shape = self._shapes.get(key)
+            if shape is not None:
+                self._shapes.move_to_end(key)
+            return shape
 
     def add(self, key: tuple[str | bytes, ...], template: CreateResponse) -> RequestShape | None:
         """Keep a shape, and return it. Returns None for a shape that must not be kept. ``key``:
@@ -161,16 +165,19 @@ class RequestShapes:
             map(_may_hold_secret, template.tools)
         ):
             return None
-        self._shapes[key] = shape = RequestShape(template)
-        self._bytes += size
-        for value in _long_values(key):
-            self._long_values[value[:_PREFIX_BYTES]] = value
-        while self._bytes > self._max_bytes:
-            oldest, _ = self._shapes.popitem(last=False)
-            self._bytes -= sum(map(len, oldest))
-            for value in _long_values(oldest):
-                if self._long_values.get(value[:_PREFIX_BYTES]) is value:
-                    del self._long_values[value[:_PREFIX_BYTES]]
+        shape = RequestShape(template)
+        with self._lock:
+            if key not in self._shapes:
+                self._bytes += size
+            self._shapes[key] = shape
+            for value in _long_values(key):
+                self._long_values[value[:_PREFIX_BYTES]] = value
+            while self._bytes > self._max_bytes:
+                oldest, _ = self._shapes.popitem(last=False)
+                self._bytes -= sum(map(len, oldest))
+                for value in _long_values(oldest):
+                    if self._long_values.get(value[:_PREFIX_BYTES]) is value:
+                        del self._long_values[value[:_PREFIX_BYTES]]
         return shape
 
 

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope
 from antiphon.errors import InvalidRequest, TooLarge
 from antiphon.http.middleware.request_context import ClientDisconnected, header, request_context
 from antiphon.limits.requests import RequestLimits
-from antiphon.wire.parsing.json_body import BodyLimits
+from antiphon.wire.parsing.json_body import BodyLimits, is_costly
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -59,6 +59,16 @@ async def parse(
 ) -> _T:
     """Read the whole body and parse it. Raises the errors of ``read`` and of ``parser``."""
     body = await read(request.scope, request.receive, limits.max_body_bytes)
+    return await parsed(body, limits, parser)
+
+
+async def parsed(
+    body: bytes, limits: RequestLimits, parser: Callable[[bytes, BodyLimits], _T]
+) -> _T:
+    """Parse a body. A costly one is parsed in a thread, where tenants take turns, so that it does
+    not hold up the requests of others. Raises the errors of ``parser``."""
+    if is_costly(body):
+        return await asyncio.to_thread(parser, body, limits.body)
     return parser(body, limits.body)
 
 

@@ -73,8 +73,9 @@ class CompletionsEndpoint(Generic[_RequestT]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
-        body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        request = self._read(body, self._deps.limits.body)
+        limits = self._deps.limits
+        body = await bodies.read(scope, receive, limits.max_body_bytes)
+        request = await bodies.parsed(body, limits, self._read)
         if context.span.headers:
             request = request.with_trace(context.span.headers)
         if self._answer_at_once is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from msgspec import Meta
@@ -105,10 +106,9 @@ class CreateEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        request = with_trace(
-            parse_create_response(body, self._deps.limits.body, self._deps.service.shapes),
-            context.span.headers,
-        )
+        parser = partial(parse_create_response, shapes=self._deps.service.shapes)
+        parsed = await bodies.parsed(body, self._deps.limits, parser)
+        request = with_trace(parsed, context.span.headers)
         response_id = repeats.response_id(scope, context.tenant, body)
         if (request.background or response_id is not None) and not request.only_prewarms:
             return await self._enqueue(request, response_id, scope, receive, send)
@@ -440,8 +440,7 @@ class ResponseRoutes:
 
         The response ends early, and a further background response continues it with this input.
         """
-        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-        input = parse_steer(body, self._limits.body)
+        input = await bodies.parse(request, self._limits, parse_steer)
         return await self._service.steer(*_response_key(request), input)
 
     @operation(f"GET {_VIEWS}/transcript", "getTranscript", errors=(503,))

@@ -34,6 +34,7 @@ from antiphon.http.middleware.request_context import (
     RequestContext,
     request_context,
 )
+from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.sse import pad_delta
 from antiphon.limits.refusals import limit_reached
 from antiphon.runs.execution.run import EventSink, Run
@@ -138,7 +139,8 @@ class _Connection:
         try:
             if text is None:
                 raise InvalidRequest("Each frame must be a text frame with one JSON object.")
-            envelope = read_envelope(text, self._endpoint.deps.limits.body)
+            limits = self._endpoint.deps.limits
+            envelope = await bodies.parsed(text.encode(), limits, read_envelope)
             stream_id = envelope.stream_id
             if self._has_expired:
                 raise _expired_error()
@@ -179,7 +181,7 @@ class _Connection:
     async def _process(self, lane: _Lane, envelope: FrameEnvelope) -> None:
         previous: str | None = None
         try:
-            frame = read_frame(envelope, self._endpoint.deps.limits.body)
+            frame = await self._read(envelope)
             assert isinstance(frame, CreateFrame)
             previous = frame.request.previous_response_id
             await self._run(lane, frame)
@@ -199,6 +201,12 @@ class _Connection:
             self._endpoint.deps.log.exception("unexpected error")
             self.evict(lane, previous)
             await self._send_error(500, "server_error", UNEXPECTED, "server_error", None, lane.name)
+
+    async def _read(self, envelope: FrameEnvelope) -> CreateFrame | SteerFrame:
+        limits = self._endpoint.deps.limits.body
+        if envelope.is_costly:
+            return await asyncio.to_thread(read_frame, envelope, limits)
+        return read_frame(envelope, limits)
 
     async def _run(self, lane: _Lane, frame: CreateFrame) -> None:
         await self._context.check_access()
@@ -232,7 +240,7 @@ class _Connection:
     async def _steer(self, envelope: FrameEnvelope) -> None:
         """Process a frame of type ``response.steer``. The answer belongs to the lane of the steered
         response, because a client routes it there."""
-        frame = read_frame(envelope, self._endpoint.deps.limits.body)
+        frame = await self._read(envelope)
         assert isinstance(frame, SteerFrame)
         target = frame.previous_response_id
         lane = self._lane_of_response.get(target)

@@ -49,6 +49,17 @@ class BodyLimits(Struct, frozen=True, kw_only=True):
 
 DEFAULT_LIMITS = BodyLimits()
 
+#: A body that is shorter is parsed fast, whatever is in it. A longer one is, if it is not very long
+#: and has not more arrays and objects than this.
+_SHORT, _VERY_LONG, _MANY = 2**15, 2**19, 2_000
+
+
+def is_costly(body: bytes) -> bool:
+    """Return whether it may take more than a few milliseconds to parse this body."""
+    return len(body) > _SHORT and (
+        len(body) > _VERY_LONG or body.count(b"{") + body.count(b"[") > _MANY
+    )
+
 
 def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -> JsonObject:
     """Parse a body that must be a JSON object. Raises ``InvalidRequest``.

@@ -24,7 +24,7 @@ from .errors import (
     unknown_parameter,
 )
 from .fields import known_fields
-from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
+from .json_body import DEFAULT_LIMITS, BodyLimits, is_costly, parse_json_object
 from .requests import read_create
 from .steering import read_steering_input
 
@@ -37,12 +37,13 @@ class FrameEnvelope(Struct, frozen=True):
 
     ``stream_id``: the name of the frame's lane. A client can use several lanes on one connection.
     The frames of one lane are processed in order. None means the lane without a name. ``fields``:
-    the unchecked fields.
+    the unchecked fields. ``is_costly``: whether it may take long to check them.
     """
 
     type: str
     stream_id: str | None
     fields: JsonObject
+    is_costly: bool = False
 
 
 class CreateFrame(Struct, frozen=True):
@@ -61,10 +62,10 @@ class SteerFrame(Struct, frozen=True):
     error: InvalidRequest | None = None
 
 
-def read_envelope(text: str, limits: BodyLimits = DEFAULT_LIMITS) -> FrameEnvelope:
+def read_envelope(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> FrameEnvelope:
     """Parse the JSON of a frame and check its ``type`` and ``stream_id``. Raises
     ``InvalidRequest``."""
-    fields = parse_json_object(text.encode(), limits)
+    fields = parse_json_object(body, limits)
     kind = fields.pop("type", None)
     if kind is None:
         raise missing_parameter("type")
@@ -78,7 +79,7 @@ def read_envelope(text: str, limits: BodyLimits = DEFAULT_LIMITS) -> FrameEnvelo
             param="stream_id",
             code="invalid_stream_id",
         )
-    return FrameEnvelope(kind, stream_id, fields)
+    return FrameEnvelope(kind, stream_id, fields, is_costly(body))
 
 
 def read_frame(
