@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 from collections import Counter
 from collections.abc import Coroutine
 from email.utils import formatdate
@@ -14,6 +15,9 @@ from starlette.types import ASGIApp
 
 #: Seconds between two looks at whether all connections are closed.
 _CLOSING_STEP_S = 0.05
+#: Seconds between two looks at whether a client has stalled too long, and the longest stall while
+#: the server stops.
+_STALL_STEP_S, _LAST_STALL_S = 0.5, 3.0
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
@@ -24,6 +28,7 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     - ``body_grace_s``: seconds until the data rate of the request body is checked for the first
       time.
     - ``body_bytes_per_s``: minimum average data rate of the request body.
+    - ``stall_s``: maximum seconds in which a client receives next to nothing of what waits for it.
     - ``per_address``: maximum number of open connections from one IP address; loopback addresses
       have no limit.
     """
@@ -31,6 +36,7 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     head_s: float = 30.0
     body_grace_s: float = 30.0
     body_bytes_per_s: float = 500.0
+    stall_s: float = 60.0
     per_address: int = 2048
 
 
@@ -59,6 +65,7 @@ class OpenConnections:
         self._date_line, self._date_until = b"", -1.0
         self._open: set[OpenConnection] = set()
         self._by_address: Counter[str] = Counter()
+        self._stall_s = limits.stall_s or math.inf
 
     def add(self, connection: OpenConnection) -> None:
         self._open.add(connection)
@@ -97,8 +104,22 @@ class OpenConnections:
             self._date_line = f"date: {formatdate(usegmt=True)}\r\n".encode()
         return self._date_line
 
+    async def wait_for_client(
+        self, writable: asyncio.Future[None], transport: asyncio.Transport
+    ) -> None:
+        """Wait until a client has received enough, so that more can be written. If it stalls too
+        long, end the connection: what is sent to the client may hold a place that others wait for.
+        ``writable``: completes at the end of the stall or of the connection."""
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        while not writable.done():
+            await asyncio.wait((writable,), timeout=_STALL_STEP_S)
+            if not writable.done() and loop.time() - since >= self._stall_s:
+                transport.abort()
+
     def finish_requests(self) -> None:
         """Close the connections, each when its request is answered."""
+        self._stall_s = min(self._stall_s, _LAST_STALL_S)
         for connection in tuple(self._open):
             connection.finish_request()
 

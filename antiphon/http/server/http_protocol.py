@@ -184,7 +184,7 @@ class HttpProtocol(asyncio.Protocol):
         while self.output.is_paused and not self.is_lost:
             if self._writable is None:
                 self._writable = self._loop.create_future()
-            await asyncio.shield(self._writable)
+            await self._connections.wait_for_client(self._writable, self.output.transport)
 
     def finish_request(self) -> None:
         if self._exchange is None or self._exchange.is_complete:

@@ -40,8 +40,8 @@ class WebSocketProtocol(asyncio.Protocol):
         )
         self._protocol = ServerProtocol(extensions=[deflate], max_size=connections.max_frame_bytes)
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
-        self._writable = asyncio.Event()
-        self._writable.set()
+        #: Completes when more can be written. None: it can be written now.
+        self._writable: asyncio.Future[None] | None = None
         self._is_reading = True
         #: The fragments of a message so far, and whether they are text.
         self._fragments: list[bytes] = []
@@ -64,13 +64,15 @@ class WebSocketProtocol(asyncio.Protocol):
         self._is_lost = True
         self._set_timer(None)
         self._messages.put_nowait({"type": "websocket.disconnect", "code": _ABNORMAL})
-        self._writable.set()
+        self.resume_writing()
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
 
     def finish_request(self) -> None:
         """Go on: the runs of a WebSocket end with all others."""
@@ -203,7 +205,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._protocol.fail(1011, "keepalive ping timeout")
             self._flush()
             self._end({"type": "websocket.disconnect", "code": _ABNORMAL})
-            self._transport.close()
+            self._transport.abort()  # a client that receives nothing holds up a usual end
         else:
             self._ping = secrets.token_bytes(4)
             self._protocol.send_ping(self._ping)
@@ -222,7 +224,8 @@ class WebSocketProtocol(asyncio.Protocol):
     async def send(self, message: Message) -> None:
         """Send a message of the app. Waits for a slow client. Raises ``OSError`` if the client has
         disconnected."""
-        await self._writable.wait()
+        if self._writable is not None:
+            await self._connections.wait_for_client(self._writable, self._transport)
         if self._is_lost:
             raise OSError("the client has disconnected")
         try:

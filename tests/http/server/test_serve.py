@@ -463,6 +463,54 @@ async def test_a_stream_outlives_the_deadlines(make_app: Any, service: Any) -> N
             assert any([line.startswith("data:") async for line in lines])
 
 
+STALLED = b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Endless:
+    """An app that answers ``/long`` with more than a client without a reader can receive."""
+
+    def __init__(self) -> None:
+        self.begun, self.left = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/long":
+            self.begun.set()
+            connection = scope["extensions"][DISCONNECT_EXTENSION]["connection"]
+            piece = {"type": "http.response.body", "body": bytes(1 << 20), "more_body": True}
+            while not connection.is_lost:
+                await send(piece)
+            self.left.set()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait for the end of the answer."""
+        await self.left.wait()
+
+
+async def test_client_that_receives_nothing_is_left(service: Any) -> None:
+    app, limits = Endless(), ConnectionLimits(stall_s=0.05)
+    async with run_server(app, service.drain, limits=limits) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(STALLED)
+        await app.left.wait()
+        writer.close()
+
+
+async def test_client_that_receives_nothing_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("antiphon.http.server.connections._LAST_STALL_S", 0.05)
+    app, limits = Endless(), ConnectionLimits(stall_s=1e9)
+    async with run_server(app, app.drain, limits=limits) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(STALLED)
+        await app.begun.wait()
+        server.signal()
+        await server.task
+        writer.close()
+
+
 async def test_an_idle_connection_takes_little_memory(make_app: Any, service: Any) -> None:
     connections: list[Any] = []
 
