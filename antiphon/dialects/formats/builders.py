@@ -163,36 +163,26 @@ def with_records(row: ToolFormat) -> ToolFormat:
 def with_function_tags(row: ToolFormat) -> ToolFormat:
     """Add calls such as ``<function=NAME><parameter=KEY>value`` to a format whose calls are JSON
     objects, because models of one family write both syntaxes."""
-    closing, value_end = "</function>", "</parameter>"
-    names = {"<function=": "tag name", '<function name="': "tag name"}
-    keys = {"<parameter=": "tag key", '<parameter name="': "tag key"}
-    calls = row.states["records"]
-    ends = {**calls.on, **names, closing: "records"}
-    after = (*((text,) for text in (*calls.on, END)), *_named(names, (">", '"')))
-    call_ends: Sequences = ((END,), *((closing, *each) for each in after))
-    parameter: Sequences = ((PARAMETER, ">"), (PARAMETER, '"'))
-    value_ends = {
-        value_end: (*_named(keys, (">", '"')), *call_ends),
-        closing: after,
-        **dict.fromkeys(keys, parameter),
-        **{f"\n{key}": parameter for key in keys},
-    }
-    value_on = {value_end: "tag parameters", closing: "records", **keys}
-    value_on |= {f"\n{key}": "tag key" for key in keys}
+    tags = function_tags(row.name, "tool_call", row.mark, models=row.models, source=row.source)
+    names = {name: f"tag {name}" for name in tags.states} | {"calls": "records"}
+
+    def renamed(on: Mapping[str, str]) -> dict[str, str]:
+        return {text: names.get(to, to) for text, to in on.items()}
+
     states = {
-        "records": replace(calls, on=ends),
-        "tag name": State(reads="name", on={**ends, ">": "tag parameters", '">': "tag parameters"}),
-        "tag parameters": State(reads="gap", on={**ends, **keys}, peek={"{": "tag arguments"}),
-        "tag arguments": State(reads="json", on=ends, then="tag parameters"),
-        "tag key": State(reads="key", on={**ends, ">": "tag value", '">': "tag value"}),
-        "tag value": State(reads="value", on=value_on, ends=value_ends),
+        names[name]: replace(
+            state, on=renamed(state.on), peek=renamed(state.peek), then=names.get(state.then, START)
+        )
+        for name, state in tags.states.items()
     }
+    records = row.states["records"]
+    states["records"] = replace(records, on={**states["records"].on, **records.on})
     return replace(
         row,
-        opens={**row.opens, **names},
-        inner=row.inner | names.keys(),
+        opens={**renamed(tags.opens), **row.opens},
+        inner=row.inner | tags.inner,
         states={**row.states, **states},
-        trims=True,
+        trims=tags.trims,
     )
 
 
@@ -217,7 +207,7 @@ def keyed_json_calls(
         states={
             "calls": State(reads="between", skips="[],;{}", on=ends | {'"': "name"}),
             "name": State(reads="name", on=ends | {'"': "colon"}),
-            "colon": State(reads="gap", on=ends | {":": "colon"}, peek={"{": "arguments"}),
+            "colon": State(reads="gap", on=ends | {":": "arguments"}, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
         },
         written=CallSyntax(
@@ -286,13 +276,14 @@ def deepseek_calls(
     head = "type" if typed else "name"
     ends = {begin: head, end: "calls", last: START}
     after_name = {"```json": "arguments"} if typed else {sep: "arguments"}
+    fence = {"\n```": "calls"} if typed else {}
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: head},
         states={
             "calls": State(reads="between", skips="`", on=ends | {f"function{sep}": "name"}),
             "name": State(reads="name", on=ends | after_name, peek={"{": "arguments"}),
-            "arguments": State(reads="json", on=ends, then="calls"),
+            "arguments": State(reads="json", on=ends | fence, then="calls"),
         }
         | (
             {"type": State(reads="gap", on=ends | {sep: "name", "function": "type"})}
@@ -339,7 +330,8 @@ def mistral_calls(
                 peek={"{": "arguments"},
             ),
             "id": State(reads="id", on=again | {"[ARGS]": "arguments"}, peek={"{": "arguments"}),
-            "arguments": State(reads="json", on=again),
+            "arguments": State(reads="json", on=again, then="rest"),
+            "rest": State(reads="between", on=again),
             "records": State(reads="between", skips="[],;", on=again, peek={"{": "record"}),
             "record": State(reads="record", on=again, then="records"),
         },
@@ -506,7 +498,8 @@ def harmony_template_calls(
                 on=ends | {message: "arguments"},
                 peek={"{": "arguments"},
             ),
-            "arguments": State(reads="json", on=ends),
+            "arguments": State(reads="json", on=ends, then="rest"),
+            "rest": State(reads="between", on=ends),
         },
         written=CallSyntax(
             before=opens[0],
@@ -641,8 +634,14 @@ def braced_calls(
         name=name,
         opens={opening: "call"},
         states={
-            # Some models leave out the word "call".
-            "call": State(reads="between", on=ends | {"call:": "name", ":": "name"}, then="name"),
+            # Some models leave out the word "call", or write JSON.
+            "call": State(
+                reads="between",
+                on=ends | {"call:": "name", ":": "name"},
+                peek={"{": "record"},
+                then="name",
+            ),
+            "record": State(reads="record", on=ends, then="call"),
             "name": State(reads="name", on=ends | {"{": "arguments"}),
             "arguments": State(
                 reads="pairs", on=ends, ends={closing: ((END,), (opening,))}, then="call"
@@ -763,11 +762,14 @@ def _value_ends(
     on, ends = {value_end: "parameters", last: START}, {last: ((END,), *again)}
     for key, texts in keys.items():
         after_value += _named([key], texts)
-        on |= {key: "key", f"\n{key}": "key"}
-        ends |= dict.fromkeys((key, f"\n{key}"), tuple((PARAMETER, text) for text in texts))
+        on[key], ends[key] = "key", tuple((PARAMETER, text) for text in texts)
     ends[value_end] = after_value
     if closing:
         on[closing], ends[closing] = "calls", after_call
+    # If the tag after the value is missing, the line end before the next tag is no part of it.
+    for tag in (*keys, closing, last):
+        if tag:
+            on[f"\n{tag}"], ends[f"\n{tag}"] = on[tag], ends[tag]
     return on, ends
 
 
@@ -802,7 +804,7 @@ def function_tags(
         name,
         (first, last),
         # Models drift to attributes.
-        {"<function=": ">", '<function name="': '">'},
+        {"<function=": ">", '<function name="': '">', '<function="': '">'},
         "</function>",
         {"<parameter=": ">", '<parameter name="': '"'},
         {">": "value", '">': "value"},
@@ -845,13 +847,16 @@ def invoke_tags(
     first, last = f"<{section}>", f"</{section}>"
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
     string, literal = '" string="true">', '" string="false">'
+    values: dict[str, ContentKind] = {'">': "value", ">": "value"}
+    if tag:
+        values |= {string: "string", literal: "literal"}
     row = _tagged_calls(
         name,
         (first, last),
         {f'<{tag}invoke name="': '">'},
         f"</{tag}invoke>",
         {key: '"'},
-        {string: "string", literal: "literal", '">': "value"} if tag else {'">': "value"},
+        values,
         end,
         CallSyntax(
             first=first + "\n",
@@ -1125,20 +1130,19 @@ def recipient_tags(
     closing = f"</{tag}function_calls>"
     rest: Sequences = ((f"<|eom|>{again}",), ("<|eot|>",), (END,))
     invoke_end = f"</{tag}invoke>"
+    further: Mapping[str, Sequences] = {
+        end: (*_named([key], '"'), (END,), (closing,), (invoke_end, closing), (invoke_end, END)),
+        closing: rest,
+        invoke_end: ((closing,), *rest, *_named([f'<{tag}invoke name="'], '"')),
+    }
     call_states = {
         name: replace(
             state,
-            on={**state.on, closing: "rest"},
-            ends=state.ends
-            and {
-                **state.ends,
-                end: (
-                    *_named([key], '"'),
-                    *((END,), (closing,), (invoke_end, closing), (invoke_end, END)),
-                ),
-                closing: rest,
-                invoke_end: ((closing,), *rest, *_named([f'<{tag}invoke name="'], '"')),
+            on={
+                text: "rest" if text.strip() == closing else next_state
+                for text, next_state in {**state.on, closing: "rest"}.items()
             },
+            ends={text: further.get(text.strip(), each) for text, each in state.ends.items()},
         )
         for name, state in row.states.items()
     }
@@ -1184,7 +1188,7 @@ def channel_tags(
     ends = {again: START, last: START, to: "name"}
     called = _named([to], [message])
     on_value, value_ends = _value_ends(end, {key: ('"',)}, again, last, again=called)
-    on_value[again] = START
+    on_value |= {again: START, f"\n{again}": START}
     return ToolFormat(
         name=name,
         opens={to: "name"},

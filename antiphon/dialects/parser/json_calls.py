@@ -265,11 +265,24 @@ class JsonCallReader:
             self._start()
 
     def _start(self) -> None:
-        if self._call.start():
+        if not self._is_foreign and self._call.start():
             waiting, self._early_arguments = "".join(self._early_arguments), []
             self._call.add_json_arguments(waiting)
         else:
             self.failed = True
+
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether an object that no tag marks is no call: it has a function's name, but its other
+        fields are no parameters of this function."""
+        if not self._call.is_bare or self._has_arguments:
+            return False
+        keys = {key for key, _ in self._fields} | (
+            {self._key} if self._field is not None else set()
+        )
+        keys -= _METADATA.keys()
+        names = set(self._call.parameter_names)
+        return bool(keys and names) and not keys & names
 
     def _end_field(self) -> None:
         if self._field is not None:

@@ -437,7 +437,9 @@ class FormatParser:
         still in the buffer."""
         state, reader = self._states[self._state], self._reader
         if reader is None:
-            read = len(text) - len(text.lstrip(_BLANK + state.skips))
+            # A bracket too many has no meaning after a call.
+            skips = state.skips + ("]}" if self._markup.call_count else "")
+            read = len(text) - len(text.lstrip(_BLANK + skips))
             is_over = read < len(text)
         else:
             read = reader.read(text)

@@ -28,6 +28,8 @@ _OBJECT = re.compile(r'\{\s*["}]')
 _OBJECT_BEGUN = re.compile(r"\{\s{0,64}")
 #: A call id of OpenAI's, Anthropic's or vLLM's API.
 _FOREIGN_ID = re.compile(r"(?:call|fc|toolu|chatcmpl-tool)[_-][A-Za-z0-9_-]{4,}")
+#: A parameter's name and its attributes, such as ``string="true"``. Quotes may be missing.
+_KEY = re.compile(r"""\s*["']?([^\s"'<>]+)["']?(?:\s+[a-z]+\s*=\s*["']?[A-Za-z]+["']?)*\s*""")
 _LABEL = re.compile(r"(?:functions\.)?(.+?)(:\d+)?", re.DOTALL)
 
 
@@ -223,10 +225,12 @@ class _PlainArgumentsReader(_JsonReader):
 
 
 class _KeyReader(_TextReader):
-    """Reads a parameter's name."""
+    """Reads a parameter's name. The quotes around it, and attributes after it, do not belong to
+    it."""
 
     def finish(self) -> None:
-        self.call.start_parameter(self.text.strip())
+        found = _KEY.fullmatch(self.text)
+        self.call.start_parameter(self.text.strip() if found is None else found.group(1))
 
 
 class _LiteralReader(_TextReader):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.dialects.json_stream import JsonSpan, ToolInputDecoder, load
+from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder, load
 
 from .argument_values import JsonObjectWriter, to_json_text
 from .json_repair import JsonRepair
@@ -17,8 +17,13 @@ from .lexer import QUOTE
 
 #: Keys of an additional object in which some models wrap the arguments: ``{"arguments": {…}}``.
 _WRAPPERS = ("arguments", "parameters", "params", "kwargs", "input", "properties")
-_WRAPPED = re.compile(rf'\s*\{{\s*"(?:{"|".join(_WRAPPERS)})"\s*:\s*(?=\{{)')
+#: The text before the real arguments, which are an object or a string of JSON.
+_WRAPPED = re.compile(
+    rf'\s*(?:\{{\s*"(?:{"|".join(_WRAPPERS)})"\s*:\s*(?:(?=\{{)|"(?=\s*\{{))|"(?=\s*[{{"]))'
+)
 _WRAP_LIMIT = 64
+#: Characters that have no meaning after the arguments.
+_CLOSING = " \t\r\n]}"
 #: The schema of a custom tool, as the model was shown it.
 _CUSTOM: Mapping[str, Any] = {"properties": {"input": {"type": "string"}}}
 
@@ -87,7 +92,7 @@ class CallBuilder:
         self._repeated_name = repeated_name
         self._input_decoder: ToolInputDecoder | None = None
         self._wrapper_head: str | None = ""
-        self._wrapped_span: JsonSpan | None = None
+        self._wrapped: JsonSpan | StringDecoder | None = None
         self._wrapper_tail: list[str] = []
         self._repair: JsonRepair | None = None
         self._object: JsonObjectWriter | None = None
@@ -209,7 +214,7 @@ class CallBuilder:
     def _end_json(self) -> None:
         if self._repair is not None:
             self._write(self._repair.finish())
-            if rest := "".join(self._repair.rest).strip():
+            if rest := "".join(self._repair.rest).lstrip(_CLOSING).rstrip():
                 self.stray_text.append(f"{rest}\n")
 
     # --- arguments that are JSON ------------------------------------------------------------------
@@ -226,14 +231,12 @@ class CallBuilder:
     def _write_unwrapped(self, text: str, *, final: bool = False) -> None:
         """Pass on a piece of the arguments. ``final``: whether this is the last piece.
 
-        Some models wrap the arguments in another object, such as ``{"arguments": {…}}``. Only the
-        inner object is passed on.
+        Some models wrap the arguments in another object, such as ``{"arguments": {…}}``, or write
+        them as a string of JSON, or both. Only the inner object is passed on.
         """
-        if self._wrapped_span is not None:
-            end = 0
-            if not self._wrapped_span.complete:
-                end = self._wrapped_span.read(text)
-                self._write_json(text[:end])
+        if self._wrapped is not None:
+            inner, end = self._read_wrapped(self._wrapped, text)
+            self._write_json(inner)
             self._wrapper_tail.append(text[end:])
         elif self._wrapper_head is None:
             self._write_json(text)
@@ -241,11 +244,23 @@ class CallBuilder:
             self._wrapper_head += text
             if (wrapped := _WRAPPED.match(self._wrapper_head)) is not None:
                 inside, self._wrapper_head = self._wrapper_head[wrapped.end() :], None
-                self._wrapped_span = JsonSpan()
+                is_string = wrapped.group().endswith('"')
+                self._wrapped = StringDecoder() if is_string else JsonSpan()
                 self._write_unwrapped(inside)
             elif final or not _may_be_wrapper(self._wrapper_head):
                 head, self._wrapper_head = self._wrapper_head, None
                 self._write_json(head)
+
+    @staticmethod
+    def _read_wrapped(wrapped: JsonSpan | StringDecoder, text: str) -> tuple[str, int]:
+        """Read the next piece of the real arguments. Returns them, and the position after them."""
+        if wrapped.complete:
+            return "", 0
+        if isinstance(wrapped, JsonSpan):
+            end = wrapped.read(text)
+            return text[:end], end
+        inner, end = wrapped.read(text)
+        return inner + (wrapped.finish() if wrapped.complete else ""), end
 
     def _write_json(self, text: str) -> None:
         if self._input_decoder is not None:
@@ -410,9 +425,10 @@ class CallBuilder:
 
 def _may_be_wrapper(head: str) -> bool:
     """Return whether a text may still turn out to be an object that wraps the real arguments, such
-    as ``{"arguments": {…}}``. ``head``: the text of the arguments that has been read so far."""
+    as ``{"arguments": {…}}``, or a string that contains them. ``head``: the text of the arguments
+    that has been read so far."""
     bare = "".join(head.split())
-    is_prefix = any(f'{{"{key}":'.startswith(bare) for key in _WRAPPERS)
+    is_prefix = any(text.startswith(bare) for text in ('"', *(f'{{"{k}":"' for k in _WRAPPERS)))
     return is_prefix and len(head) < _WRAP_LIMIT
 
 

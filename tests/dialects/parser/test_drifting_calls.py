@@ -1,0 +1,142 @@
+"""Calls that models write almost right are the calls that they mean."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.parser.parser import FormatParser
+from tests.dialects.replies import (
+    SHAPES,
+    items,
+    lexer_for,
+    read,
+    specials,
+    thinking_of,
+    tokenizer_for,
+    write_calls,
+)
+
+#: Formats whose arguments are JSON. The values of `cwm` may be plain text.
+JSON_FORMATS = sorted(
+    name for name, row in TOOLS.items() if row.written.parameter is None and name != "cwm"
+)
+#: Formats whose values stand between tags. In `minicpm5`, CDATA may contain what follows it.
+TAG_FORMATS = sorted(
+    name
+    for name, row in TOOLS.items()
+    if row.written.parameter is not None
+    and row.written.parameter.text_end.strip()
+    and not row.quote
+    and name != "minicpm5"
+)
+
+
+def found_in(name: str, output: str) -> list[dict[str, Any]]:
+    """Return the items of an output, which are the same token by token."""
+    thinks, tokens = thinking_of(name), tuple(sorted(specials(TOOLS[name])))
+    tokenizer = tokenizer_for(tokens)
+    ids = tokenizer.encode(output, special=True)
+    whole, parts = (
+        items(
+            read(
+                FormatParser(
+                    tokenizer,
+                    reasoning=thinks,
+                    tools=TOOLS[name],
+                    shapes=SHAPES,
+                    thinking=False,
+                    lexer=lexer_for(tokens, thinks.name, name),
+                ),
+                chunks,
+            )
+        )
+        for chunks in ([ids], [[token] for token in ids])
+    )
+    assert whole == parts and not whole[1]
+    return whole[0]
+
+
+def calls_in(name: str, output: str) -> list[tuple[str, Any]]:
+    """Return the calls of an output that consists of calls and of nothing else."""
+    return [(item["call"], json.loads(item["arguments"])) for item in found_in(name, output)]
+
+
+@pytest.mark.parametrize("name", JSON_FORMATS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"query": "a"}}',
+        '"{\\"query\\": \\"a\\"}"',
+        '{"input": "{\\"query\\": \\"a\\"}"}',
+        '{"parameters": {"query": "a"}}}',
+    ],
+    ids=["a bracket too many", "a string", "a string in an object", "an object in an object"],
+)
+def test_arguments_in_json(name: str, arguments: str) -> None:
+    output = TOOLS[name].written.render_calls([("search", arguments), ("now", "{}")])
+    assert calls_in(name, output) == [("search", {"query": "a"}), ("now", {})]
+
+
+@pytest.mark.parametrize("name", JSON_FORMATS)
+def test_an_array_without_its_end(name: str) -> None:
+    output = TOOLS[name].written.render_calls([("search", '{"tags": ["a"}'), ("now", "{}")])
+    assert calls_in(name, output) == [("search", {"tags": ["a"]}), ("now", {})]
+
+
+@pytest.mark.parametrize("arguments", ["null", '""'])
+@pytest.mark.parametrize("name", JSON_FORMATS)
+def test_no_arguments(name: str, arguments: str) -> None:
+    output = TOOLS[name].written.render_calls([("now", arguments), ("search", '{"query": "a"}')])
+    assert calls_in(name, output) == [("now", {}), ("search", {"query": "a"})]
+
+
+@pytest.mark.parametrize("name", TAG_FORMATS)
+def test_the_last_value_has_no_closing_tag(name: str) -> None:
+    """The line end before the next tag is then no part of the value."""
+    form = TOOLS[name]
+    assert form.written.parameter is not None
+    end = form.written.parameter.text_end.replace("{line}", "").rstrip()
+    head, found, tail = write_calls(form, [("search", {"query": "a"})]).rpartition(end)
+    assert found
+    assert calls_in(name, head + tail) == [("search", {"query": "a"})]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    ['string="True">', 'type="string">', "string=true>", ">", ' string="true" type="string" >'],
+)
+@pytest.mark.parametrize("name", ["deepseek_v32", "deepseek_v4", "gigachat35", "minimax_m2"])
+def test_attributes_of_a_parameter(name: str, attributes: str) -> None:
+    output = write_calls(TOOLS[name], [("search", {"query": "a", "limit": 2})])
+    begin, _, rest = output.partition('query"')
+    output = f'{begin}query" {attributes}{rest[rest.index(">") + 1 :]}'
+    assert calls_in(name, output) == [("search", {"query": "a", "limit": 2})]
+
+
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_quoted_names_of_parameters(quote: str) -> None:
+    output = (
+        f'<tool_call>\n<function="search">\n<parameter={quote}query{quote}>\na\n</parameter>\n'
+        "</function>\n</tool_call>"
+    )
+    for name in ("qwen3_coder", "hermes"):
+        assert calls_in(name, output) == [("search", {"query": "a"})]
+
+
+def test_json_in_the_tags_of_gemma() -> None:
+    output = '<|tool_call>{"name": "search", "arguments": {"query": "a"}}<tool_call|>'
+    assert calls_in("gemma4", output) == [("search", {"query": "a"})]
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "xlam", "qwen3_coder"])
+def test_an_answer_in_json_with_other_fields_is_no_call(name: str) -> None:
+    for fields in ('"age": 3', '"age": 3, "job": "x"'):
+        answer = f'{{"name": "search", {fields}}}'
+        assert found_in(name, answer) == [{"message": answer}]
+    assert calls_in(name, '{"name": "search", "query": "a", "age": 3}') == [
+        ("search", {"query": "a", "age": 3})
+    ]
