@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
 from antiphon.store.usage import UsageKind, UsageQuery, UsageTotals
+from antiphon.wire.admin.client_limits import ClientLimits
 
 from .clients import LimitScope
 
@@ -21,12 +22,16 @@ from .clients import LimitScope
 _MAX_AGE_S = 2.0
 #: Largest number of scopes in the cache.
 _MAX_SCOPES = 10_000
+#: Age in seconds from which the tokens of a second are not read again. Servers write their records
+#: within this time.
+_SETTLED_S = 10
 _MINUTE, _DAY = 60, 86_400
 _KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
 
 
 class TokensUsed(Struct, frozen=True):
-    """The tokens that a scope (an API key or a tenant) has used.
+    """The tokens that a scope (an API key or a tenant) has used. A period for which the scope has
+    no limit is not read, so its tokens are missing.
 
     - ``recent``: tokens of the last 60 seconds, the oldest first. Each pair contains the seconds
       after which the tokens no longer count, and the number of tokens.
@@ -75,6 +80,20 @@ class TokenLimit(NamedTuple):
     reset_s: int
 
 
+#: Nothing was read yet.
+_NOTHING = TokensUsed((), 0, 0)
+
+
+class _Read(Struct, frozen=True):
+    """What was read about a scope. ``at``: when, in monotonic seconds. ``limits``: its limits at
+    that time. ``minute``: the tokens of each second of the last minute."""
+
+    at: float
+    limits: ClientLimits
+    minute: Mapping[int, int]
+    used: TokensUsed
+
+
 class TokenBudgets:
     """Reads from the usage log how many tokens a scope (an API key or a tenant) has used.
 
@@ -96,7 +115,8 @@ class TokenBudgets:
         self._totals = totals
         self._clock = clock
         self._timer = timer
-        self._used: dict[str, tuple[float, TokensUsed]] = {}
+        #: Id of a scope → what was last read about it.
+        self._reads: dict[str, _Read] = {}
 
     async def limits(self, scope: LimitScope) -> list[TokenLimit]:
         """Return the token limits of a scope, each with the number of tokens used. Raises
@@ -114,24 +134,41 @@ class TokenBudgets:
         return found
 
     async def tokens_used(self, scope: LimitScope) -> TokensUsed:
-        """Return how many tokens a scope (an API key or a tenant) has used. Raises
-        ``StoreError``."""
-        read_at, used = self._used.get(scope.id, (-math.inf, None))
-        if used is not None and self._timer() - read_at < min(_MAX_AGE_S, used.next_change_s):
-            return used
-        read_at, now = self._timer(), int(self._clock())
+        """Return how many tokens a scope (an API key or a tenant) has used, in the periods for
+        which it has a limit. Raises ``StoreError``."""
+        read = self._reads.get(scope.id)
+        if read is None or read.limits != scope.limits:
+            read = _Read(-math.inf, scope.limits, {}, _NOTHING)
+        timer = self._timer()
+        if timer - read.at < min(_MAX_AGE_S, read.used.next_change_s):
+            return read.used
+        now = int(self._clock())
         midnight = now - now % _DAY
-        recent = await self._sums(scope, now - _MINUTE + 1, now + 1, width=1)
-        today = await self._sums(scope, midnight, now + 1, width=_DAY)
+        minute: Mapping[int, int] = {}
+        today: Mapping[int, int] = {}
+        if scope.limits.tokens_per_minute is not None:
+            minute = await self._minute(scope, now, read.minute)
+        if scope.limits.tokens_per_day is not None:
+            today = await self._sums(scope, midnight, now + 1, width=_DAY)
         used = TokensUsed(
-            recent=tuple((start + _MINUTE - now, recent[start]) for start in sorted(recent)),
+            recent=tuple((start + _MINUTE - now, minute[start]) for start in sorted(minute)),
             day=sum(today.values()),
             day_ends_s=midnight + _DAY - now,
         )
-        if len(self._used) >= _MAX_SCOPES:
-            self._used.clear()
-        self._used[scope.id] = (read_at, used)
+        if len(self._reads) >= _MAX_SCOPES:
+            self._reads.clear()
+        self._reads[scope.id] = _Read(timer, scope.limits, minute, used)
         return used
+
+    async def _minute(
+        self, scope: LimitScope, now: int, known: Mapping[int, int]
+    ) -> Mapping[int, int]:
+        """Return the tokens of each second of the last minute. ``known``: the result of the last
+        call."""
+        oldest = now - _MINUTE + 1
+        first = max(oldest, max(known, default=0) - _SETTLED_S)
+        settled = {start: known[start] for start in known if oldest <= start < first}
+        return settled | await self._sums(scope, first, now + 1, width=1)
 
     async def _sums(self, scope: LimitScope, start: int, end: int, *, width: int) -> Counter[int]:
         """Return the tokens that a scope used from ``start`` up to, but not including, ``end`` (in
