@@ -61,6 +61,10 @@ class RunFactory:
         #: released for other servers and do not fail.
         self._background_supervisor = Supervisor()
 
+    async def close(self) -> None:
+        """Watch background runs no longer. They have ended or were released."""
+        await self._background_supervisor.close()
+
     def foreground_run(
         self,
         tenant: str,

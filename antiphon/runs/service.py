@@ -376,6 +376,7 @@ class Service:
         are released, so that other servers can continue them."""
         await self.batch_worker.drain(grace_s)
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
+        await self._runs.close()
         self.event_logs.stop()
         await self.vector_stores.stop()
         await self.usage_counter.close()

@@ -120,5 +120,9 @@ class Supervisor:
             for run in list(self._watch.open):
                 run.fail(ServerStopped("The server was stopped before the response was complete."))
             await self._idle.wait()
+        await self.close()
+
+    async def close(self) -> None:
+        """Watch the access of clients no longer."""
         await self._watch.close()
         await self.requests.close()

@@ -563,6 +563,14 @@ async def test_run_fails_if_the_secrets_of_its_tools_cannot_be_decrypted(store: 
     assert "decrypt" in ended.error.message
 
 
+async def test_drained_service_leaves_no_task() -> None:
+    before = asyncio.all_tasks()
+    async with serving(ScriptedBackend([TEXT]), MemoryStore()) as service:
+        queued = await enqueue(service)
+        await followed(service, queued.id)
+    assert asyncio.all_tasks() <= before
+
+
 async def test_former_owner_cannot_write_events(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
