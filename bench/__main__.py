@@ -31,6 +31,7 @@ from . import (
 )
 from .claims import claims
 from .constraints import constraints
+from .decisions import decisions
 from .default_server import default_server
 from .engines import embedded, engines
 from .instructions import instructions
@@ -359,6 +360,7 @@ BENCHES: dict[str, Bench] = {
     "parsers": parsers,
     "prefixes": prefixes,
     "default_server": default_server,
+    "decisions": decisions,
     "llama_cost": llama_cost,
     "many_streams": many_streams,
     "constraints": constraints,

@@ -72,19 +72,20 @@ def default_server() -> Iterator[Line]:
     """Run the measurements, on three fresh servers."""
     with tempfile.TemporaryDirectory() as folder:
         yield from _conversations(Path(folder))
-    with tempfile.TemporaryDirectory() as folder, _running(Path(folder)) as server:
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as server:
         yield from _memory(server)
         yield from _agents(server)
         yield _loading(server)
     with tempfile.TemporaryDirectory() as folder:
         keys = [_KEY.format(each, sha256(_key(each).encode()).hexdigest()) for each in _TENANTS]
         Path(folder, "antiphon.toml").write_text("".join(keys))
-        with _running(Path(folder)) as server:
+        with serving(Path(folder)) as server:
             yield _tenants(server)
 
 
 @contextmanager
-def _running(folder: Path) -> Iterator[PeerProcess]:
+def serving(folder: Path) -> Iterator[PeerProcess]:
+    """Start a fresh server with default settings, whose files are in ``folder``."""
     peer = Peer(name="Antiphon", program=Path(sys.executable), command=_command)
     with started(peer, "", folder) as server:
         yield server
@@ -99,7 +100,8 @@ def _key(tenant: str) -> str:
     return f"{tenant}-key-of-a-bench"
 
 
-def _text(count: int, seed: int) -> str:
+def random_text(count: int, seed: int) -> str:
+    """Return ``count`` words, which depend on ``seed``."""
     return " ".join(random.Random(seed).choices(_WORDS, k=count))
 
 
@@ -136,14 +138,14 @@ def _conversations(folder: Path) -> Iterator[Line]:
     """Retries, six conversations with one head, ``kill -9``, and their third turns."""
     order = random.Random(1)
     retries, heads, second, third = _Share(), _Share(), _Share(), _Share()
-    with _running(folder) as server:
-        text = _text(500, 99)
+    with serving(folder) as server:
+        text = random_text(500, 99)
         first = _ask(server, text)
         for _ in range(3):
             retries.add(_ask(server, text), first.input)
         yield retries.line("three retries")
-        instructions = _text(_HEAD, 1)
-        turns = [_ask(server, _text(40, n), instructions=instructions) for n in range(10, 16)]
+        instructions = random_text(_HEAD, 1)
+        turns = [_ask(server, random_text(40, n), instructions=instructions) for n in range(10, 16)]
         common = min(each.cached for each in turns[1:])
         own = max(each.input - each.cached for each in turns[1:])
         heads.add(turns[1], common)
@@ -157,15 +159,15 @@ def _conversations(folder: Path) -> Iterator[Line]:
         for number in order.sample(range(6), 6):
             turns[number] = _next(server, turns[number], second, instructions)
         yield second.line("second turns in another order")
-        long = _ask(server, _text(_LONG, 2))
+        long = _ask(server, random_text(_LONG, 2))
         _wait_for_disk(server)
         os.kill(server.pid, signal.SIGKILL)
-    with _running(folder) as server:
+    with serving(folder) as server:
         for number in order.sample(range(6), 6):
             turns[number] = _next(server, turns[number], third, instructions)
         yield third.line("third turns after kill -9")
         restored = _ask(server, "Go on.", previous_response_id=long.id)
-        cold = _ask(server, _text(_LONG, 3))
+        cold = _ask(server, random_text(_LONG, 3))
         yield Line(
             what="default server: first token after kill -9 against cold",
             value=restored.first_s / cold.first_s,
@@ -193,13 +195,13 @@ def _wait_for_disk(server: PeerProcess) -> None:
 
 def _agents(server: PeerProcess) -> Iterator[Line]:
     """32 agents with one head over four slots, three turns each."""
-    share, instructions = _Share(), _text(_HEAD, 4)
+    share, instructions = _Share(), random_text(_HEAD, 4)
     head = _ask(server, "Hi.", instructions=instructions).input - 8
 
     def run(number: int) -> list[tuple[_Turn, int]]:
         found, best, previous = [], head, None
         for turn in range(3):
-            text = _text(20, 1000 * number + turn)
+            text = random_text(20, 1000 * number + turn)
             fields = {} if previous is None else {"previous_response_id": previous}
             answer = _ask(server, text, instructions=instructions, **fields)
             found.append((answer, best))
@@ -215,7 +217,7 @@ def _agents(server: PeerProcess) -> Iterator[Line]:
 
 def _tenants(server: PeerProcess) -> Line:
     """Two tenants with the same instructions, in turn. No tenant may use the other one's state."""
-    share, instructions = _Share(), _text(_HEAD, 5)
+    share, instructions = _Share(), random_text(_HEAD, 5)
     turns: dict[tuple[str, int], _Turn] = {}
     foreign = 0
     for turn in range(3):
@@ -223,7 +225,7 @@ def _tenants(server: PeerProcess) -> Line:
             for tenant in _TENANTS:
                 earlier = turns.get((tenant, number))
                 fields = {} if earlier is None else {"previous_response_id": earlier.id}
-                text = _text(20, 100 * number + turn)
+                text = random_text(20, 100 * number + turn)
                 answer = _ask(server, text, key=_key(tenant), instructions=instructions, **fields)
                 if earlier is not None:
                     share.add(answer, earlier.after)
@@ -247,7 +249,7 @@ def _memory(server: PeerProcess) -> Iterator[Line]:
     _ask(server, "Hi.")
     yield _memory_line(server, "memory after the first answer", 300)
     for number in range(4):
-        _ask(server, _text(_LONG, 20 + number))
+        _ask(server, random_text(_LONG, 20 + number))
     yield _memory_line(server, "memory after four prompts of 2,000 tokens", 450)
 
 

@@ -1,8 +1,9 @@
 """Decisions: questions about a shared input, answered with probabilities.
 
-Each question becomes a message after the shared input, which lists the options with letters. The
-model's probabilities of the letters are those of the options. Models prefer some positions in a
-list, so each question is asked in two orders of the options, and the probabilities are averaged.
+Each question becomes a message after the shared input, which names the options. The probability
+that the model answers with the text of an option is that of the option (``option_shares``). Models
+prefer some positions in a list, so each question is asked in two orders of the options, and the
+probabilities are averaged. The options come last, so that both orders share the rest of the prompt.
 
 The fields follow the types of the ``openai`` SDK 3.57.
 """
@@ -10,7 +11,6 @@ The fields follow the types of the ``openai`` SDK 3.57.
 from __future__ import annotations
 
 import math
-import string
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -36,14 +36,16 @@ from antiphon.wire.parsing.fields import (
 )
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
+from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response, Usage
 
 from .completion_response import text_parts
 from .error_paths import ErrorPaths
+from .option_shares import OptionShares
 from .translated_request import TranslatedRequest
 
 #: Engines report the probabilities of at most 20 tokens.
-_LABELS = string.ascii_uppercase[:20]
+_MAX_TOKENS = 20
 _MAX_QUESTIONS = 400
 _MAX_JSON_BYTES = 256 * 1024
 _ITEM_TYPES = (
@@ -53,8 +55,6 @@ _ITEM_TYPES = (
     "custom_tool_call",
     "custom_tool_call_output",
 )
-#: The end of the shared input: the questions follow.
-_TASK = "Answer each question about the text above with one letter and nothing else."
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -103,8 +103,7 @@ _QUESTIONS: Mapping[str, type[Any]] = {
 
 
 class DecisionBody(Struct, frozen=True, kw_only=True):
-    """The body of a request. ``input``: a text, or messages and tool calls. This server accepts up
-    to 20 choices or levels per question."""
+    """The body of a request. ``input``: a text, or messages and tool calls."""
 
     model: str
     input: str | tuple[JsonObject, ...]
@@ -171,6 +170,21 @@ class DecisionsRequest(TranslatedRequest, frozen=True, kw_only=True):
 
     questions: tuple[Question, ...]
 
+    def options(self, number: int) -> OptionShares:
+        """Return the options of the request with this number, whose shares are not known yet."""
+        texts = _options(self.questions[number // 2])
+        return OptionShares(texts[::-1] if number % 2 else texts)
+
+    def after(self, number: int, beginning: str) -> CreateResponse:
+        """Return the request with this number. The model's answer continues ``beginning``."""
+        request = self.requests[number]
+        if not beginning:
+            return request
+        answer = it.Message(
+            role="assistant", status="incomplete", content=(it.OutputText(text=beginning),)
+        )
+        return msgspec.structs.replace(request, input=(*(request.input or ()), answer))
+
 
 # --- the request ---------------------------------------------------------------------------------
 
@@ -193,7 +207,7 @@ def parse_decisions(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Decisio
         "max_output_tokens": 1,
         "reasoning": {"effort": "none"},
         "include": ["message.output_text.logprobs"],
-        "top_logprobs": len(_LABELS),
+        "top_logprobs": _MAX_TOKENS,
         **{
             name: raw[name]
             for name in ("prompt_cache_key", "prompt_cache_options", "safety_identifier")
@@ -203,7 +217,7 @@ def parse_decisions(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Decisio
     paths = ErrorPaths(include="model", top_logprobs="model")
     items = _input(raw["input"], limits)
     try:
-        first = read_create({**shared, "input": [*items, _message(_TASK)]}, limits)
+        first = read_create({**shared, "input": items}, limits)
     except InvalidRequest as error:
         paths.translate(error)
         raise
@@ -223,20 +237,13 @@ def _question(raw: object, path: str) -> Question:
         raise missing_parameter(f"{path}.instructions")
     text = _text(fields["instructions"], f"{path}.instructions")
     question: Question = convert({**fields, "instructions": text}, kind, path)
-    options = _options(question)
-    name = "choices" if isinstance(question, ChoiceQuestion) else "levels"
-    if len(options) > len(_LABELS):
-        raise InvalidRequest(
-            f"Unsupported value: this server accepts up to {len(_LABELS)} {name}.",
-            param=f"{path}.{name}",
-            code="unsupported_value",
-        )
-    if isinstance(question, ChoiceQuestion):
-        typed = {(type(each.value), each.value) for each in question.choices}
-        if len(typed) < len(question.choices):
+    if not isinstance(question, Predicate):
+        values = _values(question)
+        name = "choices" if isinstance(question, ChoiceQuestion) else "levels"
+        if len({(type(each), each) for each in values}) < len(values):
             raise InvalidRequest(
-                f"Invalid '{path}.choices': a choice occurs twice.",
-                param=f"{path}.choices",
+                f"Invalid '{path}.{name}': one of them occurs twice.",
+                param=f"{path}.{name}",
                 code="invalid_value",
             )
     return question
@@ -313,77 +320,83 @@ def _message(text: str) -> JsonObject:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
-def _options(question: Question) -> list[tuple[object, str]]:
-    """Return the options of a question: their values, and the texts that the model sees."""
+def _options(question: Question) -> tuple[str, ...]:
+    """Return the texts with which the model may answer. They are distinct: where the string "true"
+    and the boolean are both options, strings have quotes."""
     if isinstance(question, Predicate):
-        return [(True, "Yes, it is true."), (False, "No, it is not true.")]
+        return ("Yes", "No")
+    values = _values(question)
+    texts = tuple(each.strip() if isinstance(each, str) else _json(each) for each in values)
+    return texts if len(set(texts)) == len(texts) else tuple(map(_json, values))
+
+
+def _values(question: ChoiceQuestion | ScoreQuestion) -> tuple[str | bool, ...]:
     if isinstance(question, ChoiceQuestion):
-        return [(each.value, _described(each.value, each.description)) for each in question.choices]
-    return [
-        (at, _described(each.label, each.description)) for at, each in enumerate(question.levels)
-    ]
+        return tuple(each.value for each in question.choices)
+    return tuple(each.label for each in question.levels)
 
 
-def _described(value: str | bool, description: str | None) -> str:
-    text = value if isinstance(value, str) else str(value).lower()
-    return f"{text}: {description}" if description else text
+def _json(value: str | bool) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _descriptions(question: Question) -> tuple[str | None, ...]:
+    if isinstance(question, Predicate):
+        return (None, None)
+    options = question.choices if isinstance(question, ChoiceQuestion) else question.levels
+    return tuple(each.description for each in options)
 
 
 def _asked(question: Question, is_reversed: bool) -> it.Message:
     """Return the message with a question."""
-    texts = [text for _, text in _options(question)]
+    options = list(zip(_options(question), _descriptions(question), strict=True))
     if is_reversed:
-        texts.reverse()
+        options.reverse()
     asked = question.instructions
     if isinstance(question, Predicate):
-        asked = f"Is this statement about the text true? {asked}"
-    lines = [f"{label}. {text}" for label, text in zip(_LABELS, texts, strict=False)]
-    text = "\n".join((asked, *lines, "The letter:"))
+        asked = f"True or not: {asked}"
+    if any(description for _, description in options):
+        lines = [f"- {text}: {about}" if about else f"- {text}" for text, about in options]
+        text = "\n".join((asked, "Answer with one of:", *lines))
+    else:
+        text = f"{asked}\nAnswer with {' or '.join(text for text, _ in options)}."
     return it.Message(role="user", content=(it.InputText(text=text),))
 
 
 # --- the answer ----------------------------------------------------------------------------------
 
 
+def first_tokens(response: Response) -> dict[str, float]:
+    """Return the likeliest tokens at the beginning of a response, with their probabilities."""
+    logprobs = [logprob for part in text_parts(response) for logprob in part.logprobs]
+    if not logprobs:
+        return {}
+    tokens = {logprobs[0].token: logprobs[0].logprob}
+    tokens |= {each.token: each.logprob for each in logprobs[0].top_logprobs}
+    return {token: math.exp(logprob) for token, logprob in tokens.items()}
+
+
 def make_decisions(
-    request: DecisionsRequest, responses: Sequence[Response], usage: Usage
+    request: DecisionsRequest, shares: Sequence[Sequence[float]], model: str, usage: Usage
 ) -> DecisionList:
-    """Build the answers from the responses to ``request.requests``, none of which failed."""
-    pairs = zip(responses[::2], responses[1::2], strict=True)
+    """Build the answers. ``shares``: for each of ``request.requests``, the shares of its
+    options."""
+    pairs = zip(shares[::2], shares[1::2], strict=True)
     return DecisionList(
-        model=responses[0].model,
+        model=model,
         answers=tuple(
-            _answer(question, _probabilities(len(_options(question)), *pair))
+            _answer(question, _probabilities(*pair))
             for question, pair in zip(request.questions, pairs, strict=True)
         ),
         usage=usage,
     )
 
 
-def _probabilities(count: int, first: Response, second: Response) -> list[float] | None:
+def _probabilities(first: Sequence[float], second: Sequence[float]) -> list[float] | None:
     """Return the probabilities of the options, averaged over both orders. Returns None if the model
-    gave none of the letters a probability."""
-    found = [
-        each for each in (_letters(first, count), _letters(second, count)[::-1]) if sum(each) > 0
-    ]
-    if not found:
-        return None
-    shares = [[p / sum(each) for p in each] for each in found]
-    return [sum(column) / len(shares) for column in zip(*shares, strict=True)]
-
-
-def _letters(response: Response, count: int) -> list[float]:
-    """Return the probabilities of the first letters at the first token of a response. Several
-    tokens may be the same letter, such as ``A`` and `` A``."""
-    logprobs = [logprob for part in text_parts(response) for logprob in part.logprobs]
-    letters = dict.fromkeys(_LABELS[:count], 0.0)
-    if logprobs:
-        tokens = {logprobs[0].token: logprobs[0].logprob}
-        tokens |= {each.token: each.logprob for each in logprobs[0].top_logprobs}
-        for token, logprob in tokens.items():
-            if (letter := token.strip()) in letters:
-                letters[letter] += math.exp(logprob)
-    return list(letters.values())
+    gave none of the options a probability."""
+    found = [each for each in (first, second[::-1]) if sum(each) > 0]
+    return [sum(column) / len(found) for column in zip(*found, strict=True)] if found else None
 
 
 def _answer(question: Question, probabilities: list[float] | None) -> DecisionAnswer:

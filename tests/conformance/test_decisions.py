@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -29,24 +30,38 @@ URGENT: Json = {
     "instructions": "How urgent?",
     "levels": [{"label": "low"}, {"label": "mid"}, {"label": "high"}],
 }
-#: Option → its probability, and how much likelier the first letter of a list is.
-KNOWN = {"Yes": 0.7, "No": 0.3, "shipping": 0.9, "billing": 0.1, "low": 0.2, "mid": 0.2}
+#: Beginning of an answer → the tokens that may follow, with their probabilities. The model prefers
+#: the first option that is named.
+KNOWN: Mapping[str, Mapping[str, float]] = {
+    "": {
+        " Yes": 0.4,
+        "No": 0.2,
+        "ship": 0.5,
+        "bill": 0.05,
+        "low": 0.1,
+        "mid": 0.1,
+        "high": 0.3,
+        "true": 0.2,
+    },
+    "high": {" priority": 0.3, ".": 0.2, "er": 0.5},
+}
 BIAS = 2.0
 
 
 def weigh(conversation: Any, options: Any) -> Any:
-    """Play a model that knows the probabilities and prefers the first letter."""
-    asked = conversation.items[-1].content[0].text
-    weights: dict[str, float] = {}
-    for line in asked.splitlines():
-        label, _, text = line.partition(". ")
-        if len(label) == 1:
-            p = next((p for name, p in KNOWN.items() if text.startswith(name)), 0.6)
-            weights[label] = p * (BIAS if label == "A" else 1)
-    total = sum(weights.values())
+    """Play a model that knows the probabilities and prefers the option that is named first."""
+    last = conversation.items[-1]
+    beginning = last.content[0].text if last.role == "assistant" else ""
+    asked = conversation.items[-2 if beginning else -1].content[0].text
+    _, _, named = asked.partition("Answer with ")
+    weights = dict(KNOWN[beginning])
+    places = {named.find(text.strip()): text for text in weights}
+    named_places = [place for place in places if place >= 0]
+    if named_places and not beginning:
+        weights[places[min(named_places)]] *= BIAS
     tops = tuple(
-        TopLogprob(token=f" {label}", logprob=math.log(weight / total), bytes=())
-        for label, weight in weights.items()
+        TopLogprob(token=text, logprob=math.log(weight / 4), bytes=())
+        for text, weight in weights.items()
     )
     said = Logprob(token="So", logprob=-9.0, top_logprobs=tops)
     return (Open(Message(role="assistant", content=())), Text("So", logprobs=(said,)), Close())
@@ -106,6 +121,21 @@ async def test_order_of_the_options_does_not_change_the_answer(
         assert math.isclose(found[each.value], each.probability)
 
 
+@pytest.mark.requirement("DE-WHOLE")
+async def test_option_that_begins_another_is_told_apart(server: Server, client_of: Clients) -> None:
+    choices = [{"value": "high"}, {"value": "high priority", "description": "today"}]
+    choices += [{"value": f"option {n}"} for n in range(253)]
+    decision = await client_of(server.app).decisions.create(
+        model="tiny",
+        input="My parcel never came.",
+        questions=[{**TEAM, "choices": choices}],  # type: ignore[list-item]
+    )
+    answer = decision.answers[0]
+    assert answer.type == "choice" and answer.choice == "high priority"
+    probabilities = [each.probability for each in answer.probabilities]
+    assert probabilities == pytest.approx([0.4, 0.6] + [0.0] * 253)
+
+
 @pytest.mark.requirement("DE-INPUT")
 async def test_input_may_have_messages_calls_and_json(server: Server, client_of: Clients) -> None:
     items = [
@@ -114,7 +144,7 @@ async def test_input_may_have_messages_calls_and_json(server: Server, client_of:
         {"type": "function_call", "call_id": "a", "name": "find", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "a", "output": "lost"},
     ]
-    boolean = {**TEAM, "choices": [{"value": True}, {"value": "true"}]}
+    boolean = {**TEAM, "choices": [{"value": True}, {"value": "true"}, {"value": "x"}]}
     decision = await client_of(server.app).decisions.create(
         model="tiny",
         input=items,  # type: ignore[arg-type]
@@ -124,7 +154,9 @@ async def test_input_may_have_messages_calls_and_json(server: Server, client_of:
     assert answer.type == "choice" and [each.value for each in answer.probabilities] == [
         True,
         "true",
+        "x",
     ]
+    assert answer.choice is True
     backend = server.backend
     assert isinstance(backend, ScriptedBackend)
     conversation, options = backend.requests[0]
@@ -142,7 +174,7 @@ async def test_input_may_have_messages_calls_and_json(server: Server, client_of:
         ({"questions": [{**TEAM, "choices": [{"value": "a"}]}]}, "questions[0].choices"),
         ({"questions": [{**TEAM, "choices": [{"value": "a"}] * 2}]}, "questions[0].choices"),
         (
-            {"questions": [{**URGENT, "levels": [{"label": str(n)} for n in range(21)]}]},
+            {"questions": [{**URGENT, "levels": [{"label": str(n)} for n in range(256)]}]},
             "questions[0].levels",
         ),
         ({"input": ""}, "input"),
@@ -167,9 +199,9 @@ async def test_model_that_names_no_option_refuses(serve: Serve, client_of: Clien
     decision = await client.decisions.create(
         model="tiny",
         input="a",
-        questions=[ANGRY],  # type: ignore[list-item]
+        questions=[{**TEAM, "choices": [{"value": "(a)"}, {"value": "(b)"}]}],  # type: ignore[list-item]
     )
-    assert decision.answers[0].type == "refusal" and decision.answers[0].name == "angry"
+    assert decision.answers[0].type == "refusal" and decision.answers[0].name == "team"
 
 
 async def documented_calls(call: Any) -> None:

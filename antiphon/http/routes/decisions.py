@@ -11,6 +11,7 @@ from antiphon.compat.decisions import (
     DecisionBody,
     DecisionList,
     DecisionsRequest,
+    first_tokens,
     make_decisions,
     parse_decisions,
 )
@@ -24,6 +25,7 @@ from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.support.tasks import run_together
+from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
 
 from .completions import total_usage
@@ -50,42 +52,60 @@ class DecisionRoutes:
         """Answer questions about an input with probabilities."""
         context = request_context(request.scope)
         parsed = await bodies.parse(request, self._deps.limits, parse_decisions)
-        responses: dict[int, Response] = {}
+        asking = _Asking(self._deps, context, parsed)
         async with CancelOnDisconnect(request.scope, request.receive), self._deps.slot(context):
             try:
-                # The first call computes the shared input. The others find it in the prefix cache.
-                await self._ask(context, parsed, iter((0,)), responses)
-                rest = iter(range(1, len(parsed.requests)))
-                await run_together(
-                    self._ask(context, parsed, rest, responses) for _ in range(_CONCURRENCY)
-                )
+                await asking.ask_all()
             except (RequestError, RunError) as error:
                 parsed.paths.translate(error)
                 raise
-        ordered = [responses[at] for at in sorted(responses)]
-        failed = next((each for each in ordered if each.status == "failed"), None)
-        context.usage = total_usage(ordered)
-        if failed is not None:
-            return failed_response_reply(failed)
-        return json_reply(make_decisions(parsed, ordered, context.usage))
+        context.usage = usage = total_usage(asking.responses)
+        if asking.failed is not None:
+            return failed_response_reply(asking.failed)
+        shares = [each.shares for each in asking.options]
+        return json_reply(make_decisions(parsed, shares, asking.responses[0].model, usage))
 
-    async def _ask(
-        self,
-        context: RequestContext,
-        request: DecisionsRequest,
-        numbers: Iterator[int],
-        responses: dict[int, Response],
+
+class _Asking:
+    """The model calls of one request. Stops after a failure (``failed``)."""
+
+    def __init__(
+        self, deps: EndpointDependencies, context: RequestContext, request: DecisionsRequest
     ) -> None:
-        """Execute the requests with these numbers one after the other. Stop after a failure."""
-        for number in numbers:
-            if any(each.status == "failed" for each in responses.values()):
-                return
-            create = with_trace(request.requests[number], context.span.headers)
-            run = await self._deps.service.create(context.tenant, create, client=context.client)
-            context.model, context.response_id = run.response.model, run.id
-            timing = RunTiming(context.started, self._deps.clock)
-            try:
-                await run.drive(None)
-            finally:
-                record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
-            responses[number] = run.response
+        self._deps, self._context, self._request = deps, context, request
+        self.options = [request.options(number) for number in range(len(request.requests))]
+        self.responses: list[Response] = []
+        self.failed: Response | None = None
+
+    async def ask_all(self) -> None:
+        """Ask all questions. The first call computes the shared input. The others find it in the
+        prefix cache."""
+        numbers = iter(range(len(self._request.questions)))
+        await self._ask(iter((next(numbers),)))
+        await run_together(self._ask(numbers) for _ in range(_CONCURRENCY))
+
+    async def _ask(self, questions: Iterator[int]) -> None:
+        """Ask the questions with these numbers one after the other, each in both orders of its
+        options: the second order finds the text before the options in the prefix cache."""
+        for question in questions:
+            for number in (2 * question, 2 * question + 1):
+                options = self.options[number]
+                while (beginning := options.beginning) is not None:
+                    if self.failed is not None:
+                        return
+                    options.feed(await self._first_tokens(self._request.after(number, beginning)))
+
+    async def _first_tokens(self, request: CreateResponse) -> dict[str, float]:
+        context, deps = self._context, self._deps
+        create = with_trace(request, context.span.headers)
+        run = await deps.service.create(context.tenant, create, client=context.client)
+        context.model, context.response_id = run.response.model, run.id
+        timing = RunTiming(context.started, deps.clock)
+        try:
+            await run.drive(None)
+        finally:
+            record_outcome(context, timing, run, deps.metrics, deps.clock())
+        self.responses.append(run.response)
+        if run.response.status == "failed":
+            self.failed = run.response
+        return first_tokens(run.response)
