@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 
 import msgspec
 import structlog
@@ -34,6 +35,8 @@ _MAX_ENDPOINTS = 20
 _OVERLAP_S = 86_400
 _HINT_CHARS = 4
 _PURPOSE = "webhook secret"
+#: Beginning of an event's type → beginning of the ids of its objects.
+_PREFIXES = {"response": "resp", "batch": "batch"}
 
 
 class WebhookEndpoints:
@@ -140,10 +143,11 @@ class WebhookEndpoints:
         await self._stored.delete(tenant, id)
 
     async def test(self, tenant: str, id: str, event_type: str) -> WebhookEndpointTest:
-        """Send a webhook about a response that does not exist, once. Raises ``InvalidRequest`` if
+        """Send a webhook about an object that does not exist, once. Raises ``InvalidRequest`` if
         there is no answer."""
         target, sender = await self.target(tenant, id), self._enabled_sender()
-        event, status = self._event(tenant, id, event_type, "resp_test"), 0
+        object_id = f"{_PREFIXES[event_type.partition('.')[0]]}_test"
+        event, status = self._event(self._ids("evt"), tenant, id, event_type, object_id), 0
         if target is not None:
             status = await sender.send(target, event.id, event.body, int(self._clock()))
         if not status:
@@ -160,14 +164,18 @@ class WebhookEndpoints:
         self, tenant: str, event_type: str, object_id: str, *, for_operator: bool
     ) -> tuple[WebhookEvent, ...]:
         """Return the webhooks that report an event: one to each endpoint of the tenant that wants
-        it and, with ``for_operator``, one to the URL in the settings. Raises ``StoreError``."""
+        it and, with ``for_operator``, one to the URL in the settings. The same event has the same
+        webhooks again. Raises ``StoreError``."""
         receivers = [""] if for_operator else []
         if self._sender is not None:
             for id in await self._stored.ids(tenant):
                 record = await self._stored.load(tenant, id)
                 if record is not None and event_type in record.endpoint.event_types:
                     receivers.append(id)
-        return tuple(self._event(tenant, id, event_type, object_id) for id in receivers)
+        return tuple(
+            self._event(_event_id(object_id, id), tenant, id, event_type, object_id)
+            for id in receivers
+        )
 
     async def target(self, tenant: str, id: str) -> WebhookTarget | None:
         """Return where an endpoint's webhooks are sent. Returns None if the operator allows no
@@ -188,8 +196,10 @@ class WebhookEndpoints:
             return None
         return WebhookTarget(record.endpoint.url, tuple(secrets), self._private)
 
-    def _event(self, tenant: str, endpoint: str, event_type: str, object_id: str) -> WebhookEvent:
-        id, now = self._ids("evt"), self._clock()
+    def _event(
+        self, id: str, tenant: str, endpoint: str, event_type: str, object_id: str
+    ) -> WebhookEvent:
+        now = self._clock()
         body = {
             "id": id,
             "object": "event",
@@ -225,6 +235,11 @@ class WebhookEndpoints:
 
 def _hint(secret: str) -> str:
     return f"whsec_…{secret[-_HINT_CHARS:]}"
+
+
+def _event_id(object_id: str, endpoint: str) -> str:
+    """Return the id of the event that an object has ended, which is the same at each call."""
+    return f"evt_{sha256(f'{object_id} {endpoint}'.encode()).hexdigest()[:32]}"
 
 
 def _not_found(id: str) -> NotFound:

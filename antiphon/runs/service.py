@@ -82,6 +82,7 @@ from antiphon.wire.request import (
     refuse_unsupported,
 )
 from antiphon.wire.request_shapes import derive
+from antiphon.wire.resources.batches import Batch
 from antiphon.wire.response import CompactedResponse, Response
 from antiphon.wire.response_list import ResponseSummary, Transcript
 from antiphon.wire.steering import SteeringSubmission
@@ -247,7 +248,21 @@ class Service:
             lease_s=policy.lease.lease_s,
             lines_at_a_time=policy.batch_lines,
             clock=clock,
+            on_ended=self._report_batch,
         )
+
+    async def _report_batch(self, tenant: str, batch: Batch) -> None:
+        """Send webhooks about the end of a batch. Raises ``StoreError``."""
+        if not batch.id.startswith("batch_"):  # a batch of Anthropic's API, which has no webhooks
+            return
+        webhooks = await self.webhook_endpoints.events(
+            tenant,
+            f"batch.{batch.status}",
+            batch.id,
+            for_operator=self._dependencies.policy.webhooks,
+        )
+        if webhooks:
+            await self._store.runs.add_webhooks(webhooks)
 
     def _create_webhook_endpoints(self, sender: WebhookSender | None) -> WebhookEndpoints:
         dependencies = self._dependencies

@@ -26,6 +26,7 @@ from .records import (
     RunEnd,
     RunLimit,
     Steering,
+    WebhookEvent,
 )
 
 __all__ = ["LocalNotifications", "RunLimitReached", "RunListener", "RunStore"]
@@ -185,6 +186,10 @@ class RunStore(Protocol):
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
         """Return how many runs of a tenant have not ended. If ``api_key`` is given, count only the
         runs of this key."""
+
+    async def add_webhooks(self, webhooks: Sequence[WebhookEvent]) -> None:
+        """Keep webhooks until they are delivered. Does nothing for those that it has already. A
+        store need not implement this. Then no webhooks report the ends of batches."""
 
     @abstractmethod
     async def take_due_webhooks(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -51,6 +52,20 @@ async def deliver(
         outcomes = [await runs.outcomes.get() for _ in range(count)]
     assert runs.outcomes.empty()
     return outcomes
+
+
+async def end_batch(client: openai.AsyncOpenAI, *lines: str) -> str:
+    """Let a batch with these lines end, and return its id."""
+    content = "\n".join(lines).encode()
+    file = await client.files.create(file=("in.jsonl", content), purpose="batch")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint="/v1/responses", completion_window="24h"
+    )
+    async with asyncio.timeout(20):
+        while batch.status not in ("completed", "failed"):
+            batch = await client.batches.retrieve(batch.id)
+            await asyncio.sleep(0.01)
+    return batch.id
 
 
 async def end_response(server: Server) -> str:
@@ -273,3 +288,29 @@ async def documented_calls(call: Any) -> None:
         await call("testWebhookEndpoint", id, json={"event_type": COMPLETED})
         await call("deleteWebhookEndpoint", id)
     await call("listWebhookEventTypes")
+
+
+@pytest.mark.requirement("API-WEBHOOK-ENDPOINTS")
+async def test_end_of_a_batch_is_reported(
+    serve: Serve, store: Store, client_of: Clients, sender: WebhookSender
+) -> None:
+    server = serve(on=store, webhook_sender=sender, private_webhooks=True)
+    client, receiver = client_of(server.app), Receiver(204)
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"input": "a"}}
+    async with receiver.listening():
+        created = await client.webhooks.create(
+            name="a", url=receiver.url, event_types=["batch.completed", "batch.failed"]
+        )
+        ids = [await end_batch(client, json.dumps(line)), await end_batch(client, "no line")]
+        assert await deliver(server, sender, 2) == [None, None]
+    sent = [receiver.deliveries.get_nowait() for _ in ids]
+    events = [event_of(each, created.signing_secret) for each in sent]
+    found = {each.type: each for each in events}
+    assert {name: each.data.id for name, each in found.items()} == {
+        "batch.completed": ids[0],
+        "batch.failed": ids[1],
+    }
+    again = await server.service.webhook_endpoints.events(
+        "default", "batch.completed", ids[0], for_operator=False
+    )
+    assert [each.id for each in again] == [found["batch.completed"].id], "as after a crash"

@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -165,6 +166,7 @@ class FakeService:
             lease_s=5,
             lines_at_a_time=1,
             clock=lambda: 1000.0,
+            on_ended=AsyncMock(),
         )
 
     def __getattr__(self, name: str) -> Unused:

@@ -81,6 +81,7 @@ class BatchWorker:
     - ``lease_s``: seconds without a renewal after which another process takes over a batch.
     - ``lines_at_a_time``: how many lines this process executes at a time.
     - ``clock`` returns Unix seconds.
+    - ``on_ended`` is called when a batch has ended; again if its server dies at this moment.
     """
 
     def __init__(
@@ -94,7 +95,9 @@ class BatchWorker:
         lease_s: float,
         lines_at_a_time: int,
         clock: Callable[[], float],
+        on_ended: Callable[[str, Batch], Awaitable[None]],
     ) -> None:
+        self._on_ended = on_ended
         self._store = batches.store
         self._files = files
         self._keys = keys
@@ -243,6 +246,7 @@ class BatchWorker:
         except RequestError as error:
             fault = BatchFault(code=error.code or "invalid_request", message=error.message)
             await self._fail(tenant, batch_id, (fault,))
+        await self._on_ended(tenant, (await self._change(tenant, batch_id)).batch)
         await self._store.end(tenant, batch_id)
 
     async def _fail(

@@ -31,6 +31,7 @@ from antiphon.store.records import (
     RunEnd,
     RunLimit,
     Steering,
+    WebhookEvent,
 )
 from antiphon.store.runs import RunLimitReached, RunStore
 
@@ -260,8 +261,7 @@ class PostgresRuns(RunStore):
             await self._add_batch(transaction, run, end.batch)
             await save(transaction)
             await transaction.rows("release_locks_of", tenant, name)
-            for webhook in end.webhooks:
-                await transaction.rows("add_webhook", *astuple(webhook))
+            await _insert_webhooks(transaction, end.webhooks)
             if successor is not None and save_next is not None:
                 await save_next(transaction)
                 await self._begin(transaction, successor)
@@ -287,6 +287,10 @@ class PostgresRuns(RunStore):
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
         ((count,),) = await self._pool.rows("count_unended_runs", tenant, api_key)
         return int(count)
+
+    async def add_webhooks(self, webhooks: Sequence[WebhookEvent]) -> None:
+        async with self._pool.transaction() as transaction:
+            await _insert_webhooks(transaction, webhooks)
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int
@@ -368,6 +372,11 @@ async def has_lock(
     lock belongs to the run of the response from now on."""
     row = (tenant, index_key(lock.conversation), holder, lock.owner, for_run)
     return bool(await transaction.rows("confirm_lock", *row))
+
+
+async def _insert_webhooks(transaction: Transaction, webhooks: Sequence[WebhookEvent]) -> None:
+    for webhook in webhooks:
+        await transaction.rows("add_webhook", *astuple(webhook))
 
 
 def _columns(batch: EventBatch) -> tuple[int, int, bytes, bytes, float | None]:

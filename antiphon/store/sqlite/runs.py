@@ -32,6 +32,7 @@ from antiphon.store.records import (
     RunEnd,
     RunLimit,
     Steering,
+    WebhookEvent,
     exceeds,
 )
 from antiphon.store.runs import RunLimitReached, RunStore
@@ -176,8 +177,7 @@ class SqliteRuns(RunStore):
             if successor is not None and save_successor is not None:
                 save_successor(connection)
                 self._tables.begin(connection, successor)
-            rows = [astuple(webhook) for webhook in end.webhooks]
-            connection.executemany(self._queries["add_webhook"], rows)
+            self._insert_webhooks(connection, end.webhooks)
             self.forget(connection, tenant, response_id)
             return True
 
@@ -208,6 +208,14 @@ class SqliteRuns(RunStore):
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
         ((count,),) = await self._database.rows("count_unended_runs", (tenant, api_key), tuple)
         return int(count)
+
+    async def add_webhooks(self, webhooks: Sequence[WebhookEvent]) -> None:
+        await self._database.write(lambda connection: self._insert_webhooks(connection, webhooks))
+
+    def _insert_webhooks(
+        self, connection: sqlite3.Connection, webhooks: Sequence[WebhookEvent]
+    ) -> None:
+        connection.executemany(self._queries["add_webhook"], map(astuple, webhooks))
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int

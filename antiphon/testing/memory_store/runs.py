@@ -205,7 +205,7 @@ class MemoryRuns(RunStore):
             return False
         run.ended_at = 0
         self._add_batch(run, end.batch)
-        self._webhooks.update({webhook.id: (webhook, 0) for webhook in end.webhooks})
+        self._keep_webhooks(end.webhooks)
         self._save(Saving.of_run_end(claim.job.tenant, end))
         self.locks.remove_holder(claim.job.tenant, claim.job.id)
         self.notifications.subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])
@@ -244,6 +244,14 @@ class MemoryRuns(RunStore):
             and api_key in (None, run.api_key)
             for run in self.rows.values()
         )
+
+    async def add_webhooks(self, webhooks: Sequence[WebhookEvent]) -> None:
+        self._check()
+        self._keep_webhooks(webhooks)
+
+    def _keep_webhooks(self, webhooks: Sequence[WebhookEvent]) -> None:
+        for webhook in webhooks:
+            self._webhooks.setdefault(webhook.id, (webhook, 0))
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int

@@ -536,6 +536,15 @@ async def leases_a_webhook_until_it_is_settled(store: Store) -> None:
     assert await due(1e12, 1e12, limit=9) == ()
 
 
+async def keeps_added_webhooks_once(store: Store) -> None:
+    event = WebhookEvent("evt_a", b"{}", 5.0, "t", "endpoint")
+    await store.runs.add_webhooks((event, WebhookEvent("evt_b", b"{}", 6.0)))
+    assert [each.attempts for each in await store.runs.take_due_webhooks(5, 60, limit=9)] == [1]
+    await store.runs.add_webhooks((event,))
+    assert await store.runs.take_due_webhooks(5, 60, limit=9) == ()
+    assert len(await store.runs.take_due_webhooks(60, 90, limit=9)) == 2
+
+
 async def leases_webhooks_oldest_first(store: Store) -> None:
     ids = {f"evt_{n}" for n in range(40)}
     for n in range(40):
@@ -612,6 +621,7 @@ CHECKS: Mapping[str, Check] = {
         isolates_runs_by_tenant,
         supports_concurrent_runs,
         leases_a_webhook_until_it_is_settled,
+        keeps_added_webhooks_once,
         leases_webhooks_oldest_first,
         drops_webhooks_of_lost_runs,
         shares_one_secret,

@@ -21,7 +21,14 @@ __all__ = [
 
 #: The events that this server reports.
 WebhookEventType = Literal[
-    "response.completed", "response.incomplete", "response.failed", "response.cancelled"
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+    "response.cancelled",
+    "batch.completed",
+    "batch.failed",
+    "batch.expired",
+    "batch.cancelled",
 ]
 WEBHOOK_EVENT_TYPES: tuple[WebhookEventType, ...] = get_args(WebhookEventType)
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]

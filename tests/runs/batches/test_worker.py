@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -51,6 +52,7 @@ async def test_batch_continues_after_the_store_failed(monkeypatch: Any) -> None:
         lease_s=0.05,
         lines_at_a_time=3,
         clock=lambda: 1000.0,
+        on_ended=AsyncMock(),
     )
     add_chunk, failures = BatchStore.add_chunk, [StoreError("The store is gone.")]
 
@@ -94,6 +96,7 @@ async def test_tenants_take_turns() -> None:
         lease_s=5,
         lines_at_a_time=2,
         clock=lambda: 1000.0,
+        on_ended=AsyncMock(),
     )
     gate, order = asyncio.Event(), []
 
