@@ -44,6 +44,7 @@ UPSTREAM_ENGINES = {
     "chat_completions",
     "completions",
     "embeddings",
+    "moderations",
     "rerank",
     "responses",
     "speech",
@@ -179,7 +180,7 @@ def test_each_embedder_has_a_contract_test() -> None:
 
 
 def test_each_engine_is_documented() -> None:
-    names = ("engines", "upstreams", "embeddings", "file-search", "audio")
+    names = ("engines", "upstreams", "embeddings", "file-search", "audio", "from-openai")
     pages = read_all([DOCS / f"{name}.md" for name in names])
     named = {name for name in ENGINES if f"`{name}`" in pages or f'engine = "{name}"' in pages}
     assert ENGINES.keys() - named == UNDOCUMENTED

@@ -41,7 +41,7 @@ _MAX_TOKENS = 2**40
 
 
 #: The task of a model that does not answer conversations.
-Task: TypeAlias = Literal["embeddings", "reranking", "transcription", "speech"]
+Task: TypeAlias = Literal["embeddings", "moderation", "reranking", "transcription", "speech"]
 
 #: Takes the deltas of a reply that become known at the same time. In the tuple, the ids of sampled
 #: tokens come before the deltas that result from them. A tuple may be empty.

@@ -14,10 +14,12 @@ from antiphon.inference.conversation import Conversation, Options
 
 from .base import Backend, Reply, Status, Task
 from .on_demand import OnDemandBackend
+from .remote.moderations import ModerationsApi
 
 #: What a model for a task does, and where clients use it.
 TASKS: Mapping[Task, str] = {
     "embeddings": "produces embeddings. Use it at /v1/embeddings",
+    "moderation": "moderates. Use it at /v1/moderations, and in the field 'moderation'",
     "reranking": "reranks. Use it at /v1/rerank",
     "transcription": "writes down speech. Use it at /v1/audio/transcriptions",
     "speech": "reads texts aloud. Use it at /v1/audio/speech",
@@ -77,6 +79,12 @@ class RerankBackend(TaskBackend[Reranker]):
     """``Backend`` of a loaded reranking model."""
 
     task: Task = "reranking"
+
+
+class ModerationBackend(TaskBackend[ModerationsApi]):
+    """``Backend`` of a moderator on another server."""
+
+    task: Task = "moderation"
 
 
 class TranscriptionBackend(TaskBackend[Transcriber]):

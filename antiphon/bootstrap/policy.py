@@ -9,6 +9,7 @@ from antiphon.limits.requests import RequestLimits
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.policy import Policy
+from antiphon.runs.request.moderators import API, MCP
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.usage_counter import TokenPrices
 from antiphon.store.base import Retention
@@ -42,11 +43,7 @@ def run_policy(settings: Settings) -> Policy:
         mcp_labels={
             name: each.tool for name, each in settings.mcp.servers.items() if each.tool is not None
         },
-        guards={
-            name: model.moderation
-            for name, model in settings.models.items()
-            if model.moderation is not None
-        },
+        guards=_guards(settings),
         batch_lines=settings.batch_lines,
         prices={
             name: TokenPrices(
@@ -68,6 +65,16 @@ def run_policy(settings: Settings) -> Policy:
             max_runs_per_tenant=_tenant_limit(settings, settings.max_background_runs),
         ),
     )
+
+
+def _guards(settings: Settings) -> dict[str, str]:
+    """Return the moderators of the server (see ``Policy.guards``)."""
+    servers = settings.mcp.servers if settings.mcp.enabled is not False else {}
+    return {
+        **{name: model.moderation for name, model in settings.models.items() if model.moderation},
+        **{name: API for name, model in settings.models.items() if model.engine == "moderations"},
+        **{name: MCP for name, server in servers.items() if server.implements == "moderation"},
+    }
 
 
 def _unless_off(name: str) -> str | None:

@@ -211,8 +211,8 @@ def _implementations(
     }
     providers: dict[str, AnyToolProvider] = {}
     for name, server in settings.mcp.servers.items():
-        if server.implements is not None:
-            types, kind = kinds[server.implements]
+        if (row := kinds.get(server.implements or "")) is not None:
+            types, kind = row
             provider = McpImplementation(kind, name, configured[name], caller)
             providers.update(dict.fromkeys(types, provider))
     return providers

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
+from antiphon.wire.moderation import ModerationFailure, ModerationResult
 from antiphon.wire.object_ids import STORED_CHAT_ID
 from antiphon.wire.response import Response
 
@@ -63,6 +64,22 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
 
 
+class ChatModerationResults(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="moderation_results"
+):
+    """The verdicts about the input, or about each choice."""
+
+    model: str
+    results: tuple[ModerationResult, ...]
+
+
+class ChatModeration(Struct, frozen=True, kw_only=True):
+    """The moderation of an answer."""
+
+    input: ChatModerationResults | ModerationFailure
+    output: ChatModerationResults | ModerationFailure
+
+
 class ChatCompletion(Struct, frozen=True, kw_only=True):
     id: str
     created: int
@@ -72,6 +89,7 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     service_tier: str = "default"
     metadata: dict[str, str] | UnsetType = UNSET
+    moderation: ChatModeration | UnsetType = UNSET
 
 
 def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompletion:
@@ -87,7 +105,29 @@ def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompl
         choices=tuple(_choice(at, each, legacy=legacy) for at, each in enumerate(responses)),
         usage=total_usage(responses, len(responses)),
         metadata=first.metadata if first.store else UNSET,
+        moderation=chat_moderation(responses),
     )
+
+
+def chat_moderation(responses: Sequence[Response]) -> ChatModeration | UnsetType:
+    """Return the moderation of an answer with one choice for each response."""
+    reports = [each.moderation for each in responses if each.moderation is not UNSET]
+    if not reports:
+        return UNSET
+    return ChatModeration(
+        input=_results([reports[0].input]), output=_results([each.output for each in reports])
+    )
+
+
+def _results(
+    outcomes: Sequence[ModerationResult | ModerationFailure],
+) -> ChatModerationResults | ModerationFailure:
+    results: list[ModerationResult] = []
+    for outcome in outcomes:
+        if isinstance(outcome, ModerationFailure):
+            return outcome
+        results.append(outcome)
+    return ChatModerationResults(model=results[0].model, results=tuple(results))
 
 
 def _choice(index: int, response: Response, *, legacy: bool) -> ChatChoice:

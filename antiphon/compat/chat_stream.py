@@ -17,7 +17,14 @@ from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response
 
-from .chat_response import ChatFinishReason, ChatLogprobs, chat_completion_id, finish_reason
+from .chat_response import (
+    ChatFinishReason,
+    ChatLogprobs,
+    ChatModeration,
+    chat_completion_id,
+    chat_moderation,
+    finish_reason,
+)
 from .usage import CompletionUsage, total_usage
 
 _encode = msgspec.json.Encoder().encode
@@ -58,6 +65,7 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
     choices: tuple[ChatChunkChoice, ...]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: CompletionUsage | UnsetType | None = UNSET
+    moderation: ChatModeration | UnsetType = UNSET
 
 
 class ChatStream:
@@ -92,12 +100,18 @@ class ChatStream:
         return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """Return the chunk that contains the total usage of ``responses``, as a frame of a
-        ``text/event-stream``. Returns b"" if the request does not set ``include_usage``."""
-        if self._usage is not None:
-            return b""
-        used = total_usage(responses, len(responses))
-        return _frame(ChatChunk(**self._head, choices=(), usage=used))
+        """Return the last chunks as frames of a ``text/event-stream``: one with the moderation, if
+        there is one, and one with the total usage of ``responses``, if the request sets
+        ``include_usage``."""
+        frames = b""
+        if (moderation := chat_moderation(responses)) is not UNSET:
+            frames += _frame(
+                ChatChunk(**self._head, choices=(), usage=self._usage, moderation=moderation)
+            )
+        if self._usage is None:
+            used = total_usage(responses, len(responses))
+            frames += _frame(ChatChunk(**self._head, choices=(), usage=used))
+        return frames
 
     def _frames(self, event: ev.Event) -> Iterator[bytes]:
         if isinstance(event, ev.OutputTextDelta):  # the most frequent event first

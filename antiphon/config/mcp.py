@@ -51,10 +51,11 @@ class McpServer(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     implements: Annotated[
-        Literal["code_interpreter", "web_search"] | None,
+        Literal["code_interpreter", "moderation", "web_search"] | None,
         declare(
             "Built-in tool of Antiphon that this MCP server replaces. Every request with "
-            "this tool then uses the MCP server."
+            "this tool then uses the MCP server. `moderation`: requests can name the MCP server "
+            "in `moderation`, and at `/v1/moderations`."
         ),
     ] = None
     session: Annotated[

@@ -1,5 +1,5 @@
-"""Build the backends of embedding and reranking models from their settings: one function per
-engine.
+"""Build the backends of embedding and reranking models and of moderators from their settings: one
+function per engine.
 
 Each function imports the modules of its engine itself, because they load slowly.
 """
@@ -93,6 +93,24 @@ async def rerank(
         options=upstream_options(model),
     )
     return RerankBackend(name, reranker)
+
+
+async def moderations(
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
+) -> Backend:
+    """Build a backend that sends texts and images to the endpoint ``/moderations`` of an upstream
+    server. The setting ``source`` is the address of this server."""
+    from antiphon.backends.reading import ModerationBackend
+    from antiphon.backends.remote.moderations import load as load_moderator
+
+    moderator = await load_moderator(
+        name,
+        model.source,
+        key=model.api_key,
+        model=model.upstream_model,
+        options=upstream_options(model),
+    )
+    return ModerationBackend(name, moderator)
 
 
 def upstream_options(model: Model) -> dict[str, Any]:

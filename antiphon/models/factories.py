@@ -27,7 +27,7 @@ from antiphon.support.plugins import load_plugin, plugin_names
 from .audio_factories import SPEAKERS, TRANSCRIBERS
 from .dialect_factories import available_formats, create_dialect
 from .download import DEFAULT, DEFAULT_SAMPLERS, fetch_gguf, pull_folder
-from .embedding_factories import EMBEDDERS, rerank, upstream_options
+from .embedding_factories import EMBEDDERS, moderations, rerank, upstream_options
 from .engine_choice import engine_of_file, is_openvino_folder
 from .files import has_files
 
@@ -212,6 +212,7 @@ ENGINES: Mapping[str, Factory] = {
     "llama": _llama,
     "chat_completions": _chat_completions,
     "completions": _completions,
+    "moderations": moderations,
     "openvino": _openvino,
     "rerank": rerank,
     "responses": _responses,
@@ -228,6 +229,7 @@ TASKS_OF_ENGINES: Mapping[str, Task] = {
     **dict.fromkeys(EMBEDDERS, "embeddings"),
     **dict.fromkeys(TRANSCRIBERS, "transcription"),
     **dict.fromkeys(SPEAKERS, "speech"),
+    "moderations": "moderation",
     "rerank": "reranking",
 }
 #: Name of an engine → settings of a model that the engine does not support.
@@ -246,6 +248,7 @@ REMOTE_ENGINES = (
     "completions",
     "responses",
     "embeddings",
+    "moderations",
     "rerank",
     "transcriptions",
     "speech",

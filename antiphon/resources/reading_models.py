@@ -27,6 +27,7 @@ from antiphon.limits.clients import ANYONE, Client
 #: What the errors about an unsuitable model say that it does not do.
 _ABILITIES: Mapping[Task, str] = {
     "embeddings": "support embeddings",
+    "moderation": "moderate",
     "reranking": "rerank",
     "transcription": "write down speech",
     "speech": "read texts aloud",

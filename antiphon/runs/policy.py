@@ -48,7 +48,9 @@ class Policy(Struct, frozen=True, kw_only=True):
       hear. None means that such requests are refused.
     - ``max_audio_bytes``: maximum size of a recording.
     - ``mcp_labels``: MCP server label → type of the built-in tool that replaces it.
-    - ``guards``: name of a guard model → the form in which it is asked and answers.
+    - ``guards``: name of a moderator → the form in which it is asked and answers: a key of
+      ``GUARDS`` of ``runs.request.guards``, or ``API`` or ``MCP`` of
+      ``runs.request.moderators``.
     - ``prices``: name of a model → prices of its tokens. Other models cost nothing.
     - ``batch_lines``: how many requests of batches a process executes at a time.
     - ``stores_nothing``: whether responses are never stored, as if each request had

@@ -26,7 +26,7 @@ from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.history.visible_history import build_visible_history, is_compaction
 from antiphon.runs.replies.cache_writes import CacheCountingReply
 from antiphon.runs.replies.compaction import ReplyRequest, prepare_compaction, prepare_reply
-from antiphon.runs.replies.moderation import moderated_reply
+from antiphon.runs.replies.moderation import moderated_parts, moderated_reply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.replies.reasoning_excerpt import ExcerptedReply
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
@@ -37,7 +37,7 @@ from antiphon.runs.request.cache_diagnostics import (
     compare_prompts,
     written_share,
 )
-from antiphon.runs.request.guards import Guards
+from antiphon.runs.request.guards import Question
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.mcp_approvals import (
     ApprovedCall,
@@ -47,6 +47,7 @@ from antiphon.runs.request.mcp_approvals import (
     release_approvals,
 )
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
+from antiphon.runs.request.moderators import Moderators
 from antiphon.runs.request.omitted_parts import find_omitted_parts
 from antiphon.runs.request.options import build_options, text_config, with_instructions
 from antiphon.runs.request.session_identity import session_identity
@@ -124,7 +125,9 @@ class Preparer:
         self._store = dependencies.store
         self._models = dependencies.models
         self._policy = dependencies.policy
-        self.guards = Guards(dependencies.models, dependencies.policy.guards)
+        self.moderators = Moderators(
+            dependencies.models, dependencies.policy.guards, attachments, providers.get("mcp")
+        )
         self._seal = dependencies.seal
         self._clock = dependencies.clock
         self._ids = dependencies.ids
@@ -301,9 +304,9 @@ class Preparer:
     ) -> tuple[CreateResponse, ToolSelection]:
         """Replace MCP tools with built-in tools, as the operator has configured. Return the changed
         request, and its tools grouped by who runs them. Raises ``InvalidRequest``, also for an
-        unknown guard model."""
+        unknown moderator."""
         if request.moderation is not None:
-            self.guards.find(request.moderation.model, "moderation.model")
+            self.moderators.find(request.moderation.model, "moderation.model")
         policy, upstream = self._policy, model.backend.capabilities.hosted_tools
         resolved = replace_mcp_labels(request, policy.mcp_labels)
         return resolved, select_tools(resolved, policy.unavailable_tools, self._providers, upstream)
@@ -379,13 +382,13 @@ class Preparer:
                 items=reply_request.context.visible.items,
             )
         if (moderation := request.moderation) is not None:
-            judge = partial(
-                self.guards.judge,
-                self.guards.find(moderation.model, "moderation.model"),
+            question = Question(
+                parts=moderated_parts(reply_request.context.input),
                 tenant=tool_context.tenant,
                 cache_scope=self._cache_scope(tool_context.tenant, request),
             )
-            reply = await moderated_reply(reply, moderation, judge, reply_request.context.input)
+            moderator = self.moderators.find(moderation.model, "moderation.model")
+            reply = await moderated_reply(reply, moderation, moderator, question)
         share = written_share(request, tool_context.items)
         return CacheCountingReply(reply, share) if share and reply.reports_tokens else reply
 

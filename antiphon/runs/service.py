@@ -57,7 +57,7 @@ from antiphon.runs.replies.cache_writes import CacheCountingReply
 from antiphon.runs.replies.compaction import compacted_response
 from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
-from antiphon.runs.request.guards import Guards
+from antiphon.runs.request.moderators import Moderators
 from antiphon.runs.request.no_storage import storage_disabled, without_storage
 from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.runs.request.session_identity import (
@@ -209,9 +209,9 @@ class Service:
         self._create_batches(owner)
 
     @property
-    def guards(self) -> Guards:
-        """The models that judge texts."""
-        return self._preparer.guards
+    def moderators(self) -> Moderators:
+        """What judges inputs and outputs."""
+        return self._preparer.moderators
 
     def _create_batches(self, owner: str) -> None:
         """Create the batches and their worker. ``owner``: the name of this process."""

@@ -59,7 +59,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "content_policy_violation": ErrorCode(
         400,
-        "A guard model has flagged the input of a request whose `moderation` blocks such inputs.",
+        "A moderator has flagged the input of a request whose `moderation` blocks such inputs.",
         "Change the input.",
     ),
     "context_length_exceeded": ErrorCode(

@@ -44,7 +44,9 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     owned_by: str = "antiphon"
     status: ModelStatus
     input_modalities: tuple[Literal["text", "image"], ...] | UnsetType = UNSET
-    task: Literal["embeddings", "reranking", "transcription", "speech"] | UnsetType = UNSET
+    task: (
+        Literal["embeddings", "moderation", "reranking", "transcription", "speech"] | UnsetType
+    ) = UNSET
 
 
 class TruncationPolicy(Struct, frozen=True, kw_only=True):

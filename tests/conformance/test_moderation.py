@@ -1,15 +1,28 @@
-"""Moderation by a guard model: of responses, and at ``/v1/moderations``."""
+"""Moderation of responses, and at ``/v1/moderations``: by a guard model, an upstream, or a tool of
+an MCP server."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response as SdkResponse
 
+from antiphon.backends.base import BackendCapabilities
+from antiphon.backends.reading import ModerationBackend
+from antiphon.backends.remote.moderations import load
+from antiphon.errors import BackendError
+from antiphon.tools.mcp.endpoint import McpEndpoint
+from antiphon.tools.mcp.provider import McpProvider
+from antiphon.tools.mcp.sessions import SessionPool
+from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Clients, Serve
 from tests.conformance.server import Ask, Json
+from tests.tools.mcp.process import TOYS
+from tests.upstream.fakes import fake, json_answer
 
 pytestmark = pytest.mark.requirement("API-MODERATION")
 
@@ -125,3 +138,93 @@ async def test_model_that_does_not_moderate_is_refused_by_name(
 async def test_endpoint_without_a_guard_says_so(serve: Serve, client_of: Clients) -> None:
     with pytest.raises(openai.NotFoundError, match="moderation"):
         await client_of(serve().app).moderations.create(input="text")
+
+
+# --- chat completions ----------------------------------------------------------------------------
+
+
+async def test_chat_completion_is_moderated(serve: Serve, client_of: Clients) -> None:
+    client = client_of(serve(["I hate you.", SAFE, HATE], guards=LLAMA).app)
+    messages: Any = [{"role": "user", "content": "Who are you?"}]
+    moderation: Any = SCORE
+    answer = await client.chat.completions.create(
+        model="tiny", messages=messages, moderation=moderation
+    )
+    ChatCompletion.model_validate(answer.model_dump(by_alias=True), strict=True)
+    report: Any = answer.moderation
+    assert report.input.type == "moderation_results"
+    assert [report.input.results[0].flagged, report.output.results[0].flagged] == [False, True]
+
+
+async def test_streamed_chat_completion_ends_with_its_moderation(
+    serve: Serve, client_of: Clients
+) -> None:
+    client = client_of(serve(["Hello.", SAFE, "What?"], guards=LLAMA).app)
+    messages: Any = [{"role": "user", "content": "Who are you?"}]
+    moderation: Any = SCORE
+    chunks = [
+        ChatCompletionChunk.model_validate(chunk.model_dump(by_alias=True), strict=True)
+        async for chunk in await client.chat.completions.create(
+            model="tiny",
+            messages=messages,
+            moderation=moderation,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    ]
+    report, usage = chunks[-2:]
+    assert usage.usage is not None and not report.choices and report.moderation is not None
+    assert report.moderation.output.type == "error"
+
+
+# --- other moderators ----------------------------------------------------------------------------
+
+IMAGE = data_url(png())
+
+
+async def test_guard_that_sees_no_images_refuses_them_by_name(
+    serve: Serve, ask: Ask, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(["never"], guards=LLAMA)
+    monkeypatch.setattr(server.backend, "capabilities", BackendCapabilities(), raising=False)
+    content = [{"type": "input_image", "image_url": IMAGE}]
+    answer = await ask(server, input=[{"role": "user", "content": content}], moderation=SCORE)
+    assert answer.rejection["param"] == "moderation.model"
+    parts: Any = [{"type": "image_url", "image_url": {"url": IMAGE}}]
+    with pytest.raises(openai.BadRequestError, match="'tiny' moderates texts, but no images"):
+        await client_of(server.app).moderations.create(input=parts)
+
+
+async def test_upstream_moderates_texts_and_images(serve: Serve, client_of: Clients) -> None:
+    judged = {"flagged": True, "categories": {"hate": True}, "category_scores": {"hate": 0.75}}
+    answers = [json_answer({"id": "modr-1", "model": "omni", "results": [judged]}), json_answer({})]
+    async with fake(v1__moderations=answers) as upstream:
+        moderator = await load("tiny", f"{upstream.url}/v1", model="omni")
+        server = serve(ModerationBackend("tiny", moderator), guards={"tiny": "api"})
+        client = client_of(server.app)
+        parts: Any = [
+            {"type": "text", "text": "Look."},
+            {"type": "image_url", "image_url": {"url": IMAGE}},
+        ]
+        (result,) = (await client.moderations.create(input=parts)).results
+        assert result.flagged and result.category_scores.hate == 0.75
+        assert upstream.asked[0][1] == {"model": "omni", "input": parts}
+        with pytest.raises(openai.InternalServerError, match="not a moderation"):
+            await client.with_options(max_retries=0).moderations.create(input="text")
+        await moderator.close()
+        with pytest.raises(BackendError):
+            await moderator.moderate("text")
+
+
+async def test_tool_of_an_mcp_server_moderates(serve: Serve, ask: Ask) -> None:
+    toys = McpEndpoint(command=sys.executable, args=(str(TOYS), "stdio"))
+    provider = McpProvider({"toys": toys}, SessionPool())
+    server = serve("I hate you.", providers={"mcp": provider}, guards={"toys": "mcp"})
+    content = [
+        {"type": "input_text", "text": "Who are you?"},
+        {"type": "input_image", "image_url": IMAGE},
+    ]
+    question = [{"role": "user", "content": content}]
+    answer = await ask(server, input=question, moderation={"model": "toys"})
+    assert flagged(answer.terminal_response) == (False, True)
+    await provider.close()

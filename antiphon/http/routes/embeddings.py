@@ -26,6 +26,8 @@ from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.unknown_urls import unknown_url
+from antiphon.runs.request.guards import Question
+from antiphon.runs.request.moderators import check_images
 from antiphon.wire.moderation import ModerationList, ModerationRequest
 from antiphon.wire.parsing.fields import body_parser
 
@@ -62,21 +64,23 @@ class ReadingRoutes:
         "POST /v1/moderations", "createModeration", body=ModerationRequest, errors=(404, 502)
     )
     async def moderate(self, request: Request) -> ModerationList:
-        """Judge texts with a guard model."""
+        """Judge texts and images with a moderator."""
         context = request_context(request.scope)
         parsed = await bodies.parse(request, self._deps.limits, _parse_moderation)
-        guards = self._deps.service.guards
-        if not guards:
-            hint = " This server has no guard model: no model has the setting 'moderation'."
+        moderators = self._deps.service.moderators
+        if not moderators:
+            hint = " This server has no moderator: no model has the setting 'moderation'."
             raise unknown_url("POST", "/v1/moderations", hint)
-        model = guards.find(parsed.model, "model")
-        context.client.check_model(model.name, parsed.model)
+        moderator = moderators.find(parsed.model, "model")
+        context.client.check_model(moderator.name, parsed.model)
         async with CancelOnDisconnect(request.scope, request.receive), self._deps.slot(context):
-            results = [
-                await guards.judge(model, text, tenant=context.tenant) for text in parsed.texts
-            ]
-        self._deps.record_reading(context, model.name, 0)
-        name = parsed.model or model.name
+            results = []
+            for parts in parsed.inputs:
+                question = Question(parts=parts, tenant=context.tenant)
+                await check_images(moderator, question, "input")
+                results.append(await moderator.judge(question))
+        self._deps.record_reading(context, moderator.name, 0)
+        name = parsed.model or moderator.name
         return ModerationList(id=context.id, model=name, results=tuple(results))
 
     @operation("POST /v1/rerank", "rerank", body=RerankRequest, errors=(404, 502))

@@ -1,9 +1,9 @@
-"""Moderation of a response: a guard model judges its input and its output."""
+"""Moderation of a response: a moderator judges its input and its output."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,37 +14,37 @@ from antiphon.backends.base import DeltaSink, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.inference.conversation import ResumePoint
+from antiphon.runs.request.guards import Question
+from antiphon.runs.request.moderators import Moderator, check_images
 from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Text, finish_of
 from antiphon.support.push import send
 from antiphon.support.tasks import running
-from antiphon.wire.items import Item, Message
+from antiphon.wire.items import ComputerScreenshot, InputImage, InputText, Item, Message
 from antiphon.wire.moderation import Moderation, ModerationFailure, ModerationResult, Verdict
 from antiphon.wire.request_options import ModerationConfig
 
 _log = structlog.get_logger(__name__)
 
-#: Judges the text of the user, or the answer to it if this is given. Raises ``RunError``.
-Judge = Callable[[str, str | None], Awaitable[Verdict]]
 _Outcome = ModerationResult | ModerationFailure
 
 
 async def moderated_reply(
-    reply: Reply, config: ModerationConfig, judge: Judge, items: Iterable[Item]
+    reply: Reply, config: ModerationConfig, moderator: Moderator, question: Question
 ) -> Reply:
-    """Return the reply with the moderation that a request asks for. ``items``: the input of the
-    request. Raises ``InvalidRequest`` if the policy blocks the input, and ``RunError`` if this
-    cannot be found out."""
-    question = "\n".join(filter(None, map(_text, items)))
+    """Return the reply with the moderation that a request asks for. ``question``: the input of the
+    request. Raises ``InvalidRequest`` if the policy blocks the input or the moderator does not see
+    its images, and ``RunError`` if this cannot be found out."""
+    await check_images(moderator, question, "moderation.model")
     outcome = None
     if _blocks(config, "input"):
-        outcome = _result(config, await judge(question, None))
+        outcome = _result(config, await moderator.judge(question))
         if outcome.flagged:
             raise InvalidRequest(
                 f"The input was blocked by moderation: {_names(outcome)}.",
                 param="input",
                 code="content_policy_violation",
             )
-    return ModeratedReply(reply, config, judge, question, outcome)
+    return ModeratedReply(reply, config, moderator, question, outcome)
 
 
 class ModeratedReply(ReplyWrapper):
@@ -59,13 +59,13 @@ class ModeratedReply(ReplyWrapper):
         self,
         reply: Reply,
         config: ModerationConfig,
-        judge: Judge,
-        question: str,
+        moderator: Moderator,
+        question: Question,
         input_outcome: _Outcome | None,
     ) -> None:
         super().__init__(reply)
         self._config = config
-        self._judge = judge
+        self._moderator = moderator
         self._question = question
         self._input_outcome = input_outcome
         self._output_outcome: _Outcome | None = None
@@ -149,7 +149,7 @@ class ModeratedReply(ReplyWrapper):
         text = "".join(delta.text for delta in self._held if isinstance(delta, Text))
         if not text:
             return
-        outcome = _result(self._config, await self._judge(self._question, text))
+        outcome = _result(self._config, await self._judge(text))
         self._output_outcome = outcome
         if outcome.flagged:
             self._is_blocked, self._held = True, []
@@ -159,9 +159,12 @@ class ModeratedReply(ReplyWrapper):
         if self._input_outcome is None:
             self._input_outcome = await self._outcome(None)
 
+    async def _judge(self, answer: str | None) -> Verdict:
+        return await self._moderator.judge(structs.replace(self._question, answer=answer))
+
     async def _outcome(self, answer: str | None) -> _Outcome:
         try:
-            return _result(self._config, await self._judge(self._question, answer))
+            return _result(self._config, await self._judge(answer))
         except RunError as error:
             _log.warning("cannot moderate a response", why=error.message)
             return ModerationFailure(code=error.code or "server_error", message=error.message)
@@ -186,13 +189,24 @@ def _names(verdict: Verdict) -> str:
     return ", ".join(name for name, found in verdict.categories.items() if found)
 
 
-def _text(item: Item) -> str:
-    """Return the text of an item, including the output of a tool."""
-    texts: list[str] = []
+def moderated_parts(items: Iterable[Item]) -> tuple[InputText | InputImage, ...]:
+    """Return the texts and images of items, including those in the outputs of tools."""
+    return tuple(part for item in items for part in _parts(item))
+
+
+def _parts(item: Item) -> Iterator[InputText | InputImage]:
     for name in ("content", "output"):
         parts = getattr(item, name, ())
         if isinstance(parts, str):
-            texts.append(parts)
-        elif isinstance(parts, tuple) and not item.type.startswith("reasoning"):
-            texts += (part.text for part in parts if isinstance(getattr(part, "text", UNSET), str))
-    return "\n".join(texts)
+            yield InputText(text=parts)
+        for part in parts if isinstance(parts, tuple) and item.type != "reasoning" else ():
+            if isinstance(part, InputImage):
+                yield part
+            elif isinstance(part, ComputerScreenshot):
+                yield InputImage(image_url=part.image_url, file_id=part.file_id)
+            elif isinstance(text := getattr(part, "text", UNSET), str):
+                yield InputText(text=text)
+
+
+def _text(item: Item) -> str:
+    return "\n".join(part.text for part in _parts(item) if isinstance(part, InputText))

@@ -1,27 +1,20 @@
-"""Guard models: models that judge texts. ``GUARDS`` has a row for each form in which such models
-are asked and answer."""
+"""Guard models: models that judge texts, and some also images. ``GUARDS`` has a row for each form
+in which such models are asked and answer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
-from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.errors import (
-    BackendError,
-    InvalidRequest,
-    NotFound,
-    RequestError,
-    unsupported_parameter,
-)
+from antiphon.errors import BackendError, InvalidRequest, RequestError
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta, Open, Text
-from antiphon.wire.items import InputText, Message, OutputText
+from antiphon.wire.items import InputImage, InputText, Message, OutputText
 from antiphon.wire.moderation import Verdict, verdict
 from antiphon.wire.response import ReasoningConfig
 
@@ -90,6 +83,24 @@ _GRANITE_RISKS: Mapping[str, str] = {
 _WORD = re.compile(r"[a-z]+")
 
 
+class Question(Struct, frozen=True, kw_only=True):
+    """What a moderator judges: the input of a user, or the ``answer`` of a model to it. ``tenant``,
+    ``cache_scope``: model calls get these two values as the options with the same names."""
+
+    parts: tuple[InputText | InputImage, ...]
+    answer: str | None = None
+    tenant: str = ""
+    cache_scope: str | None = None
+
+    @property
+    def has_images(self) -> bool:
+        return any(isinstance(part, InputImage) for part in self.parts)
+
+    @property
+    def kinds(self) -> tuple[Literal["text", "image"], ...]:
+        return ("text", "image") if self.has_images else ("text",)
+
+
 class _Guard(Struct, frozen=True):
     """A form of guard models.
 
@@ -144,60 +155,11 @@ GUARDS: Mapping[str, _Guard] = {
 }
 
 
-class Guards:
-    """The guard models of a server. ``forms``: name of a model → key of ``GUARDS``."""
-
-    def __init__(self, models: ModelCatalog, forms: Mapping[str, str]) -> None:
-        self._models = models
-        self._forms = forms
-
-    def __bool__(self) -> bool:
-        return bool(self._forms)
-
-    def find(self, name: str | None, param: str) -> CatalogModel:
-        """Return a guard model by its name or alias. If ``name`` is None, return the first one.
-        Raises ``InvalidRequest`` with the path ``param``."""
-        if not self._forms:
-            raise unsupported_parameter(param.partition(".")[0])
-        try:
-            model = self._models.find(name or next(iter(self._forms)))
-        except NotFound as error:
-            raise InvalidRequest(error.message, param=param, code=error.code) from None
-        if model.name not in self._forms:
-            raise InvalidRequest(
-                f"The model '{model.name}' does not moderate.",
-                param=param,
-                code="unsupported_model",
-            )
-        return model
-
-    async def judge(
-        self,
-        model: CatalogModel,
-        question: str,
-        answer: str | None = None,
-        *,
-        tenant: str = "",
-        cache_scope: str | None = None,
-    ) -> Verdict:
-        """Judge a text: that of a user, or the ``answer`` that a model gave to it. Raises
-        ``RunError``. ``tenant``, ``cache_scope``: each model call gets these two values as the
-        options with the same names."""
-        form = self._forms[model.name]
-        return await _judge(model.backend, form, question, answer, tenant, cache_scope)
-
-
-async def _judge(
-    backend: Backend,
-    form: str,
-    question: str,
-    answer: str | None,
-    tenant: str,
-    cache_scope: str | None,
-) -> Verdict:
+async def judge_with_model(backend: Backend, form: str, question: Question) -> Verdict:
+    """Let a guard model judge. ``form``: a key of ``GUARDS``. Raises ``RunError``."""
     guard, found = GUARDS[form], list[str]()
-    messages = [Message(id="", role="user", content=(InputText(text=question),))]
-    if answer is not None:
+    messages = [Message(id="", role="user", content=question.parts)]
+    if (answer := question.answer) is not None:
         messages.append(Message(id="", role="assistant", content=(OutputText(text=answer),)))
     for subject, variables in guard.questions.items():
         options = Options(
@@ -205,8 +167,8 @@ async def _judge(
             temperature=0.0,
             max_output_tokens=_MAX_TOKENS,
             template=variables,
-            tenant=tenant,
-            cache_scope=cache_scope,
+            tenant=question.tenant,
+            cache_scope=question.cache_scope,
         )
         try:
             text = await _answer(backend, Conversation(tuple(messages)), options)
@@ -215,7 +177,7 @@ async def _judge(
             raise BackendError("The guard model gave no verdict.") from None
         except RequestError as error:
             raise BackendError(error.message) from None
-    return verdict(found)
+    return verdict(found, question.kinds)
 
 
 async def _answer(backend: Backend, conversation: Conversation, options: Options) -> str:

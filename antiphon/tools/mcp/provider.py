@@ -34,6 +34,8 @@ from antiphon.tools.base import (
     Toolset,
 )
 from antiphon.wire import items as it
+from antiphon.wire.json_types import JsonObject
+from antiphon.wire.moderation import Verdict, read_verdict
 from antiphon.wire.tools import Mcp
 
 from .calls import McpCaller
@@ -179,6 +181,45 @@ class McpProvider:
                 code="missing_required_parameter",
             )
         return self._configured[name]
+
+    async def moderate(
+        self, label: str, tenant: str, content: str | Sequence[JsonObject]
+    ) -> Verdict:
+        """Let a configured MCP server judge a text, or parts in the form of ``POST /moderations``.
+        Raises ``ToolError``."""
+        session = SessionKey(tenant, "", self._configured[label])
+        tool = await self._moderating_tool(label, session)
+        call = CallContext(tenant=tenant, response_id="", call_id="", max_result_bytes=0)
+        try:
+            result = await self.caller.call(session, tool.name, {"input": content}, call)
+            if result.is_error:
+                raise ToolError(result_text(result)[:500])
+            return read_verdict(result.structured_content or json.loads(result_text(result)))
+        except McpFailure as error:
+            raise ToolError(error.details.message) from None
+        except ValueError:
+            message = f"The answer of '{label}' is not a moderation."
+            raise ToolError(message) from None
+
+    async def moderates_images(self, label: str, tenant: str) -> bool:
+        """Return whether the tool with which an MCP server judges texts also takes images. It does
+        unless its input has to be a string. Raises ``ToolError``."""
+        session = SessionKey(tenant, "", self._configured[label])
+        schema = (await self._moderating_tool(label, session)).input_schema
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        field = properties.get("input") if isinstance(properties, dict) else None
+        return not (isinstance(field, dict) and field.get("type") == "string")
+
+    async def _moderating_tool(self, label: str, session: SessionKey) -> ListedTool:
+        """Return the tool ``moderate`` of an MCP server, or its only tool."""
+        try:
+            tools = await self.caller.lists.get(session, {})
+        except McpFailure as error:
+            raise ToolError(error.details.message) from None
+        named = [tool for tool in tools if tool.name == "moderate" or len(tools) == 1]
+        if not named:
+            raise ToolError(f"The MCP server '{label}' has no tool 'moderate'.")
+        return named[0]
 
     async def _list_tools(
         self, label: str, session: SessionKey, response: ResponseContext

@@ -52,6 +52,12 @@ def delete(name: str) -> str:
     return f"{name} is gone"
 
 
+@toys.tool(annotations=READ_ONLY)
+def moderate(input: str | list[dict[str, Any]]) -> dict[str, Any]:
+    """Judge texts and images."""
+    return {"categories": {"hate": "hate" in str(input), "illicit": None}, "flagged": None}
+
+
 @toys.tool()
 def fail() -> str:
     """Fail."""
