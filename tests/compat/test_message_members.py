@@ -8,13 +8,13 @@ from antiphon.compat.messages.request import MESSAGE_FIELDS
 from tests.wire.test_sdk_members import Walk
 
 _HEADER = "a header of the client"
+_FALLBACK = "blocks of fallbacks are not shown to the model"
 _REFUSED = "its block or tool is refused by its type, or the member by its name"
 #: Members that our types do not declare.
 LEFT_OUT = {
     **dict.fromkeys(("betas", "user_profile_id", "workspace_id"), _HEADER),
-    **dict.fromkeys(("billing_policy", "fallback_credit_token", "fallbacks"), _REFUSED),
-    **dict.fromkeys(("MessageBlock.file_id", "MessageBlock.trigger"), _REFUSED),
-    **dict.fromkeys(("MessageBlock.from", "MessageBlock.to"), _REFUSED),
+    **dict.fromkeys(("billing_policy", "fallback_credit_token"), _REFUSED),
+    **dict.fromkeys(("MessageBlock.from", "MessageBlock.to", "MessageBlock.trigger"), _FALLBACK),
     **dict.fromkeys(("MessageBlock.transformations", "MessageTool.caching"), _REFUSED),
     **dict.fromkeys(("MessageTool.max_tokens", "MessageTool.model"), _REFUSED),
     **dict.fromkeys(("MessageTool.url_sources", "MessageTool.use_cache"), _REFUSED),

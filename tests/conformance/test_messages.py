@@ -39,6 +39,7 @@ SCHEMA: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER: Json = {"name": "get_weather", "description": "The weather.", "input_schema": SCHEMA}
 CLEAR: Json = {"type": "clear_tool_uses_20250919"}
 ONE_USE: Json = {"type": "tool_uses", "value": 1}
+PLACE = "messages[0].content[1]"
 TOOLSET: Json = {"type": "mcp_toolset", "mcp_server_name": "desk"}
 MCP: Json = {"mcp_servers": [{"type": "url", "name": "desk", "url": "http://desk.example/mcp"}]}
 ROME = tool_call("get_weather", {"city": "Rome"})
@@ -447,7 +448,11 @@ async def test_older_thinking_can_be_cleared(serve: Serve) -> None:
         ({"type": "all"}, ["old", "new"]),
     ):
         edits = [{"type": "clear_thinking_20251015", "keep": keep}]
-        await create(serve(backend), messages=turns, context_management={"edits": edits})
+        answer = await create(
+            serve(backend), beta=True, messages=turns, context_management={"edits": edits}
+        )
+        reported = answer["context_management"]["applied_edits"]
+        assert [edit["cleared_thinking_turns"] for edit in reported] == [1] * (len(expected) < 2)
         items = backend.requests[-1][0].items
         thoughts = [item.content for item in items if isinstance(item, Reasoning)]
         assert [parts[0].text for parts in thoughts if parts] == expected
@@ -507,7 +512,9 @@ async def test_old_tool_results_can_be_cleared(serve: Serve, edit: Json, cleared
         ]
     server = serve(local(engine(["Hi"])))
     edits = [{"type": "clear_tool_uses_20250919", **edit}]
-    await create(server, messages=turns, context_management={"edits": edits})
+    answer = await create(server, beta=True, messages=turns, context_management={"edits": edits})
+    reported = answer["context_management"]["applied_edits"]
+    assert [edit["cleared_tool_uses"] for edit in reported] == ([len(cleared)] if cleared else [])
     (prompt,) = rendered_prompts(server)
     assert [index for index in range(4) if f"result{index}" not in prompt] == cleared
 
@@ -731,7 +738,7 @@ async def test_code_runs_in_a_container_of_this_server(serve: Serve, clients: An
     server = serve(local(engine(replies)), **code_interpreter_options(registry))
     client = clients(server)
     tool: Json = {"type": "code_execution_20250825", "name": "code_execution"}
-    async with client.messages.stream(model="tiny", **HI, tools=[tool]) as stream:
+    async with client.beta.messages.stream(model="tiny", **HI, tools=[tool]) as stream:
         answer = await stream.get_final_message()
     call, result, text = answer.content
     assert (call.name, text.text) == ("code_execution", "It is 42.")
@@ -744,7 +751,32 @@ async def test_code_runs_in_a_container_of_this_server(serve: Serve, clients: An
     ]
     body = {"tools": [tool], "container": answer.container.id}
     assert (await create(server, messages=turns, **body))["content"][0]["text"] == "Yes."
+    assert len(answer.usage.iterations) == 2
+    assert sum(each.output_tokens for each in answer.usage.iterations) == answer.usage.output_tokens
     assert "6 * 7" in rendered_prompts(server)[-1].partition("Sure?")[0]
+
+
+@pytest.mark.requirement("AM-SERVER-TOOLS")
+async def test_uploaded_file_is_in_the_container(serve: Serve) -> None:
+    registry = containers()
+    replies = [tool_call("python", {"code": "print(1)"}), "It is 1.", "Yes."]
+    server = serve(local(engine(replies)), **code_interpreter_options(registry))
+    tool: Json = {"type": "code_execution_20250825", "name": "code_execution"}
+    upload = {"type": "container_upload", "file_id": "file-1"}
+    turns: list[Json] = [{"role": "user", "content": [{"type": "text", "text": "Add."}, upload]}]
+    answer = await create(server, beta=True, messages=turns, tools=[tool])
+    assert "file-1" in rendered_prompts(server)[0]
+    container = answer["container"]["id"]
+    files = (await server.get(f"containers/{container}/files")).json()["data"]
+    assert [each["path"] for each in files] == ["/mnt/data/numbers.csv"]
+    turns += [{"role": "assistant", "content": answer["content"]}, *HI["messages"]]
+    await create(server, beta=True, messages=turns, tools=[tool], container=container)
+    for more, param in (({}, "messages[0].content[1]"), ({"tools": [tool]}, f"{PLACE}.file_id")):
+        wrong = [{"role": "user", "content": [turns[0]["content"][0], {**upload, "file_id": "x"}]}]
+        refused = await server.client.post(
+            "/v1/messages", json={"model": "tiny", "max_tokens": 9, "messages": wrong, **more}
+        )
+        assert param in refused.json()["error"]["message"], refused.text
 
 
 @pytest.mark.requirement("AM-SERVER-TOOLS")
@@ -954,6 +986,9 @@ async def test_long_conversation_is_compacted(serve: Serve, clients: Any) -> Non
     block, text = answer.content
     assert (block.type, block.content) == ("compaction", "The sum of it.")
     assert (text.text, answer.stop_reason) == ("Well.", "end_turn")
+    summary, message = answer.usage.iterations
+    assert (summary.type, message.type) == ("compaction", "message")
+    assert summary.input_tokens > message.input_tokens
     whole = await create(server, beta=True, messages=LONG, context_management=edits)
     assert [each["type"] for each in whole["content"]] == ["compaction", "text"]
     turns = [*LONG, {"role": "assistant", "content": blocks(answer)}, *HI["messages"]]
@@ -979,6 +1014,7 @@ async def test_compaction_can_be_all_that_a_request_asks_for(serve: Serve, clien
             answer = await stream.get_final_message()
         (block,) = answer.content
         assert (block.content, answer.stop_reason) == ("The sum of it.", "compaction")
+        assert [each.type for each in answer.usage.iterations] == ["compaction"]
     turns = [{"role": "user", "content": blocks(answer)}, *HI["messages"]]
     await create(server, messages=turns)
     foreign = {"type": "compaction", "content": "Ann is here.", "signature": "x"}

@@ -16,7 +16,9 @@ from .server_blocks import call_input, is_fetch, is_search, server_blocks
 from .threads import message_id
 from .types import (
     AnswerBlock,
+    AppliedEdits,
     Citation,
+    IterationUsage,
     MessageAnswer,
     MessageContainer,
     MessageEnd,
@@ -39,12 +41,14 @@ class AnswerForm(Struct, frozen=True, kw_only=True):
     """Options of a request that affect the form of the answer. ``omits_thinking``: thinking blocks
     have a signature but no text. ``generate``: False if the model only caches the prompt.
     ``fetches``: whether the request has the tool ``web_fetch``, so pages that the model opens have
-    blocks. ``passages``: what the model can cite of the request's documents."""
+    blocks. ``passages``: what the model can cite of the request's documents.
+    ``context_management``: the edits that had an effect, if the request asks for edits."""
 
     omits_thinking: bool = False
     fetches: bool = False
     passages: Passages = field(default_factory=Passages)
     generate: bool = True
+    context_management: AppliedEdits | UnsetType = UNSET
 
 
 def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
@@ -59,6 +63,7 @@ def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
         stop_sequence=end.stop_sequence,
         usage=message_usage(response),
         container=end.container,
+        context_management=form.context_management,
     )
 
 
@@ -130,6 +135,32 @@ def message_usage(response: Response) -> MessageUsage:
             thinking_tokens=used.output_tokens_details.reasoning_tokens
         ),
         server_tool_use=UNSET if uses == ServerToolUsage() else uses,
+        iterations=_iterations(response, used),
+    )
+
+
+def _iterations(response: Response, used: Usage) -> tuple[IterationUsage, ...] | UnsetType:
+    """Return the usage of each model call, if it is known. Those that wrote compactions come
+    first."""
+    compactions = sum(isinstance(item, it.Compaction) for item in response.output)
+    read = used.input_tokens_details.input_tokens_per_turn
+    cached = used.input_tokens_details.cached_tokens_per_turn
+    written = used.output_tokens_details.output_tokens_per_turn
+    if read is UNSET or cached is UNSET or written is UNSET:
+        if not 0 < compactions == len(response.output):
+            return UNSET
+        read, written = (used.input_tokens,), (used.output_tokens,)
+        cached = (used.input_tokens_details.cached_tokens,)
+    return tuple(
+        IterationUsage(
+            type="compaction" if index < compactions else "message",
+            input_tokens=input_tokens - cached_tokens,
+            cache_read_input_tokens=cached_tokens,
+            output_tokens=output_tokens,
+        )
+        for index, (input_tokens, cached_tokens, output_tokens) in enumerate(
+            zip(read, cached, written, strict=True)
+        )
     )
 
 

@@ -47,6 +47,8 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
         "mcp_tool_use",
         "mcp_tool_listing",
         "compaction",
+        "container_upload",
+        "fallback",
         ServerResult,
         "tool_addition",
         "tool_removal",
@@ -70,6 +72,7 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
     data: str | UnsetType = UNSET
     tool: JsonObject | UnsetType = UNSET
     encrypted_content: str | None = None
+    file_id: str | UnsetType = UNSET
     cache_control: CacheControl | None = None
 
 
@@ -272,3 +275,4 @@ class MessagesFields(CountTokensFields, frozen=True, kw_only=True):
     service_tier: Literal["auto", "standard_only"] | None = None
     diagnostics: JsonObject | None = None
     inference_geo: str | None = None
+    fallbacks: Literal["default"] | tuple[JsonObject, ...] | None = None

@@ -8,6 +8,7 @@ items.
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import get_args
 
@@ -29,14 +30,17 @@ from antiphon.wire.parsing.json_body import BodyLimits
 
 from .bodies import ServerResult
 from .citations import PartPlace, Passages, Source, cites
+from .context_edits import estimated_tokens
 from .server_blocks import text_of_result
 from .tools import ToolCollector
 from .toolsets import browser_state_text
+from .types import ClearedThinking
 
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 #: Start of Claude Code's first system block. This block is left out: it is meant for Anthropic's
 #: servers, and its value changes, so the prefix cache would never match the prompt.
 _BILLING_HEADER = "x-anthropic-billing-header:"
+_CONTAINER_FOLDER = "/mnt/data"
 _FAILED = "The tool call failed."
 
 
@@ -60,8 +64,9 @@ def read_messages(
     passages: Passages,
     thinking_turns: int | None = None,
     may_be_empty: bool = False,
-) -> list[JsonObject]:
-    """Translate ``messages`` to input items, in the JSON form of the Responses API.
+) -> tuple[list[JsonObject], tuple[ClearedThinking, ...]]:
+    """Translate ``messages`` to input items, in the JSON form of the Responses API. Also return
+    which thinking was left out.
 
     ``path``: the field's name in error messages. ``tools`` receives the tools that messages add.
     ``paths`` records from which field of ``messages`` each item was read. ``thinking_turns``:
@@ -75,7 +80,7 @@ def read_messages(
     ]
     if not messages:
         if may_be_empty:
-            return []
+            return [], ()
         raise empty_value(path, messages)
     reader = _MessageReader(tools, paths, limits, passages)
     roles = [message.get("role") for message in messages]
@@ -87,7 +92,7 @@ def read_messages(
         requests -= role == "user"
     if roles[-1] == "assistant":
         reader.leave_open()
-    return reader.items
+    return reader.items, reader.cleared()
 
 
 class _MessageReader:
@@ -101,6 +106,8 @@ class _MessageReader:
         self.items: list[JsonObject] = []
         #: Whether the thinking of the next message is shown to the model.
         self.shows_thinking = True
+        #: Path of a message whose thinking was left out → the number of its tokens.
+        self._cleared: Counter[str] = Counter()
         self._tools = tools
         self._paths = paths
         self._passages = passages
@@ -149,6 +156,13 @@ class _MessageReader:
         item: JsonObject = {"type": "configuration_update", "reasoning": config}
         self._add(item, path, **{"reasoning.effort": "effort"})
 
+    def cleared(self) -> tuple[ClearedThinking, ...]:
+        """Return how much thinking was left out, if any."""
+        if not self._cleared:
+            return ()
+        turns, tokens = len(self._cleared), self._cleared.total()
+        return (ClearedThinking(cleared_thinking_turns=turns, cleared_input_tokens=tokens),)
+
     def leave_open(self) -> None:
         """Mark the last message as incomplete. The model then continues the text of this message
         instead of writing a new message ("prefill")."""
@@ -186,6 +200,11 @@ class _MessageReader:
 
     def _input(self, fields: JsonObject, path: str) -> None:
         self._add_parts(self._parts(fields["type"], fields, path), path)
+
+    def _container_upload(self, fields: JsonObject, path: str) -> None:
+        """Put a file into the container of the code execution, and tell the model."""
+        id = self._tools.upload(fields, path)
+        self._add_parts([_input_text(f"[The file {id} is in {_CONTAINER_FOLDER}.]")], path)
 
     def _parts(self, kind: str, fields: JsonObject, path: str) -> list[JsonObject]:
         """Return the input parts of a block. The texts of blocks that can be cited are numbered."""
@@ -277,7 +296,10 @@ class _MessageReader:
         self._reasoning("", _string(fields, "data", path), path, "data")
 
     def _reasoning(self, text: str, encrypted: str, path: str, field: str) -> None:
-        if not self.shows_thinking or not (text or encrypted):
+        if not (text or encrypted):
+            return
+        if not self.shows_thinking:
+            self._cleared[path.partition(".")[0]] += estimated_tokens(text or encrypted)
             return
         item: JsonObject = {"type": "reasoning"}
         if text:
@@ -452,6 +474,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], No
         "document": _MessageReader._input,
         "search_result": _MessageReader._input,
         "compaction": _MessageReader._compaction,
+        "container_upload": _MessageReader._container_upload,
         "tool_result": _MessageReader._tool_result,
         **dict.fromkeys(get_args(ServerResult), _MessageReader._server_tool_result),
     },
@@ -464,6 +487,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, JsonObject, str], No
         "mcp_tool_use": _MessageReader._server_tool_use,
         "mcp_tool_listing": _MessageReader._mcp_listing,
         "compaction": _MessageReader._compaction,
+        "fallback": lambda reader, fields, path: None,  # it is not part of the prompt
         **dict.fromkeys(get_args(ServerResult), _MessageReader._server_tool_result),
     },
     "system": {

@@ -16,6 +16,8 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.fields import read_array, read_object, read_tag
 
+from .types import ClearedToolUses
+
 _THINKING, _TOOL_USES = "clear_thinking_20251015", "clear_tool_uses_20250919"
 _COMPACT = "compact_20260112"
 _CLEARED = "[The result was removed to save space.]"
@@ -52,28 +54,33 @@ class ContextEdits(Struct, frozen=True, kw_only=True):
     def hides_something(self) -> bool:
         return self.thinking_turns is not None or self.tool_uses is not None
 
-    def without_old_results(self, items: list[JsonObject]) -> list[JsonObject]:
-        """Return the input items with placeholders in the place of old tool results. The number of
-        tokens is estimated from the items."""
+    def without_old_results(
+        self, items: list[JsonObject]
+    ) -> tuple[list[JsonObject], tuple[ClearedToolUses, ...]]:
+        """Return the input items with placeholders in the place of old tool results, and what was
+        cleared. The number of tokens is estimated from the items."""
         edit = self.tool_uses
         if edit is None:
-            return items
+            return items, ()
         calls = {
             item["call_id"]: item for item in items if item["type"] == _CALLS and "call_id" in item
         }
         results = [item for item in items if item["type"] == _RESULT]
         kind, number = edit.trigger
-        if number > (len(results) if kind == "tool_uses" else _tokens(items)):
-            return items
+        if number > (len(results) if kind == "tool_uses" else estimated_tokens(items)):
+            return items, ()
         old = [
             item
             for item in results[: max(0, len(results) - edit.kept)]
             if calls.get(item["call_id"], {}).get("name") not in edit.excluded
         ]
-        if sum(map(_tokens, old)) < edit.at_least:
-            return items
+        if not old or sum(map(estimated_tokens, old)) < edit.at_least:
+            return items, ()
         cleared = {item["call_id"] for item in old}
-        return [self._cleared(item) if item.get("call_id") in cleared else item for item in items]
+        left = [self._cleared(item) if item.get("call_id") in cleared else item for item in items]
+        tokens = max(0, estimated_tokens(items) - estimated_tokens(left))
+        done = ClearedToolUses(cleared_tool_uses=len(old), cleared_input_tokens=tokens)
+        return left, (done,)
 
     def _cleared(self, item: JsonObject) -> JsonObject:
         if item["type"] == _RESULT:
@@ -82,7 +89,8 @@ class ContextEdits(Struct, frozen=True, kw_only=True):
         return {**item, "arguments": "{}"} if clears and item["type"] == _CALLS else item
 
 
-def _tokens(value: object) -> int:
+def estimated_tokens(value: object) -> int:
+    """Return about how many tokens a JSON value has."""
     return len(msgspec.json.encode(value)) // _TOKEN_BYTES
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from antiphon.compat.error_paths import ErrorPaths
@@ -41,7 +42,7 @@ from .context_edits import read_compaction, read_edits
 from .stream import MessageStream
 from .threads import continued_request, read_thread, thread_unsupported
 from .tools import ToolCollector, read_tool_choice
-from .types import MessageAnswer
+from .types import AppliedEdits, MessageAnswer
 
 #: How the server treats each field.
 MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
@@ -70,9 +71,9 @@ MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "diagnostics": "hint",
     "speed": "hint",
     "inference_geo": "hint",
+    "fallbacks": "hint",
     "billing_policy": "refused",
     "fallback_credit_token": "refused",
-    "fallbacks": "refused",
 }
 _REFUSED = tuple(name for name, treatment in MESSAGE_FIELDS.items() if treatment == "refused")
 #: Values of ``thinking.display``. Only ``summarized`` returns the text of thinking. ``updates``
@@ -155,7 +156,8 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
         previous_response_id="thread.previous_message_id",
     )
     tools, passages = ToolCollector(paths, limits), Passages()
-    fields: JsonObject = {**read_thread(raw), **_conversation(raw, tools, passages, paths, limits)}
+    conversation, edits = _conversation(raw, tools, passages, paths, limits)
+    fields: JsonObject = {**read_thread(raw), **conversation}
     for name, read in _READERS.items():
         if name in raw:
             _merge(fields, read(raw[name], name, paths))
@@ -180,6 +182,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
             generate=generate,
             fetches=tools.fetches,
             passages=passages,
+            context_management=edits,
         ),
         thread_choice=thread_choice,
     )
@@ -208,15 +211,16 @@ def _conversation(
     passages: Passages,
     paths: ErrorPaths,
     limits: BodyLimits,
-) -> JsonObject:
+) -> tuple[JsonObject, AppliedEdits | UnsetType]:
     """Translate ``system``, ``messages``, ``tools`` and ``tool_choice`` to fields of the Responses
-    request. They are translated together, because messages may add and remove tools."""
+    request. They are translated together, because messages may add and remove tools. Also return
+    the edits that had an effect, if the request asks for edits."""
     tools.container = _container(raw.get("container"))
     tools.declare_servers(raw.get("mcp_servers", []), "mcp_servers")
     tools.declare(raw.get("tools", []), "tools")
     edits = read_edits(raw.get("context_management"), "context_management", paths)
     continues = read_thread(raw).get("previous_response_id") is not None
-    items = read_messages(
+    items, thinking = read_messages(
         raw["messages"],
         "messages",
         tools,
@@ -237,7 +241,8 @@ def _conversation(
         }
         for name in filter(unsupported.__getitem__, unsupported):
             raise thread_unsupported(name)
-    fields = {"input": edits.without_old_results(items), **tools.fields()}
+    items, results = edits.without_old_results(items)
+    fields = {"input": items, **tools.fields()}
     compaction = edits.compaction
     if raw.get("compaction") is not None:
         compaction = read_compaction(raw["compaction"], "compaction", paths)
@@ -250,7 +255,11 @@ def _conversation(
         fields["instructions"] = instructions
     if "tool_choice" in raw:
         fields |= read_tool_choice(raw["tool_choice"], "tool_choice", tools)
-    return fields
+    if "thread" in raw or compaction is not None or tools.has_server_tools:
+        fields["return_metrics"] = True  # the model may be called several times
+    if "context_management" not in raw:
+        return fields, UNSET
+    return fields, AppliedEdits(applied_edits=(*thinking, *results))
 
 
 def _container(raw: object) -> str | None:

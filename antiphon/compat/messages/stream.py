@@ -215,7 +215,11 @@ class MessageStream:
         response = event.response
         for output_index in tuple(self._blocks):
             yield from self._end_text(output_index)
-        yield MessageDelta(message_end(response, self._form), message_usage(response))
+        yield MessageDelta(
+            message_end(response, self._form),
+            message_usage(response),
+            self._form.context_management,
+        )
         yield MessageStop()
 
     def _failed(self, event: ev.Error) -> Iterator[MessageEvent]:

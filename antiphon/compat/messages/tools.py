@@ -88,6 +88,8 @@ class ToolCollector:
         self._max_uses: list[int] = []
         #: The container of the code execution.
         self.container: str | None = None
+        #: Files for this container → the paths of their blocks.
+        self._uploads: dict[str, str] = {}
 
     def declare(self, raw: object, path: str) -> None:
         """Declare all tools in the field ``tools`` of the request. Raises ``InvalidRequest``."""
@@ -126,6 +128,19 @@ class ToolCollector:
         _check_callers(fields.get("allowed_callers", []), f"{path}.allowed_callers")
         is_deferred = fields.get("defer_loading") is True
         self._declare(name, self._tool(kind, fields, path), path, is_deferred=is_deferred)
+
+    def upload(self, block: JsonObject, path: str) -> str:
+        """Put the file of a ``container_upload`` block into the container of the code execution.
+        Return its id. Raises ``InvalidRequest``."""
+        if not any(tool["type"] == "code_interpreter" for tool, _ in self._declared.values()):
+            raise InvalidRequest(
+                f"Unsupported value: '{path}': the request has no tool for code execution.",
+                param=path,
+                code="unsupported_value",
+            )
+        id = read_string(block, "file_id", path)
+        self._uploads.setdefault(id, f"{path}.file_id")
+        return id
 
     def _tool(self, kind: str, fields: JsonObject, path: str) -> JsonObject:
         if kind in CLIENT_TOOLS:
@@ -198,6 +213,11 @@ class ToolCollector:
             )
         return name
 
+    @property
+    def has_server_tools(self) -> bool:
+        """Whether the server runs a tool that the request declares."""
+        return any(tool["type"] != "function" for tool, _ in self._declared.values())
+
     def fields(self) -> JsonObject:
         """Return the fields of the Responses request for the tools that the model may use."""
         tools: list[JsonObject] = []
@@ -212,6 +232,11 @@ class ToolCollector:
             if searches and tool["type"] == "web_fetch":
                 continue  # the web search opens pages, too
             at = f"tools[{len(tools)}]"
+            if self._uploads and tool["type"] == "code_interpreter":
+                # The container of the conversation gets the files, if there is one.
+                tool = {**tool, "container": {"type": "auto", "file_ids": list(self._uploads)}}
+                for index, block in enumerate(self._uploads.values()):
+                    self._paths.add(f"{at}.container.file_ids[{index}]", block)
             self._paths.add(at, path)
             self._paths.add(f"{at}.parameters", f"{path}.input_schema")
             self._paths.add(f"{at}.filters", path)

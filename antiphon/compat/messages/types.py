@@ -247,6 +247,17 @@ class ServerToolUsage(Struct, frozen=True, kw_only=True):
     web_fetch_requests: int = 0
 
 
+class IterationUsage(Struct, frozen=True, kw_only=True):
+    """Token usage of one model call: of one that writes the answer (``message``), or a compaction
+    before it."""
+
+    type: Literal["message", "compaction"]
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int
+    cache_creation_input_tokens: int = 0
+
+
 class MessageUsage(Struct, frozen=True, kw_only=True):
     """Token usage. ``input_tokens`` includes neither the tokens that were read from the cache nor
     the tokens that were written to it."""
@@ -257,6 +268,31 @@ class MessageUsage(Struct, frozen=True, kw_only=True):
     cache_read_input_tokens: int = 0
     output_tokens_details: ThinkingTokens | UnsetType = UNSET
     server_tool_use: ServerToolUsage | UnsetType = UNSET
+    iterations: tuple[IterationUsage, ...] | UnsetType = UNSET
+
+
+class ClearedThinking(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="clear_thinking_20251015"
+):
+    """Thinking of earlier answers that the model did not see. The tokens are estimated."""
+
+    cleared_thinking_turns: int
+    cleared_input_tokens: int
+
+
+class ClearedToolUses(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="clear_tool_uses_20250919"
+):
+    """Results of tools that the model did not see. The tokens are estimated."""
+
+    cleared_tool_uses: int
+    cleared_input_tokens: int
+
+
+class AppliedEdits(Struct, frozen=True, kw_only=True):
+    """The edits of a request's ``context_management`` that had an effect."""
+
+    applied_edits: tuple[ClearedThinking | ClearedToolUses, ...]
 
 
 class MessageContainer(Struct, frozen=True, kw_only=True):
@@ -277,6 +313,7 @@ class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="me
     stop_sequence: str | None = None
     usage: MessageUsage = MessageUsage()
     container: MessageContainer | UnsetType = UNSET
+    context_management: AppliedEdits | UnsetType = UNSET
 
 
 class InputTokens(Struct, frozen=True, kw_only=True):
@@ -367,6 +404,7 @@ class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):
 
     delta: MessageEnd
     usage: MessageUsage
+    context_management: AppliedEdits | UnsetType = UNSET
 
 
 class MessageStop(Struct, frozen=True, tag_field="type", tag="message_stop"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, DeltaSink, Reply, add_usage
@@ -82,6 +82,8 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
     wrap: Callable[[Reply, Conversation], Reply] = lambda reply, conversation: reply
     #: Called when a compaction has replaced the beginning of the conversation.
     on_compacted: Callable[[], None] = lambda: None
+    #: Receives the usage of each model call, if there are several.
+    turn_usages: list[Usage] = field(default_factory=list)
 
     async def prepare(self) -> Reply:
         """Prepare the reply to the conversation. Raises the errors of ``Backend.prepare``."""
@@ -399,6 +401,8 @@ class CompactingReply(Reply):
 
         def add_summary_usage(batch: tuple[Delta, ...]) -> Awaitable[None] | None:
             if (finish := finish_of(batch)) is not None:
+                turns = self._request.turn_usages
+                turns[:] = (usage, *(turns or (finish.usage,)))
                 batch = (*batch[:-1], replace(finish, usage=add_usage(usage, finish.usage)))
             return sink(batch)
 
