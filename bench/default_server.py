@@ -246,6 +246,8 @@ def _tenants(server: PeerProcess) -> Line:
 
 
 def _memory(server: PeerProcess) -> Iterator[Line]:
+    """Memory with a model that the first request has loaded, after it was loaded before."""
+    _unload(server)
     _ask(server, "Hi.")
     yield _memory_line(server, "memory after the first answer", 300)
     for number in range(4):
@@ -279,8 +281,7 @@ def _get(server: PeerProcess, path: str, method: str = "GET") -> Any:
 
 def _loading(server: PeerProcess) -> Line:
     """The slowest answer of ``/health`` while a model is loaded."""
-    name = _get(server, "/antiphon/models")["data"][0]["id"]
-    _get(server, f"/antiphon/models/{name}/unload", "POST")
+    name = _unload(server)
     load = threading.Thread(target=_get, args=(server, f"/antiphon/models/{name}/load", "POST"))
     load.start()
     slowest, count = 0.0, 0
@@ -295,3 +296,10 @@ def _loading(server: PeerProcess) -> Line:
         at_most=100,
         note=f"{count} requests",
     )
+
+
+def _unload(server: PeerProcess) -> str:
+    """Unload the only model. Returns its name."""
+    name: str = _get(server, "/antiphon/models")["data"][0]["id"]
+    _get(server, f"/antiphon/models/{name}/unload", "POST")
+    return name

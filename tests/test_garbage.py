@@ -17,6 +17,7 @@ from antiphon.config.settings import Settings
 from antiphon.config.tables import FileSearchSettings, SandboxSettings
 from bench.peers.upstream import MODEL, ScriptedUpstream
 from tests.harness import asgi_client
+from tests.tiny_models.tiny_tools import GGUF
 
 
 @pytest.fixture
@@ -42,18 +43,22 @@ def _is_own(value: object) -> bool:
     return type(value).__module__.startswith("antiphon.")
 
 
+def _settings(model: Model) -> Settings:
+    return Settings(
+        store="memory:",
+        models={"scripted": model},
+        sandbox=SandboxSettings(kind="off"),
+        file_search=FileSearchSettings(embeddings="off"),
+    )
+
+
 @pytest.mark.parametrize("engine", ["chat_completions", "responses"])
 @pytest.mark.parametrize("fields", [{}, {"stream": True}], ids=["plain", "streamed"])
 async def test_requests_leave_no_garbage(
     upstream: str, engine: Any, fields: dict[str, Any]
 ) -> None:
     model = Model(source=upstream, engine=engine, upstream_model=MODEL, context_size=8_192)
-    settings = Settings(
-        store="memory:",
-        models={"scripted": model},
-        sandbox=SandboxSettings(kind="off"),
-        file_search=FileSearchSettings(embeddings="off"),
-    )
+    settings = _settings(model)
     body = {"model": "scripted", "input": "hi", **fields}
     async with (
         antiphon.open_app(settings, log=structlog.get_logger()) as app,
@@ -66,5 +71,26 @@ async def test_requests_leave_no_garbage(
             for _ in range(3):
                 assert (await client.post("/v1/responses", json=body)).status_code == 200
             assert garbage_of_the_package() == []
+        finally:
+            gc.enable()
+
+
+async def test_answers_and_unloading_of_an_embedded_model_leave_no_garbage() -> None:
+    settings = _settings(Model(source=str(GGUF), context_size=512, threads=1))
+    body = {"model": "scripted", "input": "hi", "stream": True, "max_output_tokens": 4}
+    async with (
+        antiphon.open_app(settings, log=structlog.get_logger()) as app,
+        asgi_client(app) as client,
+    ):
+        assert (await client.post("/v1/responses", json=body)).status_code == 200
+        gc.collect()
+        gc.disable()
+        try:
+            assert (await client.post("/v1/responses", json=body)).status_code == 200
+            assert garbage_of_the_package() == []
+            unloaded = await client.post("/antiphon/models/scripted/unload")
+            assert unloaded.json()["status"]["value"] == "unloaded"
+            # jinja2's environment is a cycle of its own, which refers to no part of the model
+            assert [each for each in garbage_of_the_package() if ".template." not in each] == []
         finally:
             gc.enable()

@@ -166,6 +166,7 @@ class Exchange:
             return rest
         finally:
             self._waiter = None
+            del waiter  # an error in it refers to this frame
 
     def _check_silence(self) -> None:
         """Fail if the caller has waited too long for data. One timer is used for all waits."""
@@ -229,6 +230,7 @@ class Exchange:
                 rest = self._sink(self._take_pieces())
             except Exception as error:
                 waiter.set_exception(error)
+                del waiter  # the error refers to this frame
                 return
             if rest is None and not self.is_complete:
                 return

@@ -7,7 +7,7 @@ expensive checks run in a separate process (``validator_worker``).
 from __future__ import annotations
 
 import time
-from functools import cached_property, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from antiphon.errors import SetupError
@@ -32,27 +32,26 @@ class GrammarCache:
 
     def __init__(self) -> None:
         self.turns = FairLimiter(_MAX_PROCESSES)
-        self.get = lru_cache(_CACHE_SIZE)(self._compile)
+        self.get = lru_cache(_CACHE_SIZE)(partial(Grammar, turns=self.turns))
 
-    def _compile(self, lark: str) -> Grammar:
-        return Grammar(lark, self._byte_tokenizer, self.turns)
 
-    @cached_property
-    def _byte_tokenizer(self) -> Any:
-        """A tokenizer whose tokens are the single bytes, so that text can be matched byte by
-        byte."""
-        try:
-            import llguidance
-        except ImportError:
-            raise SetupError(needs_extra("llguidance is not installed", "llama")) from None
-        return llguidance.LLTokenizer("byte")
+@cache
+def _byte_tokenizer() -> Any:
+    """Return a tokenizer whose tokens are the single bytes, so that text can be matched byte by
+    byte."""
+    try:
+        import llguidance
+    except ImportError:
+        raise SetupError(needs_extra("llguidance is not installed", "llama")) from None
+    return llguidance.LLTokenizer("byte")
 
 
 class Grammar:
     """A compiled grammar. ``lark``: its source, in llguidance's dialect of Lark. ``turns``: see
     ``GrammarCache``."""
 
-    def __init__(self, lark: str, tokenizer: Any, turns: FairLimiter) -> None:
+    def __init__(self, lark: str, turns: FairLimiter) -> None:
+        tokenizer = _byte_tokenizer()
         import llguidance
 
         self.lark = lark

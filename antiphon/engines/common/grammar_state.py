@@ -45,18 +45,8 @@ class GrammarTracker:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.turns = FairLimiter(1)
-        self._compiled = lru_cache(_CACHE_SIZE)(self._compile)
-
-    @cached_property
-    def _vocabulary(self) -> Any:
-        import llguidance
-
-        tokenizer = self._tokenizer
-        return llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(_Vocabulary(tokenizer)),
-            n_vocab=tokenizer.size,
-            eos_token=sorted(tokenizer.end_ids),
-        )
+        # Not a method of the tracker: the cycle would keep the vocabulary of an unloaded model.
+        self._compiled = lru_cache(_CACHE_SIZE)(_Compiler(tokenizer).compile)
 
     def start(
         self, lark: str, sampled: Sequence[int], end_ids: Collection[int]
@@ -77,7 +67,25 @@ class GrammarTracker:
         state = GrammarState(matcher.deep_copy(), end_ids, self._tokenizer.size, seconds)
         return state if state.accept(sampled) == len(sampled) else None
 
-    def _compile(self, lark: str) -> tuple[Any, float]:
+
+class _Compiler:
+    """Compiles grammars for the vocabulary of one model."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @cached_property
+    def _vocabulary(self) -> Any:
+        import llguidance
+
+        tokenizer = self._tokenizer
+        return llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(_Vocabulary(tokenizer)),
+            n_vocab=tokenizer.size,
+            eos_token=sorted(tokenizer.end_ids),
+        )
+
+    def compile(self, lark: str) -> tuple[Any, float]:
         """Return the matcher of a grammar in its first state, and the CPU seconds that it took."""
         import llguidance
 

@@ -12,6 +12,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ _PIECE_CHARS = 50_000
 # enum llama_token_attr, llama.h
 UNKNOWN, CONTROL, USER_DEFINED, LSTRIP = 1 << 0, 1 << 3, 1 << 4, 1 << 7
 ERROR_LEVEL = 4  # enum ggml_log_level, ggml.h
+_IS_LINUX = sys.platform.startswith("linux")
 
 
 class _ModelParams(ctypes.Structure):
@@ -100,6 +102,8 @@ class _Library:
         self.errors: list[str] = []
         #: Keeps the callback alive: the library calls it until the process ends.
         self.log = _Log(self.on_log)
+        #: Gives freed memory back to the system; None if the C library has no such function.
+        self.trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if _IS_LINUX else None
         shared = ctypes.CDLL(library_path())
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(shared, name)
@@ -117,7 +121,7 @@ class _Library:
 
     def open(self, path: Path) -> int:
         """Load the model at ``path`` without its weights. Return its C pointer. The caller must
-        free the model with ``model_free``."""
+        pass it to ``close``."""
         params = self.model_default_params()
         if (params.n_gpu_layers, params.split_mode, params.use_extra_bufts) != (-1, 1, True):
             version = importlib.metadata.version(BINDING)
@@ -134,6 +138,13 @@ class _Library:
             reason = reason.rpartition("error loading model: ")[2] or "llama.cpp gives no reason"
             raise SetupError(f"llama.cpp cannot load {path}: {reason}.")
         return model
+
+    def close(self, model: int) -> None:
+        """Free a model and its memory. The C library itself would keep the memory for each thread
+        that has loaded a model."""
+        self.model_free(model)
+        if self.trim is not None:
+            self.trim(0)
 
 
 @functools.cache
@@ -162,7 +173,7 @@ class LlamaTokenizer:
     def __init__(self, path: Path) -> None:
         self._library = _library()
         model = self._library.open(path)
-        weakref.finalize(self, self._library.model_free, model)
+        weakref.finalize(self, self._library.close, model)
         self._vocabulary = self._library.model_get_vocab(model)
         #: BPE vocabularies split text into words by regular expressions first.
         self._splits_words = self._library.vocab_type(self._vocabulary) == _BPE
