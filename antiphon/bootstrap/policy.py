@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.limits.quotas import Quotas, TenantQuotas
@@ -11,7 +13,7 @@ from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.policy import Policy
 from antiphon.runs.request.moderators import API, MCP
 from antiphon.runs.tool_loop.executor import ToolLimits
-from antiphon.runs.usage_counter import TokenPrices
+from antiphon.runs.usage_counter import Prices
 from antiphon.store.base import Retention
 from antiphon.support.fair_limiter import tenant_share
 from antiphon.wire.parsing.json_body import BodyLimits
@@ -45,14 +47,7 @@ def run_policy(settings: Settings) -> Policy:
         },
         guards=_guards(settings),
         batch_lines=settings.batch_lines,
-        prices={
-            name: TokenPrices(
-                model.price_input,
-                model.price_input if model.price_cached is None else model.price_cached,
-                model.price_output,
-            )
-            for name, model in settings.models.items()
-        },
+        prices=_prices(settings),
         tool_limits=ToolLimits(
             max_turns=settings.max_turns,
             max_seconds=settings.max_tool_time_s or None,
@@ -75,6 +70,19 @@ def _guards(settings: Settings) -> dict[str, str]:
         **{name: API for name, model in settings.models.items() if model.engine == "moderations"},
         **{name: MCP for name, server in servers.items() if server.implements == "moderation"},
     }
+
+
+def _prices(settings: Settings) -> dict[str, Prices]:
+    models = {
+        name: Prices(
+            model.price_input,
+            model.price_input if model.price_cached is None else model.price_cached,
+            model.price_output,
+        )
+        for name, model in settings.models.items()
+    }
+    tools = {name: Prices(calls=price) for name, price in asdict(settings.tool_prices).items()}
+    return {**tools, **models}
 
 
 def _unless_off(name: str) -> str | None:

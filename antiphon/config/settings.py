@@ -23,6 +23,7 @@ from .tables import (
     ProgramSettings,
     RetentionSettings,
     SandboxSettings,
+    ToolPrices,
     WebhookSettings,
     WebSearchSettings,
 )
@@ -718,6 +719,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = {}
     mcp: McpSettings = McpSettings()
     file_search: FileSearchSettings = FileSearchSettings()
+    tool_prices: ToolPrices = ToolPrices()
     max_turns: Annotated[
         int,
         groups.tools(

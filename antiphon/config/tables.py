@@ -454,6 +454,20 @@ class FileSearchSettings(Struct, frozen=True, kw_only=True):
     ] = "off"
 
 
+class ToolPrices(Struct, frozen=True, kw_only=True):
+    """What calls of tools cost, for the costs of the usage."""
+
+    web_search: Annotated[
+        float, groups.tools("Price of a thousand searches of the web in US dollars.", ge=0)
+    ] = 0
+    file_search: Annotated[
+        float, groups.tools("Price of a thousand searches in files in US dollars.", ge=0)
+    ] = 0
+    code_interpreter: Annotated[
+        float, groups.tools("Price of a thousand runs of code in US dollars.", ge=0)
+    ] = 0
+
+
 class AudioSettings(Struct, frozen=True, kw_only=True):
     """The endpoints below ``/v1/audio``. Their models are in ``[models.NAME]``."""
 

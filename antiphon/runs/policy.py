@@ -9,7 +9,7 @@ from msgspec import Struct
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.tool_loop.executor import ToolLimits
-from antiphon.runs.usage_counter import TokenPrices
+from antiphon.runs.usage_counter import Prices
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     - ``guards``: name of a moderator → the form in which it is asked and answers: a key of
       ``GUARDS`` of ``runs.request.guards``, or ``API`` or ``MCP`` of
       ``runs.request.moderators``.
-    - ``prices``: name of a model → prices of its tokens. Other models cost nothing.
+    - ``prices``: name of a model or type of a tool → its prices. Others cost nothing.
     - ``batch_lines``: how many requests of batches a process executes at a time.
     - ``stores_nothing``: whether responses are never stored, as if each request had
       ``store: false``.
@@ -81,7 +81,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     max_audio_bytes: int = 25 * 2**20
     mcp_labels: Mapping[str, str] = {}
     guards: Mapping[str, str] = {}
-    prices: Mapping[str, TokenPrices] = {}
+    prices: Mapping[str, Prices] = {}
     batch_lines: int = 4
     stores_nothing: bool = False
     save_retry_s: float = 5.0

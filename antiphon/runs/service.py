@@ -93,7 +93,7 @@ from .preparer import PreparedRequest, Preparer
 from .response_quota import ResponseQuota
 from .run_factory import RunFactory
 from .tenants import Tenants
-from .usage_counter import TokenPrices, UsageCounter
+from .usage_counter import Prices, UsageCounter
 
 __all__ = [
     "CatalogModel",
@@ -370,8 +370,8 @@ class Service:
         return self._models.all()
 
     @property
-    def prices(self) -> Mapping[str, TokenPrices]:
-        """Name of a model → prices of its tokens."""
+    def prices(self) -> Mapping[str, Prices]:
+        """Name of a model or type of a tool → its prices."""
         return self._dependencies.policy.prices
 
     def tools(self) -> tuple[ToolEntry, ...]:

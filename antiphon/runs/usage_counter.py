@@ -18,7 +18,7 @@ from antiphon.support.tasks import BackgroundTasks
 from antiphon.wire.response import InputTokensDetails, Response, Usage
 
 __all__ = [
-    "TokenPrices",
+    "Prices",
     "UsageCounter",
     "UsageKind",
     "UsageMeter",
@@ -39,24 +39,25 @@ _MAX_NAME = 256
 
 
 #: Types of tools whose calls are counted one by one.
-_COUNTED_TOOLS: tuple[UsageKind, ...] = ("web_search", "file_search", "code_interpreter")
+TOOL_KINDS: tuple[UsageKind, ...] = ("web_search", "file_search", "code_interpreter")
 
 
-class TokenPrices(Struct, frozen=True):
-    """Prices of a model in US dollars for a million tokens."""
+class Prices(Struct, frozen=True):
+    """Prices in US dollars: of a model for a million tokens, or of a tool for a thousand calls."""
 
     input: float = 0
     cached: float = 0
     output: float = 0
+    calls: float = 0
 
     def cost(self, totals: UsageTotals) -> float:
-        """Return the costs of these tokens in US dollars."""
+        """Return the costs of this usage in US dollars."""
         cached = min(totals.cached_tokens, totals.input_tokens)
         return (
             (totals.input_tokens - cached) * self.input
             + cached * self.cached
             + totals.output_tokens * self.output
-        ) / 1_000_000
+        ) / 1_000_000 + totals.requests * self.calls / 1000
 
 
 class UsageMeter(Struct, frozen=True, kw_only=True):
@@ -161,7 +162,7 @@ class UsageCounter:
     def add_tools(self, meter: UsageMeter, response: Response) -> None:
         """Queue one usage record for each of OpenAI's billed tools that a response has called."""
         calls = Counter(item.tool_type for item in response.output)
-        for kind in _COUNTED_TOOLS:
+        for kind in TOOL_KINDS:
             if count := calls[kind]:
                 record = meter.record_of(f"{response.id}_{kind}", Usage(), kind=kind)
                 self.add(replace(record, requests=count, tool_calls=count, latency_ms=0))

@@ -17,7 +17,7 @@ from antiphon.http.middleware.auth import AuthConfig
 from antiphon.limits.clients import Client
 from antiphon.limits.key_ring import AuthKey
 from antiphon.runs.execution.run import EventSink, ReaderGone
-from antiphon.runs.usage_counter import TokenPrices
+from antiphon.runs.usage_counter import Prices
 from antiphon.store.base import Store
 from antiphon.store.usage import UsageQuery, UsageTotals
 from antiphon.stream.deltas import Open
@@ -260,7 +260,7 @@ async def _fail(records: Any) -> None:
 
 @pytest.mark.requirement("API-USAGE-COSTS")
 async def test_costs_follow_the_prices_of_the_settings(serve: Serve) -> None:
-    server = serve(prices={"tiny": TokenPrices(1_000_000, 500_000, 2_000_000)})
+    server = serve(prices={"tiny": Prices(1_000_000, 500_000, 2_000_000)})
     await server.post()
     await server.post(store=False)
     await server.service.usage_counter.flush()
@@ -278,6 +278,24 @@ async def test_costs_follow_the_prices_of_the_settings(serve: Serve) -> None:
     assert plain["data"][0]["results"][0]["amount"] == cost["amount"]
     hourly = await server.get("organization/costs", start_time=MIDNIGHT, bucket_width="1h")
     assert hourly.status_code == 400
+
+
+@pytest.mark.requirement("API-USAGE-COSTS")
+async def test_calls_of_tools_cost_what_the_settings_say(serve: Serve, client_of: Clients) -> None:
+    answers = [python_call("say four"), python_call("say four"), "Four."]
+    prices = {"code_interpreter": Prices(calls=500)}
+    options = code_interpreter_options(containers())
+    server = serve(local(engine(answers)), prices=prices, **options)
+    client = client_of(server.app)
+    tool: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
+    await client.responses.create(model="tiny", input="hi", tools=[tool])
+    costs = client.copy(admin_api_key="none").admin.organization.usage.costs
+    page = await costs(start_time=MIDNIGHT, group_by=["line_item"])
+    found = {each.line_item: each for each in page.data[0].results}  # type: ignore[union-attr]
+    assert found.keys() == {"tiny", "code_interpreter"}
+    tool_costs = found["code_interpreter"]
+    assert tool_costs.amount is not None
+    assert (tool_costs.amount.value, tool_costs.quantity) == (1.0, 2)
 
 
 async def test_models_without_a_price_cost_nothing(serve: Serve) -> None:

@@ -21,7 +21,7 @@ from antiphon.http.json_response import json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import Operation, operation
 from antiphon.http.requests.query import Query, QueryParam
-from antiphon.runs.usage_counter import TokenPrices, UsageKind, UsageQuery, UsageTotals
+from antiphon.runs.usage_counter import TOOL_KINDS, Prices, UsageKind, UsageQuery, UsageTotals
 from antiphon.wire.admin.organization_usage import (
     AudioSpeechesUsage,
     AudioTranscriptionsUsage,
@@ -65,15 +65,15 @@ _GROUPS: Mapping[str, _Group] = {
     "api_key_id": "api_key",
     "model": "model",
 }
-#: The same for costs, whose line items are models.
+#: The same for costs, whose line items are models and tools.
 _COST_GROUPS: Mapping[str, _Group] = {
     "project_id": "tenant",
     "api_key_id": "api_key",
     "line_item": "model",
 }
-#: The kinds of requests that use tokens, which are all that has a price.
+#: The kinds of requests that use tokens. Besides them, calls of tools have a price.
 _TOKEN_KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
-_FREE = TokenPrices()
+_FREE = Prices()
 _MAX_TIME = 2**40
 _PAGE = "page_"
 
@@ -115,7 +115,8 @@ _COST_PARAMS = (
     QueryParam(
         name="group_by",
         type=tuple[Literal["project_id", "api_key_id", "line_item"], ...],
-        description="Fields that group the costs. Projects are tenants, line items are models.",
+        description="Fields that group the costs. Projects are tenants. Line items are models and"
+        " tools.",
     ),
     QueryParam(
         name="limit",
@@ -251,13 +252,17 @@ class _CostRoutes:
 
     @operation("GET /v1/organization/costs", "usage-costs", query=_COST_PARAMS, errors=(403,))
     async def costs(self, request: Request) -> UsagePage[Costs]:
-        """Return what the tokens of each day cost, by the prices in the settings."""
+        """Return what the tokens and the calls of tools of each day cost, by the prices in the
+        settings."""
         listing = self._reader.listing(request, "completion", _COST_GROUPS)
         groups = listing.query.group_by
         query = replace(listing.query, group_by=groups | {"model"})
         totals: list[UsageTotals] = []
         for kind in _TOKEN_KINDS:
             totals += await self._reader.totals(replace(query, kind=kind))
+        for tool in TOOL_KINDS:
+            calls = await self._reader.totals(replace(query, kind=tool))
+            totals += (replace(each, model=tool) for each in calls)
         totals.sort(key=lambda each: each.start)
         found = _buckets(query, totals)
         return _page(
@@ -273,7 +278,8 @@ class _CostRoutes:
             item = each.model if "model" in groups else None
             values = sums.setdefault((each.tenant, each.api_key, item), [0, 0])
             values[0] += price.cost(each)
-            values[1] += (each.input_tokens + each.output_tokens) / 1_000_000
+            tokens = each.input_tokens + each.output_tokens
+            values[1] += each.requests if each.model in TOOL_KINDS else tokens / 1_000_000
         for (tenant, api_key, item), (cost, quantity) in sums.items():
             yield Costs(
                 amount=CostAmount(value=cost),
@@ -292,7 +298,7 @@ class _UsageReader:
         self._access = access
 
     @property
-    def prices(self) -> Mapping[str, TokenPrices]:
+    def prices(self) -> Mapping[str, Prices]:
         return self._service.prices
 
     async def totals(self, query: UsageQuery) -> Iterable[UsageTotals]:
