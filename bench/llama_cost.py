@@ -39,39 +39,43 @@ _SAMPLERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 }
 
 
+#: The measured samplers and numbers of streams.
+_ROWS = (("greedy", 4), *((name, streams) for name in _SAMPLERS for streams in (1, 16)))
+
+
 def llama_cost() -> Iterator[Line]:
-    """CPU time of a token of Antiphon and of llama-server, measured in turn."""
+    """CPU time of a token of Antiphon and of llama-server. Each round measures all rows, so ratios
+    compare what was measured at the same time."""
     with ExitStack() as stack:
         plain = _start(stack, _antiphon("threads = 1"))
         dry = _start(stack, _antiphon(f"threads = 1\nengine_options = {_inline(_DRY)}"))
         other = _start(stack, llama_server_command(_PARALLEL, _CONTEXT))
         for server in (plain, dry, other):  # all slots have computed the prompt
             load(_plan(server, _PARALLEL, {}))
-        spent: dict[str, float] = {}
-        for name, (ours, theirs) in _SAMPLERS.items():
-            server = dry if "DRY" in name else plain
-            for streams in (1, 4, 16) if name == "greedy" else (1, 16):
-                pairs = [
-                    (_cpu_ms(server, streams, ours), _cpu_ms(other, streams, theirs))
-                    for _ in range(_ROUNDS)
-                ]
-                mine, its = (median(each) for each in zip(*pairs, strict=True))
-                if streams == 1:
-                    spent[name] = mine
-                yield Line(
-                    what=f"llama.cpp: CPU a token, {name}, {streams} streams",
-                    value=mine / its,
-                    unit="x llama-server",
-                    at_most=1.1,
-                    note=f"{mine:.1f} to {its:.1f} ms",
-                )
-        for name in ("all tokens", "DRY and penalty"):
-            yield Line(
-                what=f"llama.cpp: CPU a token, {name}",
-                value=spent[name] / spent["usual samplers"],
-                unit="x usual",
-                at_most=1.3,
-            )
+        spent: dict[tuple[str, int], list[tuple[float, float]]] = {each: [] for each in _ROWS}
+        for _ in range(_ROUNDS):
+            for (name, streams), pairs in spent.items():
+                ours, theirs = _SAMPLERS[name]
+                mine = _cpu_ms(dry if "DRY" in name else plain, streams, ours)
+                pairs.append((mine, _cpu_ms(other, streams, theirs)))
+    for (name, streams), pairs in spent.items():
+        mine, its = (median(each) for each in zip(*pairs, strict=True))
+        yield Line(
+            what=f"llama.cpp: CPU a token, {name}, {streams} streams",
+            value=median([one / another for one, another in pairs]),
+            unit="x llama-server",
+            at_most=1.1,
+            note=f"{mine:.1f} to {its:.1f} ms",
+        )
+    usual = spent["usual samplers", 1]
+    for name in ("all tokens", "DRY and penalty"):
+        pairs = spent[name, 1]
+        yield Line(
+            what=f"llama.cpp: CPU a token, {name}",
+            value=median([one[0] / two[0] for one, two in zip(pairs, usual, strict=True)]),
+            unit="x usual",
+            at_most=1.3,
+        )
 
 
 def many_streams() -> Iterator[Line]:
