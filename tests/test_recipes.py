@@ -24,9 +24,9 @@ from antiphon.config.settings import Settings
 from antiphon.dialects.messages import build_messages
 from antiphon.dialects.tools import PromptTools
 from antiphon.inference.conversation import Conversation
-from antiphon.models.embedding_factories import EMBEDDERS
 from antiphon.models.factories import _UNSUPPORTED_OPTIONS, ENGINES, TASKS_OF_ENGINES
 from antiphon.models.files import _FETCHERS
+from antiphon.models.reading_factories import EMBEDDERS
 from antiphon.stream.kinds import KINDS, ItemKind
 from antiphon.stream.prompt_forms import CallForm, ResultForm
 from antiphon.stream.writer import ResponseWriter

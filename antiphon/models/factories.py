@@ -24,12 +24,11 @@ from antiphon.engines.base import DiskCache, Engine, LoadOptions
 from antiphon.errors import SetupError
 from antiphon.support.plugins import load_plugin, plugin_names
 
-from .audio_factories import SPEAKERS, TRANSCRIBERS
 from .dialect_factories import available_formats, create_dialect
 from .download import DEFAULT, DEFAULT_SAMPLERS, fetch_gguf, pull_folder
-from .embedding_factories import EMBEDDERS, moderations, rerank, upstream_options
 from .engine_choice import engine_of_file, is_openvino_folder
 from .files import has_files
+from .reading_factories import EMBEDDERS, MODERATORS, RERANKERS, SPEAKERS, TRANSCRIBERS, remote
 
 _log = structlog.get_logger(__name__)
 
@@ -163,14 +162,12 @@ async def _chat_completions(
     return await create_chat_backend(
         name,
         model.source,
-        key=model.api_key,
-        model=model.upstream_model,
         context_size=model.context_size,
         reasoning_format=model.reasoning_format,
         formats=await asyncio.to_thread(available_formats, settings),
         template=model.template_kwargs,
         adapters=model.adapters,
-        options=upstream_options(model),
+        **remote(model),
     )
 
 
@@ -184,11 +181,9 @@ async def _responses(
     return await create_responses_backend(
         name,
         model.source,
-        key=model.api_key,
-        model=model.upstream_model,
         context_size=model.context_size,
         template=model.template_kwargs,
-        options=upstream_options(model),
+        **remote(model),
     )
 
 
@@ -200,8 +195,9 @@ async def _completions(
     the address of the upstream server."""
     from antiphon.engines.completions.engine import load
 
-    options = replace(_load_options(name, model, settings), engine_options=upstream_options(model))
-    engine = await load(model.source, options, key=model.api_key, model=model.upstream_model)
+    called = remote(model)
+    options = replace(_load_options(name, model, settings), engine_options=called["options"])
+    engine = await load(model.source, options, key=called["key"], model=called["model"])
     return await local_backend(engine, name, model, settings)
 
 
@@ -212,25 +208,25 @@ ENGINES: Mapping[str, Factory] = {
     "llama": _llama,
     "chat_completions": _chat_completions,
     "completions": _completions,
-    "moderations": moderations,
     "openvino": _openvino,
-    "rerank": rerank,
     "responses": _responses,
     "scripted": _scripted,
     "tensorrt_llm": _tensorrt_llm,
     "transformers": _transformers,
     "vllm": _vllm,
     **EMBEDDERS,
+    **MODERATORS,
+    **RERANKERS,
     **TRANSCRIBERS,
     **SPEAKERS,
 }
 #: Name of an engine → the task of its models. Models of other engines answer conversations.
 TASKS_OF_ENGINES: Mapping[str, Task] = {
     **dict.fromkeys(EMBEDDERS, "embeddings"),
+    **dict.fromkeys(MODERATORS, "moderation"),
+    **dict.fromkeys(RERANKERS, "reranking"),
     **dict.fromkeys(TRANSCRIBERS, "transcription"),
     **dict.fromkeys(SPEAKERS, "speech"),
-    "moderations": "moderation",
-    "rerank": "reranking",
 }
 #: Name of an engine → settings of a model that the engine does not support.
 _UNSUPPORTED_OPTIONS: Mapping[str, tuple[str, ...]] = {
