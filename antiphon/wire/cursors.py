@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.pagination import Page
@@ -31,15 +31,20 @@ _T = TypeVar("_T", bound=_Named)
 _Q = TypeVar("_Q")
 
 
-class PageParams(Struct, frozen=True, kw_only=True):
-    """The parameters with which a request selects a page of a list. ``limit``: maximum number of
-    items. ``order``: ``desc`` means newest first. ``after`` and ``before``: cursors, which are item
-    ids."""
+#: The types of the parameters of a page. A ``limit`` of the request is at most 100.
+PageLimit = Annotated[int, Meta(ge=1, le=100), Meta(description="The largest number of entries.")]
+PageOrder = Annotated[Literal["asc", "desc"], Meta(description="`desc`: the newest entries first.")]
+PageStart = Annotated[str | None, Meta(description="The id after which the page starts.")]
+PageEnd = Annotated[str | None, Meta(description="The id before which the page ends.")]
 
-    limit: int = 20
-    order: str = "desc"
-    after: str | None = None
-    before: str | None = None
+
+class PageParams(Struct, frozen=True, kw_only=True):
+    """The parameters with which a request selects a page of a list."""
+
+    limit: PageLimit = 20
+    order: PageOrder = "desc"
+    after: PageStart = None
+    before: PageEnd = None
 
     @property
     def is_backwards(self) -> bool:

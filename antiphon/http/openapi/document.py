@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from antiphon.compat.embeddings import EmbeddingsRequest
 from antiphon.compat.request_bodies import AnyTextInput
-from antiphon.http.requests.query import QueryParam
+from antiphon.http.requests.query import QueryParam, params_of
 from antiphon.wire import items, parts, tools
 from antiphon.wire.error_reply import ErrorReply
 from antiphon.wire.events import EVENTS, StreamEvent
@@ -259,7 +259,11 @@ def _parameters(endpoint: Endpoint, types: _Types) -> list[JsonObject]:
         }
         for header in operation.headers
     ]
-    return [*path, *(_query_param(param, types) for param in operation.query), *headers]
+    return [*path, *(_query_param(param, types) for param in _query_params(operation)), *headers]
+
+
+def _query_params(operation: Operation) -> tuple[QueryParam, ...]:
+    return () if operation.query is None else params_of(operation.query)
 
 
 def _query_param(param: QueryParam, types: _Types) -> JsonObject:
@@ -270,6 +274,7 @@ def _query_param(param: QueryParam, types: _Types) -> JsonObject:
         "name": param.name,
         "in": "query",
         "description": param.description,
+        "required": param.is_required,
         "allowEmptyValue": True,  # an empty value counts as a missing parameter
         "schema": schema,
         **({"style": "deepObject"} if schema.get("type") == "object" else {}),
@@ -409,7 +414,7 @@ class _Types:
             sent += [each for each in own if each]
             fields = one.form.fields if one.form is not None else None
             accepted += [each for each in (one.body, fields) if each is not None]
-            accepted += [param.type for param in one.query]
+            accepted += [param.type for param in _query_params(one)]
         accepted += [str, *ID_TYPES.values()]
         self._sent_types, self._accepted_types = sent, accepted
         self._sent, self._accepted = merge_schemas(

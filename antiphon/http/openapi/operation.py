@@ -12,8 +12,6 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.http.requests.query import QueryParam
-
 _HandlerT = TypeVar("_HandlerT", bound=Callable[..., Any])
 
 
@@ -54,6 +52,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     - ``events``: the type of the events, if the response can be a stream. ``events_media_type``:
       the media type of the stream.
     - ``body``: the type of the JSON body.
+    - ``query``: the type of the query parameters.
     - ``errors``: further error statuses. The usual ones, such as 500, are added automatically.
     - ``error_body``: the type of the error body, if it is not OpenAI's.
     - ``status``: the HTTP status of success.
@@ -78,7 +77,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     body: Any = None
     body_required: bool = True
     form: Form | None = None
-    query: tuple[QueryParam, ...] = ()
+    query: type[Struct] | None = None
     headers: tuple[HeaderParam, ...] = ()
     errors: tuple[int, ...] = ()
     error_body: Any = None

@@ -1,28 +1,35 @@
-"""Parse query strings. Lists are accepted in all notations that clients use, such as
-``name[]=a&name[]=b`` and ``name=a&name=b``.
-Unknown parameters are ignored. An invalid value is an error that names the parameter.
+"""Parse query strings into the types that document them.
+
+Lists are accepted in all notations that clients use, such as ``name[]=a&name[]=b``,
+``name[0]=a&name[1]=b`` and ``name=a&name=b``. Unknown parameters are ignored, and a parameter with
+an empty value counts as missing. An invalid value is an error that names the parameter.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from urllib.parse import parse_qsl
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
-from starlette.types import Scope
+from msgspec.structs import FieldInfo, fields
+from starlette.requests import Request
 
 from antiphon.errors import InvalidRequest, unsupported_parameter
-from antiphon.wire.cursors import PageParams
-from antiphon.wire.parsing.errors import invalid_type, invalid_value, out_of_range, truncated
+from antiphon.wire.cursors import PageOrder, PageParams
+from antiphon.wire.parsing.errors import invalid_type, invalid_value, truncated
+from antiphon.wire.parsing.fields import convert
 from antiphon.wire.request import Include
 
 _MAX_FIELDS = 200
-_DEFAULT_LIMIT, _MAX_LIMIT = 20, 100
 _SUBSCRIPT = re.compile(r"\[\d*\]\Z")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
+_QueryT = TypeVar("_QueryT", bound=Struct)
+_Pairs = list[tuple[str, str]]
 
 
 class QueryParam(Struct, frozen=True, kw_only=True):
@@ -32,144 +39,107 @@ class QueryParam(Struct, frozen=True, kw_only=True):
     name: str
     type: Any
     description: str
-    default: Any = None
+    is_required: bool
+    default: Any
 
 
-#: The parameters that ``Query.page_params`` reads.
-PAGE_PARAMS = (
-    QueryParam(
-        name="limit",
-        type=Annotated[int, Meta(ge=1, le=_MAX_LIMIT)],
-        description="The largest number of entries.",
-        default=_DEFAULT_LIMIT,
-    ),
-    QueryParam(
-        name="order",
-        type=Literal["asc", "desc"],
-        description="`desc`: the newest entries first.",
-        default="desc",
-    ),
-    QueryParam(name="after", type=str, description="The id after which the page starts."),
-    QueryParam(name="before", type=str, description="The id before which the page ends."),
-)
-#: The parameters that ``Query.page_params(order="asc")`` reads.
-OLDEST_FIRST_PARAMS = tuple(
-    replace(each, default="asc") if each.name == "order" else each for each in PAGE_PARAMS
-)
+class OldestFirst(PageParams, frozen=True, kw_only=True):
+    """The parameters of a list that begins with its oldest entry."""
+
+    order: PageOrder = "asc"
+
+
 #: A parameter that many endpoints accept, because OpenAI's clients send it.
-INCLUDE_PARAM = QueryParam(
-    name="include",
-    type=tuple[Include, ...],
-    description="Additional data to include. This server always includes all data that it has.",
-)
+_Include = Annotated[
+    tuple[Include, ...],
+    Meta(
+        description="Additional data to include. This server always includes all data that it has."
+    ),
+]
 
 
-class Query:
-    """The query parameters of a request. A list parameter has the form ``name[]=a&name[]=b``,
-    ``name[0]=a`` or ``name=a``. Methods raise ``InvalidRequest`` for an invalid value."""
+class Including(Struct, frozen=True, kw_only=True):
+    """The parameters of an endpoint that returns an item."""
 
-    def __init__(self, scope: Scope) -> None:
-        value = scope["query_string"].decode("latin-1")
-        self._values: dict[str, list[str]] = {}
-        try:
-            self._pairs = pairs = parse_qsl(
-                value, keep_blank_values=True, max_num_fields=_MAX_FIELDS
-            )
-        except ValueError:
-            raise InvalidRequest("Too many query parameters.") from None
-        for name, value in pairs:
-            self._values.setdefault(_SUBSCRIPT.sub("", name), []).append(value)
+    include: _Include = ()
 
-    def refuse(self, *names: str) -> None:
-        """Raise ``InvalidRequest`` if the request has one of these parameters, which the endpoint
-        does not support."""
-        for name in names:
-            if any(self._values.get(name, ())):
-                raise unsupported_parameter(name)
 
-    def choices(self, name: str, options: Collection[str]) -> tuple[str, ...]:
-        """Return the values of a list parameter. Every value must be one of ``options``. Returns an
-        empty tuple if the parameter is missing."""
-        values = tuple(self._values.get(name, ()))
+class IncludingPage(PageParams, frozen=True, kw_only=True):
+    """The parameters of a page of items."""
+
+    include: _Include = ()
+
+
+def read_query(request: Request, cls: type[_QueryT], *, refused: Collection[str] = ()) -> _QueryT:
+    """Return the query parameters of a request. ``cls``: the type whose fields are the parameters.
+    ``refused``: parameters that the endpoint does not support. Raises ``InvalidRequest``."""
+    try:
+        query = request.scope["query_string"].decode("latin-1")
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+    except ValueError:
+        raise InvalidRequest("Too many query parameters.") from None
+    for name, value in pairs:
+        if value and (plain := _SUBSCRIPT.sub("", name)) in refused:
+            raise unsupported_parameter(plain)
+    found = {param.name: _read(param, pairs) for param in params_of(cls)}
+    return convert({name: value for name, value in found.items() if value is not None}, cls, "")
+
+
+@cache
+def params_of(cls: type[Struct]) -> tuple[QueryParam, ...]:
+    """Return the query parameters that are the fields of a type. The last ``Meta`` of each field
+    contains its description."""
+    return tuple(map(_param, fields(cls)))
+
+
+def _param(field: FieldInfo) -> QueryParam:
+    kind, *bounds, described = get_args(field.type)
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(arm for arm in get_args(kind) if arm is not type(None))
+    for bound in bounds:
+        kind = Annotated[kind, bound]
+    return QueryParam(
+        name=field.name,
+        type=kind,
+        description=described.description,
+        is_required=field.required,
+        default=field.default if isinstance(field.default, str | int) else None,
+    )
+
+
+def _read(param: QueryParam, pairs: _Pairs) -> Any:
+    """Return the value of a parameter in the form that its type can be converted from. Returns None
+    if the parameter is missing. Raises ``InvalidRequest``."""
+    name, kind = param.name, param.type
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) is dict:
+        return _mapping(name, pairs)
+    values = [value for given, value in pairs if value and _SUBSCRIPT.sub("", given) == name]
+    if get_origin(kind) is tuple:
+        options = get_args(get_args(kind)[0])
         for value in values:
-            _check(name, value, options)
-        return values
-
-    def values(self, name: str) -> tuple[str, ...] | None:
-        """Return the values of a list parameter, or None if the parameter is missing."""
-        values = self._values.get(name)
-        return None if values is None else tuple(values)
-
-    def value(self, name: str) -> str | None:
-        """Return the last value of the parameter. Returns None if the parameter is missing or its
-        value is empty."""
-        return self._values.get(name, [""])[-1] or None
-
-    def choice(self, name: str, options: Collection[str], default: str) -> str:
-        """Return the parameter's value, which must be one of ``options``. If the parameter is
-        missing, return ``default``."""
-        value = self.value(name) or default
-        _check(name, value, options)
-        return value
-
-    def flag(self, name: str) -> bool:
-        """Return a boolean parameter. Returns False if the parameter is missing."""
-        value = self.value(name)
-        if value is None:
-            return False
-        if value.lower() not in _FLAGS:
-            raise invalid_type(name, "a boolean", f"'{truncated(value)}'")
-        return _FLAGS[value.lower()]
-
-    def optional_flag(self, name: str) -> bool | None:
-        """Return a boolean parameter. Returns None if the parameter is missing."""
-        return None if self.value(name) is None else self.flag(name)
-
-    def mapping(self, name: str) -> dict[str, str]:
-        """Return a parameter of the form ``name[key]=value``, as values by their keys."""
-        found = {}
-        for each, value in self._pairs:
-            if each == name:
-                raise invalid_type(name, f"an object, as in '{name}[key]=value'", "a string")
-            if each.startswith(f"{name}[") and each.endswith("]"):
-                found[each[len(name) + 1 : -1]] = value
-        return found
-
-    def page_params(self, *, order: str = "desc") -> PageParams:
-        """Return the parameters that select a page of a list: limit, order and cursors. ``order``:
-        the order if the request does not name one."""
-        return PageParams(
-            limit=self.limit(),
-            order=self.order(order),
-            after=self.value("after"),
-            before=self.value("before"),
-        )
-
-    def limit(self) -> int:
-        """Return the maximum number of entries of a page."""
-        limit = self.number("limit", low=1, high=_MAX_LIMIT)
-        return _DEFAULT_LIMIT if limit is None else limit
-
-    def order(self, default: str = "desc") -> str:
-        """Return the order of a list: ``asc`` or ``desc``."""
-        return self.choice("order", ("asc", "desc"), default)
-
-    def number(self, name: str, *, low: int, high: int | None = None) -> int | None:
-        """Return an integer parameter. It must lie between ``low`` and ``high``, both included.
-        Returns None if the parameter is missing."""
-        value = self.value(name)
-        if value is None:
-            return None
-        if not re.fullmatch(r"-?[0-9]{1,18}", value):
-            raise invalid_type(name, "an integer", f"'{truncated(value)}'")
-        number = int(value)
-        if number < low:
-            raise out_of_range(name, "integer", number, ">=", str(low))
-        if high is not None and number > high:
-            raise out_of_range(name, "integer", number, "<=", str(high))
-        return number
+            if options and value not in options:
+                raise invalid_value(name, value, options)
+        return values or None
+    text = values[-1] if values else ""
+    if kind is bool and text:
+        if text.lower() not in _FLAGS:
+            raise invalid_type(name, "a boolean", f"'{truncated(text)}'")
+        return _FLAGS[text.lower()]
+    if kind is int and text:
+        if not _INTEGER.fullmatch(text):
+            raise invalid_type(name, "an integer", f"'{truncated(text)}'")
+        return int(text)
+    return text or None
 
 
-def _check(name: str, value: str, options: Collection[str]) -> None:
-    if value not in options:
-        raise invalid_value(name, value, options)
+def _mapping(name: str, pairs: _Pairs) -> dict[str, str]:
+    """Return a parameter of the form ``name[key]=value``, as values by their keys."""
+    found = {}
+    for given, value in pairs:
+        if given == name:
+            raise invalid_type(name, f"an object, as in '{name}[key]=value'", "a string")
+        if given.startswith(f"{name}[") and given.endswith("]"):
+            found[given[len(name) + 1 : -1]] = value
+    return found

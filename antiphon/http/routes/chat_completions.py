@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta, Struct
 from starlette.requests import Request
 
 from antiphon.compat.chat_response import ChatCompletion, chat_completion
@@ -24,10 +25,17 @@ from antiphon.http.auditor import Auditor
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.http.requests.query import OLDEST_FIRST_PARAMS, Query, QueryParam
+from antiphon.http.requests.query import OldestFirst, read_query
 from antiphon.limits.requests import RequestLimits
 from antiphon.runs.service import ResponseQuery, StoredResponse
-from antiphon.wire.cursors import make_page, page_of, unknown_cursor
+from antiphon.wire.cursors import (
+    PageLimit,
+    PageOrder,
+    PageStart,
+    make_page,
+    page_of,
+    unknown_cursor,
+)
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.response import Response
 from antiphon.wire.response_list import STORED_CHAT, ResponseSummary
@@ -38,15 +46,17 @@ if TYPE_CHECKING:
 _COMPLETION = "/v1/chat/completions/{completion_id}"
 #: Only responses with these statuses have an answer.
 _ANSWERED = ("completed", "incomplete")
-_LIST_PARAMS = (
-    *(each for each in OLDEST_FIRST_PARAMS if each.name != "before"),
-    QueryParam(name="model", type=str, description="Only chat completions of this model."),
-    QueryParam(
-        name="metadata",
-        type=dict[str, str],
-        description="Only chat completions with these metadata, as in `metadata[key]=value`.",
-    ),
-)
+
+
+class StoredChatListing(Struct, frozen=True, kw_only=True):
+    limit: PageLimit = 20
+    order: PageOrder = "asc"
+    after: PageStart = None
+    model: Annotated[str | None, Meta(description="Only chat completions of this model.")] = None
+    metadata: Annotated[
+        dict[str, str],
+        Meta(description="Only chat completions with these metadata, as in `metadata[key]=value`."),
+    ] = {}
 
 
 class StoredChatRoutes:
@@ -57,14 +67,13 @@ class StoredChatRoutes:
         self._limits = limits
         self._auditor = auditor
 
-    @operation("GET /v1/chat/completions", "listChatCompletions", query=_LIST_PARAMS)
+    @operation("GET /v1/chat/completions", "listChatCompletions", query=StoredChatListing)
     async def list(self, request: Request) -> Page[ChatCompletion]:
         """Return a page of the stored chat completions. By default, the oldest one comes first."""
         tenant = request_context(request.scope).tenant
-        query = Query(request.scope)
-        metadata = query.mapping("metadata")
+        query = read_query(request, StoredChatListing)
         after = None
-        if (cursor := query.value("after")) is not None:
+        if (cursor := query.after) is not None:
             stored = await self._load(tenant, cursor)
             if stored is None:
                 raise unknown_cursor("after", cursor)
@@ -72,14 +81,14 @@ class StoredChatRoutes:
 
         def is_wanted(summary: ResponseSummary) -> bool:
             found = summary.metadata
-            return summary.status in _ANSWERED and metadata.items() <= found.items()
+            return summary.status in _ANSWERED and query.metadata.items() <= found.items()
 
         listing = ResponseQuery(
             tool=STORED_CHAT,
-            model=query.value("model"),
-            newest_first=query.order("asc") == "desc",
+            model=query.model,
+            newest_first=query.order == "desc",
             after=after,
-            limit=query.limit(),
+            limit=query.limit,
         )
         page = await self._service.list_responses(tenant, listing, is_wanted)
         found = await asyncio.gather(
@@ -111,13 +120,11 @@ class StoredChatRoutes:
         id = request.path_params["completion_id"]
         return DeletedObject(id=id, object="chat.completion.deleted")
 
-    @operation(
-        f"GET {_COMPLETION}/messages", "getChatCompletionMessages", query=OLDEST_FIRST_PARAMS
-    )
+    @operation(f"GET {_COMPLETION}/messages", "getChatCompletionMessages", query=OldestFirst)
     async def list_messages(self, request: Request) -> Page[StoredChatMessage]:
         """Return a page of the messages that the client sent to get the chat completion. By
         default, the oldest message comes first."""
-        params = Query(request.scope).page_params(order="asc")
+        params = read_query(request, OldestFirst)
         messages: Sequence[StoredChatMessage] = stored_messages((await self._find(request)).input)
         return make_page(messages, params)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -25,7 +25,7 @@ from antiphon.http.middleware.request_context import RequestContext, request_con
 from antiphon.http.openapi.operation import HeaderParam, Operation, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import idempotency as repeats
-from antiphon.http.requests.query import INCLUDE_PARAM, PAGE_PARAMS, Query, QueryParam
+from antiphon.http.requests.query import Including, IncludingPage, read_query
 from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.keepalive import KeepaliveTimer
@@ -34,13 +34,14 @@ from antiphon.limits.requests import RequestLimits
 from antiphon.runs.execution.run import EventSink
 from antiphon.runs.service import ResponseQuery
 from antiphon.tracing.responses import record_content, record_response
+from antiphon.wire.cursors import PageLimit, PageOrder, PageStart
 from antiphon.wire.events import Event, Keepalive, StreamEvent
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import DeletedObject, InputTokensCount, Page
 from antiphon.wire.parsing.ids import check_response_id
 from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
 from antiphon.wire.parsing.steering import parse_steer
-from antiphon.wire.request import INCLUDES, CreateResponse, InputTokensRequest
+from antiphon.wire.request import CreateResponse, InputTokensRequest
 from antiphon.wire.response import Response, ResponseStatus, encodable
 from antiphon.wire.response_list import ResponseSummary, Transcript
 from antiphon.wire.steering import SteeringSubmission, SteerRequest
@@ -56,26 +57,20 @@ if TYPE_CHECKING:
 IGNORED_TOOLS = "x-antiphon-ignored-tools"
 
 
-_RETRIEVE_PARAMS = (
-    INCLUDE_PARAM,
-    QueryParam(
-        name="include_obfuscation",
-        type=bool,
-        description="Pad the deltas of the stream, so that their sizes do not reveal the text.",
-        default=False,
-    ),
-    QueryParam(
-        name="stream",
-        type=bool,
-        description="Stream the events of a background response.",
-        default=False,
-    ),
-    QueryParam(
-        name="starting_after",
-        type=Annotated[int, Meta(ge=0)],
-        description="The sequence number after which the stream starts.",
-    ),
-)
+class ResponseRetrieval(Including, frozen=True, kw_only=True):
+    include_obfuscation: Annotated[
+        bool,
+        Meta(
+            description="Pad the deltas of the stream, so that their sizes do not reveal the text."
+        ),
+    ] = False
+    stream: Annotated[bool, Meta(description="Stream the events of a background response.")] = False
+    starting_after: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="The sequence number after which the stream starts."),
+    ] = None
+
+
 _IDEMPOTENCY_KEY = HeaderParam(
     name="Idempotency-Key",
     description="A repeated request with the same key and body returns the first response.",
@@ -316,38 +311,42 @@ def ignored_tools_headers(tools: Sequence[str]) -> list[tuple[bytes, bytes]]:
     return [(IGNORED_TOOLS.encode(), ", ".join(tools).encode())] if tools else []
 
 
-_STATUSES = get_args(ResponseStatus)
+class ResponseListing(Struct, frozen=True, kw_only=True):
+    """The query parameters of the list of responses. OpenAI's dashboard has such a list; its public
+    API does not."""
 
-#: Query parameters of the list of responses. OpenAI's dashboard has such a list; its public API
-#: does not.
-_LIST_PARAMS = (
-    *(each for each in PAGE_PARAMS if each.name != "before"),
-    QueryParam(name="status", type=ResponseStatus, description="Only responses with this status."),
-    QueryParam(name="model", type=str, description="Only responses of this model."),
-    QueryParam(
-        name="tool",
-        type=str,
-        description="Only responses that called this kind of tool, such as `web_search`, "
-        "`function` or `mcp`.",
-    ),
-    QueryParam(name="failed", type=bool, description="Only responses with, or without, an error."),
-    QueryParam(
-        name="conversation", type=str, description="Only responses of this conversation, by its id."
-    ),
-    QueryParam(
-        name="background", type=bool, description="Only background, or foreground, responses."
-    ),
-    QueryParam(
-        name="previous_response_id",
-        type=str,
-        description="Only responses that continue this one.",
-    ),
-    QueryParam(
-        name="search",
-        type=str,
-        description="Only responses whose previews contain this text, in upper or lower case.",
-    ),
-)
+    limit: PageLimit = 20
+    order: PageOrder = "desc"
+    after: PageStart = None
+    status: Annotated[
+        ResponseStatus | None, Meta(description="Only responses with this status.")
+    ] = None
+    model: Annotated[str | None, Meta(description="Only responses of this model.")] = None
+    tool: Annotated[
+        str | None,
+        Meta(
+            description="Only responses that called this kind of tool, such as `web_search`,"
+            " `function` or `mcp`."
+        ),
+    ] = None
+    failed: Annotated[
+        bool | None, Meta(description="Only responses with, or without, an error.")
+    ] = None
+    conversation: Annotated[
+        str | None, Meta(description="Only responses of this conversation, by its id.")
+    ] = None
+    background: Annotated[
+        bool | None, Meta(description="Only background, or foreground, responses.")
+    ] = None
+    previous_response_id: Annotated[
+        str | None, Meta(description="Only responses that continue this one.")
+    ] = None
+    search: Annotated[
+        str | None,
+        Meta(
+            description="Only responses whose previews contain this text, in upper or lower case."
+        ),
+    ] = None
 
 
 class ResponseRoutes:
@@ -362,7 +361,7 @@ class ResponseRoutes:
     @operation(
         "GET /v1/responses",
         "listResponses",
-        query=_LIST_PARAMS,
+        query=ResponseListing,
         answer=Page[ResponseSummary],
         errors=(426,),
     )
@@ -379,19 +378,19 @@ class ResponseRoutes:
                 code="websocket_not_supported",
                 headers={"upgrade": "HTTP/1.1", "connection": "upgrade, close"},
             )
-        query = Query(request.scope)
+        query = read_query(request, ResponseListing)
         listing = ResponseQuery(
-            status=query.choice("status", _STATUSES, "") if query.value("status") else None,
-            model=query.value("model"),
-            tool=query.value("tool"),
-            failed=query.optional_flag("failed"),
-            conversation=query.value("conversation"),
-            background=query.optional_flag("background"),
-            previous_response_id=query.value("previous_response_id"),
-            text=query.value("search"),
-            newest_first=query.order() == "desc",
-            after=query.value("after"),
-            limit=query.limit(),
+            status=query.status,
+            model=query.model,
+            tool=query.tool,
+            failed=query.failed,
+            conversation=query.conversation,
+            background=query.background,
+            previous_response_id=query.previous_response_id,
+            text=query.search,
+            newest_first=query.order == "desc",
+            after=query.after,
+            limit=query.limit,
         )
         context = request_context(request.scope)
         return json_reply(await self._service.list_responses(context.tenant, listing))
@@ -399,27 +398,26 @@ class ResponseRoutes:
     @operation(
         f"GET {_RESPONSE}",
         "getResponse",
-        query=_RETRIEVE_PARAMS,
+        query=ResponseRetrieval,
         answer=Response,
         events=StreamEvent,
     )
     async def retrieve(self, request: Request) -> ASGIApp:
         """Return a stored response, or resume the stream of a background response."""
-        query = Query(request.scope)
-        query.choices("include", INCLUDES)
-        pads = query.flag("include_obfuscation")
-        streamed = query.flag("stream")
-        after = query.number("starting_after", low=0)
-        if not streamed and after is not None:
+        query = read_query(request, ResponseRetrieval)
+        after = query.starting_after
+        if not query.stream and after is not None:
             raise InvalidRequest(
                 "starting_after is only allowed when stream is true.", param="starting_after"
             )
         tenant, response_id = _response_key(request)
-        if not streamed:
+        if not query.stream:
             return json_reply(await self._service.retrieve(tenant, response_id))
         await self._service.check_followable(tenant, response_id)
         after = -1 if after is None else after
-        return StoredEventStream(self._service, tenant, response_id, after, pads=pads)
+        return StoredEventStream(
+            self._service, tenant, response_id, after, pads=query.include_obfuscation
+        )
 
     @operation(f"DELETE {_RESPONSE}", "deleteResponse")
     async def delete(self, request: Request) -> DeletedObject:
@@ -456,14 +454,11 @@ class ResponseRoutes:
         """
         return await self._service.timeline(*_response_key(request))
 
-    @operation(
-        f"GET {_RESPONSE}/input_items", "listInputItems", query=(*PAGE_PARAMS, INCLUDE_PARAM)
-    )
+    @operation(f"GET {_RESPONSE}/input_items", "listInputItems", query=IncludingPage)
     async def list_input_items(self, request: Request) -> Page[Item]:
         """Return a page of a response's input items."""
-        query = Query(request.scope)
-        query.choices("include", INCLUDES)
-        return await self._service.input_items(*_response_key(request), query.page_params())
+        params = read_query(request, IncludingPage)
+        return await self._service.input_items(*_response_key(request), params)
 
     @operation(
         "POST /v1/responses/input_tokens",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 
@@ -9,19 +13,21 @@ from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.session_cookie import LOGIN_COOKIE, session_cookie, session_name
 from antiphon.http.openapi.operation import operation
-from antiphon.http.requests.query import Query, QueryParam
+from antiphon.http.requests.query import read_query
 from antiphon.oidc.login import Logins
 from antiphon.wire.admin.sign_in import PageSession, SignedOut
 
 #: The page, seen from the route of the callback. The app may be mounted below a path.
 _PAGE = "../../"
-#: The parameters with which an issuer sends the browser back.
-_PARAMS = (
-    QueryParam(name="code", type=str, description="Proof of the sign-in, for the server."),
-    QueryParam(name="state", type=str, description="The value that the sign-in began with."),
-    QueryParam(name="error", type=str, description="Why the issuer refused the user."),
-    QueryParam(name="error_description", type=str, description="The same, in words."),
-)
+
+
+class SignInResult(Struct, frozen=True, kw_only=True):
+    """The parameters with which an issuer sends the browser back."""
+
+    code: Annotated[str | None, Meta(description="Proof of the sign-in, for the server.")] = None
+    state: Annotated[str | None, Meta(description="The value that the sign-in began with.")] = None
+    error: Annotated[str | None, Meta(description="Why the issuer refused the user.")] = None
+    error_description: Annotated[str | None, Meta(description="The same, in words.")] = None
 
 
 class SignInRoutes:
@@ -76,7 +82,7 @@ class SignInRoutes:
     @operation(
         "GET /antiphon/sign-in/callback",
         "finishSignIn",
-        query=_PARAMS,
+        query=SignInResult,
         media_type="",
         status=303,
         errors=(400, 401, 403, 503),
@@ -85,8 +91,7 @@ class SignInRoutes:
     async def finish(self, request: Request) -> Reply:
         """Finish a sign-in: the issuer has sent the browser back."""
         logins = self._checked()
-        query = Query(request.scope)
-        sent = {each.name: query.value(each.name) for each in _PARAMS}
+        sent = asdict(read_query(request, SignInResult))
         name, cookie, age_s = await logins.finish(sent, request.cookies.get(LOGIN_COOKIE))
         is_secure = logins.is_secure(name)
         reply = RedirectResponse(_PAGE, status_code=303)

@@ -8,8 +8,9 @@ clients on this machine may use these endpoints.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
+from msgspec import Meta, Struct
 from starlette.requests import Request
 
 from antiphon.errors import Forbidden, NotFound
@@ -17,7 +18,7 @@ from antiphon.http.auditor import Auditor
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.http.requests.query import Query, QueryParam
+from antiphon.http.requests.query import read_query
 from antiphon.limits.requests import RequestLimits
 from antiphon.wire.admin.added_models import (
     AddedModel,
@@ -33,7 +34,10 @@ from antiphon.wire.parsing.json_body import parse_json_object
 from .managed_models import ModelAdministration
 
 _BodyT = TypeVar("_BodyT", bound=ModelOptions)
-_SEARCH = (QueryParam(name="query", type=str, description="Text to search for."),)
+
+
+class ModelSearch(Struct, frozen=True, kw_only=True):
+    query: Annotated[str, Meta(description="Text to search for.")] = ""
 
 
 class ModelAdditions(Protocol):
@@ -78,12 +82,12 @@ class AddedModelRoutes:
         self._check(request)
         return await self._additions.list()
 
-    @operation("GET /antiphon/found-models", "searchModels", query=_SEARCH, errors=(403,))
+    @operation("GET /antiphon/found-models", "searchModels", query=ModelSearch, errors=(403,))
     async def search(self, request: Request) -> FoundModelList:
         """List models that can be added: those that Antiphon suggests, and, with a text to search
         for, repositories of Hugging Face."""
         self._check(request)
-        return await self._additions.search(Query(request.scope).value("query") or "")
+        return await self._additions.search(read_query(request, ModelSearch).query)
 
     @operation("POST /antiphon/added-models", "addModel", body=AddModel, errors=(403, 409))
     async def add(self, request: Request) -> AddedModel:

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 from starlette.requests import Request
 
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
-from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
+from antiphon.http.requests.query import read_query
 from antiphon.resources.admin.audit import AuditQuery, AuditTrail
 from antiphon.wire.admin.audit import AuditEvent
+from antiphon.wire.cursors import PageLimit, PageOrder, PageStart
 from antiphon.wire.pagination import Page
 
 _Seconds = Annotated[int, Meta(ge=0)]
-_PARAMS = (
-    *(each for each in PAGE_PARAMS if each.name != "before"),
-    QueryParam(name="type", type=str, description="Only acts of this type."),
-    QueryParam(name="key", type=str, description="Only acts with this API key, by its name."),
-    QueryParam(
-        name="target", type=str, description="Only acts on the object with this name or id."
-    ),
-    QueryParam(name="start_time", type=_Seconds, description="Begin in unix seconds."),
-    QueryParam(name="end_time", type=_Seconds, description="End in unix seconds, not included."),
-)
+
+
+class AuditListing(Struct, frozen=True, kw_only=True):
+    limit: PageLimit = 20
+    order: PageOrder = "desc"
+    after: PageStart = None
+    type: Annotated[str | None, Meta(description="Only acts of this type.")] = None
+    key: Annotated[str | None, Meta(description="Only acts with this API key, by its name.")] = None
+    target: Annotated[
+        str | None, Meta(description="Only acts on the object with this name or id.")
+    ] = None
+    start_time: Annotated[_Seconds | None, Meta(description="Begin in unix seconds.")] = None
+    end_time: Annotated[_Seconds | None, Meta(description="End in unix seconds, not included.")] = (
+        None
+    )
 
 
 class AuditRoutes:
@@ -34,19 +40,19 @@ class AuditRoutes:
         self._trail = trail
         self._access = access
 
-    @operation("GET /antiphon/audit", "listAuditEvents", query=_PARAMS, errors=(400, 403))
+    @operation("GET /antiphon/audit", "listAuditEvents", query=AuditListing, errors=(400, 403))
     async def list(self, request: Request) -> Page[AuditEvent]:
         """Return a page of the administrative actions."""
         check_role(request.scope, self._access, "operator", "auditor", action="read the audit log")
-        query = Query(request.scope)
+        query = read_query(request, AuditListing)
         page = AuditQuery(
-            type=query.value("type"),
-            actor=query.value("key"),
-            target=query.value("target"),
-            start=query.number("start_time", low=0),
-            end=query.number("end_time", low=0),
-            after=query.value("after"),
-            newest_first=query.order() == "desc",
-            limit=query.limit(),
+            type=query.type,
+            actor=query.key,
+            target=query.target,
+            start=query.start_time,
+            end=query.end_time,
+            after=query.after,
+            newest_first=query.order == "desc",
+            limit=query.limit,
         )
         return await self._trail.list(page)

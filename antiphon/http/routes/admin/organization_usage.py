@@ -20,7 +20,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.http.json_response import json_reply
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import Operation, operation
-from antiphon.http.requests.query import Query, QueryParam
+from antiphon.http.requests.query import read_query
 from antiphon.runs.usage_counter import TOOL_KINDS, Prices, UsageKind, UsageQuery, UsageTotals
 from antiphon.wire.admin.organization_usage import (
     AudioSpeechesUsage,
@@ -35,7 +35,7 @@ from antiphon.wire.admin.organization_usage import (
     UsagePage,
     WebSearchesUsage,
 )
-from antiphon.wire.parsing.errors import missing_parameter
+from antiphon.wire.parsing.errors import out_of_range
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -59,16 +59,11 @@ _WIDTHS: Mapping[str, _Width] = {
     "1h": _Width(3600, 24, 168),
     "1d": _Width(86_400, 7, 31),
 }
-#: Name in the API → name in the store.
+#: Name in the API → name in the store. The line items of costs are models and tools.
 _GROUPS: Mapping[str, _Group] = {
     "project_id": "tenant",
     "api_key_id": "api_key",
     "model": "model",
-}
-#: The same for costs, whose line items are models and tools.
-_COST_GROUPS: Mapping[str, _Group] = {
-    "project_id": "tenant",
-    "api_key_id": "api_key",
     "line_item": "model",
 }
 #: The kinds of requests that use tokens. Besides them, calls of tools have a price.
@@ -78,53 +73,49 @@ _MAX_TIME = 2**40
 _PAGE = "page_"
 
 _Time = Annotated[int, Meta(ge=0, le=_MAX_TIME)]
-_PARAMS = (
-    QueryParam(name="start_time", type=_Time, description="Begin in unix seconds. Required."),
-    QueryParam(name="end_time", type=_Time, description="End in unix seconds. Missing: now."),
-    QueryParam(
-        name="bucket_width",
-        type=Literal["1m", "1h", "1d"],
-        description="Width of the buckets. They begin at full minutes, hours and days in UTC.",
-        default="1d",
-    ),
-    QueryParam(
-        name="group_by",
-        type=tuple[Literal["project_id", "api_key_id", "model"], ...],
-        description="Fields that group the sums. Projects are tenants.",
-    ),
-    QueryParam(name="project_ids", type=tuple[str, ...], description="Only these tenants."),
-    QueryParam(
-        name="api_key_ids", type=tuple[str, ...], description="Only API keys with these names."
-    ),
-    QueryParam(name="models", type=tuple[str, ...], description="Only these models."),
-    QueryParam(
-        name="limit",
-        type=Annotated[int, Meta(ge=1, le=1440)],
-        description="The maximum number of buckets: up to 1440 minutes (default 60), 168 hours"
-        " (default 24) or 31 days (default 7).",
-    ),
-    QueryParam(name="page", type=str, description="`next_page` of the previous page."),
-)
 
 
-_COST_PARAMS = (
-    *(param for param in _PARAMS if param.name not in ("bucket_width", "group_by", "limit")),
-    QueryParam(
-        name="bucket_width", type=Literal["1d"], description="Always a day in UTC.", default="1d"
-    ),
-    QueryParam(
-        name="group_by",
-        type=tuple[Literal["project_id", "api_key_id", "line_item"], ...],
-        description="Fields that group the costs. Projects are tenants. Line items are models and"
-        " tools.",
-    ),
-    QueryParam(
-        name="limit",
-        type=Annotated[int, Meta(ge=1, le=31)],
-        description="The maximum number of days.",
-        default=7,
-    ),
-)
+class _UsageRange(Struct, frozen=True, kw_only=True):
+    start_time: Annotated[_Time, Meta(description="Begin in unix seconds.")]
+    end_time: Annotated[_Time | None, Meta(description="End in unix seconds. Missing: now.")] = None
+    project_ids: Annotated[tuple[str, ...] | None, Meta(description="Only these tenants.")] = None
+    api_key_ids: Annotated[
+        tuple[str, ...] | None, Meta(description="Only API keys with these names.")
+    ] = None
+    models: Annotated[tuple[str, ...] | None, Meta(description="Only these models.")] = None
+    page: Annotated[str | None, Meta(description="`next_page` of the previous page.")] = None
+
+
+class UsageListing(_UsageRange, frozen=True, kw_only=True):
+    bucket_width: Annotated[
+        Literal["1m", "1h", "1d"],
+        Meta(
+            description="Width of the buckets. They begin at full minutes, hours and days in UTC."
+        ),
+    ] = "1d"
+    group_by: Annotated[
+        tuple[Literal["project_id", "api_key_id", "model"], ...],
+        Meta(description="Fields that group the sums. Projects are tenants."),
+    ] = ()
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=1440)] | None,
+        Meta(
+            description="The maximum number of buckets: up to 1440 minutes (default 60), 168 hours"
+            " (default 24) or 31 days (default 7)."
+        ),
+    ] = None
+
+
+class CostListing(_UsageRange, frozen=True, kw_only=True):
+    bucket_width: Annotated[Literal["1d"], Meta(description="Always a day in UTC.")] = "1d"
+    group_by: Annotated[
+        tuple[Literal["project_id", "api_key_id", "line_item"], ...],
+        Meta(
+            description="Fields that group the costs. Projects are tenants. Line items are models"
+            " and tools."
+        ),
+    ] = ()
+    limit: Annotated[int, Meta(ge=1, le=31), Meta(description="The maximum number of days.")] = 7
 
 
 class _Listing(Struct, frozen=True):
@@ -222,7 +213,7 @@ class _UsageEndpoint:
             route=f"GET /v1/organization/usage/{report.path}",
             id=f"usage-{report.path.replace('_', '-')}",
             summary=report.summary,
-            query=_PARAMS,
+            query=UsageListing,
             answer=UsagePage[report.answer],  # type: ignore[name-defined]
             errors=(403,),
         )
@@ -230,7 +221,7 @@ class _UsageEndpoint:
         self._report = report
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        listing = self._reader.listing(Request(scope), self._report.kind)
+        listing = self._reader.listing(Request(scope), UsageListing, self._report.kind)
         found = _buckets(listing.query, await self._reader.totals(listing.query))
         page = _page(
             listing, ((start, end, map(self._convert, sums)) for start, end, sums in found)
@@ -250,11 +241,11 @@ class _CostRoutes:
     def __init__(self, reader: _UsageReader) -> None:
         self._reader = reader
 
-    @operation("GET /v1/organization/costs", "usage-costs", query=_COST_PARAMS, errors=(403,))
+    @operation("GET /v1/organization/costs", "usage-costs", query=CostListing, errors=(403,))
     async def costs(self, request: Request) -> UsagePage[Costs]:
         """Return what the tokens and the calls of tools of each day cost, by the prices in the
         settings."""
-        listing = self._reader.listing(request, "completion", _COST_GROUPS)
+        listing = self._reader.listing(request, CostListing, "completion")
         groups = listing.query.group_by
         query = replace(listing.query, group_by=groups | {"model"})
         totals: list[UsageTotals] = []
@@ -306,35 +297,31 @@ class _UsageReader:
         return await self._service.usage_counter.totals(query)
 
     def listing(
-        self, request: Request, kind: UsageKind, names: Mapping[str, _Group] = _GROUPS
+        self, request: Request, cls: type[UsageListing | CostListing], kind: UsageKind
     ) -> _Listing:
-        """Check the client's role and parse the query string. ``names``: the values of
-        ``group_by``. Raises ``Forbidden`` and ``InvalidRequest``."""
+        """Check the client's role and parse the query string. Raises ``Forbidden`` and
+        ``InvalidRequest``."""
         check_role(request.scope, self._access, "operator", "auditor", action="read the usage")
-        query = Query(request.scope)
-        query.refuse("user_ids", "batch")
-        start = query.number("start_time", low=0, high=_MAX_TIME)
-        if start is None:
-            raise missing_parameter("start_time")
-        end = query.number("end_time", low=0, high=_MAX_TIME)
+        query = read_query(request, cls, refused=("user_ids", "batch"))
+        start, end = query.start_time, query.end_time
         if end is None:
             end = max(start, int(self._service.usage_counter.clock())) + 1
         if end <= start:
             raise InvalidRequest("end_time must be after start_time.", param="end_time")
-        widths = ("1d",) if names is _COST_GROUPS else tuple(_WIDTHS)
-        width = _WIDTHS[query.choice("bucket_width", widths, "1d")]
-        limit = query.number("limit", low=1, high=width.max_limit) or width.default_limit
-        first = _page_start(query.value("page"), start - start % width.seconds, end, width)
-        groups = query.choices("group_by", tuple(names))
+        width = _WIDTHS[query.bucket_width]
+        limit = query.limit or width.default_limit
+        if limit > width.max_limit:
+            raise out_of_range("limit", "integer", limit, "<=", str(width.max_limit))
+        first = _page_start(query.page, start - start % width.seconds, end, width)
         usage_query = UsageQuery(
             start=first,
             end=min(end, first + limit * width.seconds),
             width=width.seconds,
             kind=kind,
-            group_by=frozenset(names[name] for name in groups),
-            tenants=query.values("project_ids"),
-            api_keys=query.values("api_key_ids"),
-            models=query.values("models"),
+            group_by=frozenset(_GROUPS[name] for name in query.group_by),
+            tenants=query.project_ids,
+            api_keys=query.api_key_ids,
+            models=query.models,
         )
         return _Listing(usage_query, end)
 

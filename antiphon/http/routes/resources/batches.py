@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from msgspec import Meta
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
@@ -30,11 +30,11 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.path import object_key, tenant_of
-from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
+from antiphon.http.requests.query import read_query
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.batches import has_ended
 from antiphon.runs.batches.lines import split_lines
-from antiphon.wire.cursors import PageParams
+from antiphon.wire.cursors import PageEnd, PageLimit, PageParams, PageStart
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources.batches import Batch, CreateBatch, parse_create_batch
 
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
 _MESSAGE_BATCH = "/v1/messages/batches/{batch_id}"
 _key = object_key("batch_id")
-_LIST_PARAMS = tuple(param for param in PAGE_PARAMS if param.name in ("limit", "after"))
-_MESSAGE_LIST_PARAMS = (
-    QueryParam(
-        name="limit",
-        type=Annotated[int, Meta(ge=1, le=100)],
-        description="The largest number of entries.",
-        default=20,
-    ),
-    QueryParam(name="after_id", type=str, description="The id after which the page starts."),
-    QueryParam(name="before_id", type=str, description="The id before which the page ends."),
-)
+
+
+class BatchListing(Struct, frozen=True, kw_only=True):
+    limit: PageLimit = 20
+    after: PageStart = None
+
+
+class MessageBatchListing(Struct, frozen=True, kw_only=True):
+    limit: PageLimit = 20
+    after_id: PageStart = None
+    before_id: PageEnd = None
 
 
 class BatchRoutes:
@@ -70,11 +70,11 @@ class BatchRoutes:
         context = request_context(request.scope)
         return await self._batches.create(context.tenant, parsed, context.client)
 
-    @operation("GET /v1/batches", "listBatches", query=_LIST_PARAMS)
+    @operation("GET /v1/batches", "listBatches", query=BatchListing)
     async def list(self, request: Request) -> Page[Batch]:
         """Return a page of the tenant's batches, newest first."""
-        query = Query(request.scope)
-        params = PageParams(limit=query.limit(), after=query.value("after"))
+        query = read_query(request, BatchListing)
+        params = PageParams(limit=query.limit, after=query.after)
         return await self._batches.list(tenant_of(request), params)
 
     @operation("GET /v1/batches/{batch_id}", "retrieveBatch")
@@ -115,15 +115,13 @@ class MessageBatchRoutes:
     @operation(
         "GET /v1/messages/batches",
         "listMessageBatches",
-        query=_MESSAGE_LIST_PARAMS,
+        query=MessageBatchListing,
         error_body=MessageError,
     )
     async def list(self, request: Request) -> MessageBatchPage:
         """Return a page of the tenant's message batches, newest first."""
-        query = Query(request.scope)
-        params = PageParams(
-            limit=query.limit(), after=query.value("after_id"), before=query.value("before_id")
-        )
+        query = read_query(request, MessageBatchListing)
+        params = PageParams(limit=query.limit, after=query.after_id, before=query.before_id)
         page = await self._batches.list(tenant_of(request), params, prefix=BATCH_PREFIX)
         return MessageBatchPage(
             data=tuple(message_batch(each, _results_url(request)) for each in page.data),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
+from msgspec import Meta
 from starlette.requests import Request
 
 from antiphon.http.auditor import Auditor
@@ -14,9 +15,10 @@ from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.path import object_key, path_param, tenant_of
-from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
+from antiphon.http.requests.query import read_query
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.file_storage.files import MAX_WHOLE_BYTES
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.fields import body_parser
 from antiphon.wire.resources.containers import (
@@ -34,7 +36,10 @@ _CONTAINER = "/v1/containers/{container_id}"
 _FILE = _CONTAINER + "/files/{file_id}"
 _container_key = object_key("container_id")
 _file_id = path_param("file_id")
-_NAME_PARAM = QueryParam(name="name", type=str, description="Only containers with this name.")
+
+
+class ContainerListing(PageParams, frozen=True, kw_only=True):
+    name: Annotated[str | None, Meta(description="Only containers with this name.")] = None
 
 
 class ContainerRoutes:
@@ -52,13 +57,11 @@ class ContainerRoutes:
         parsed = await bodies.parse(request, self._limits, parse_create_container)
         return await self._containers.create(tenant_of(request), parsed)
 
-    @operation("GET /v1/containers", "listContainers", query=(*PAGE_PARAMS, _NAME_PARAM))
+    @operation("GET /v1/containers", "listContainers", query=ContainerListing)
     async def list(self, request: Request) -> Page[ContainerResource]:
         """List the tenant's containers, by default newest first."""
-        query = Query(request.scope)
-        return await self._containers.list(
-            tenant_of(request), query.page_params(), query.value("name")
-        )
+        query = read_query(request, ContainerListing)
+        return await self._containers.list(tenant_of(request), query, query.name)
 
     @operation(f"GET {_CONTAINER}", "retrieveContainer")
     async def retrieve(self, request: Request) -> ContainerResource:
@@ -95,11 +98,11 @@ class ContainerRoutes:
         file = await bodies.parse(request, self._limits, body_parser(FileReference))
         return await self._containers.copy_file(tenant, container_id, file.file_id)
 
-    @operation(f"GET {_CONTAINER}/files", "listContainerFiles", query=PAGE_PARAMS)
+    @operation(f"GET {_CONTAINER}/files", "listContainerFiles", query=PageParams)
     async def list_files(self, request: Request) -> Page[ContainerFile]:
         """List the files of a container: uploaded files and files created by code."""
         return await self._containers.list_files(
-            *_container_key(request), Query(request.scope).page_params()
+            *_container_key(request), read_query(request, PageParams)
         )
 
     @operation(f"GET {_FILE}", "retrieveContainerFile")

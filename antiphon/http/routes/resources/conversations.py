@@ -9,7 +9,7 @@ from starlette.requests import Request
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.http.requests.query import INCLUDE_PARAM, PAGE_PARAMS, Query
+from antiphon.http.requests.query import Including, IncludingPage, read_query
 from antiphon.limits.requests import RequestLimits
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import DeletedObject, Page
@@ -19,7 +19,6 @@ from antiphon.wire.parsing.requests import (
     parse_create_conversation,
     parse_new_items,
 )
-from antiphon.wire.request import INCLUDES
 from antiphon.wire.resources.conversations import (
     ConversationMetadata,
     ConversationResource,
@@ -70,30 +69,25 @@ class ConversationRoutes:
         f"POST {_CONVERSATION}/items",
         "createConversationItems",
         body=NewItems,
-        query=(INCLUDE_PARAM,),
+        query=Including,
         errors=(409,),
     )
     async def add_items(self, request: Request) -> Page[Item]:
         """Append items to a conversation. Returns the items with their ids."""
-        Query(request.scope).choices("include", INCLUDES)
+        read_query(request, Including)
         items = await bodies.parse(request, self._limits, parse_new_items)
         return await self._conversations.add_items(*_conversation_key(request), items)
 
-    @operation(
-        f"GET {_CONVERSATION}/items", "listConversationItems", query=(*PAGE_PARAMS, INCLUDE_PARAM)
-    )
+    @operation(f"GET {_CONVERSATION}/items", "listConversationItems", query=IncludingPage)
     async def list_items(self, request: Request) -> Page[Item]:
         """Return a page of a conversation's items, by default newest first."""
-        query = Query(request.scope)
-        query.choices("include", INCLUDES)
-        return await self._conversations.list_items(
-            *_conversation_key(request), query.page_params()
-        )
+        params = read_query(request, IncludingPage)
+        return await self._conversations.list_items(*_conversation_key(request), params)
 
-    @operation(f"GET {_ITEM}", "getConversationItem", query=(INCLUDE_PARAM,))
+    @operation(f"GET {_ITEM}", "getConversationItem", query=Including)
     async def retrieve_item(self, request: Request) -> Item:
         """Return one item of a conversation."""
-        Query(request.scope).choices("include", INCLUDES)
+        read_query(request, Including)
         item = await self._conversations.retrieve_item(
             *_conversation_key(request), request.path_params["item_id"]
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 from starlette.requests import Request
 
 from antiphon.compat.messages.files import (
@@ -26,10 +26,12 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import VERSION_HEADER, Form, operation
 from antiphon.http.requests import multipart
 from antiphon.http.requests.path import object_key, tenant_of
-from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
+from antiphon.http.requests.query import read_query
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.file_storage.files import FileQuery, FileUpload
+from antiphon.wire.cursors import PageOrder, PageStart
 from antiphon.wire.pagination import DeletedObject, Page
+from antiphon.wire.parsing.errors import out_of_range
 from antiphon.wire.parsing.upload_form import UploadForm, parse_upload_form
 from antiphon.wire.resources.files import PURPOSES, File
 
@@ -37,37 +39,33 @@ if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
 _file_key = object_key("file_id")
-_MAX_LIMIT = 10_000
-#: Limits of a page for clients of the Messages API: the default and the largest.
+#: Limits of a page, and those of a page for clients of the Messages API: default and largest.
+_LIMITS = (10_000, 10_000)
 _MESSAGE_LIMITS = (20, 1_000)
 #: Purposes by which a list can be filtered: the purposes of uploads, and the purposes of files that
 #: a server creates.
 _LISTABLE_PURPOSES = (*PURPOSES, "assistants_output", "batch_output", "fine-tune-results")
 
-_LIST_PARAMS = (
-    QueryParam(
-        name="limit",
-        type=Annotated[int, Meta(ge=1, le=_MAX_LIMIT)],
-        description="The largest number of entries.",
-        default=_MAX_LIMIT,
-    ),
-    *(param for param in PAGE_PARAMS if param.name in ("order", "after")),
-    QueryParam(
-        name="purpose",
-        type=Literal[_LISTABLE_PURPOSES],
-        description="Only files with this purpose.",
-    ),
-    QueryParam(
-        name="page",
-        type=str,
-        description="For clients of Anthropic's API: the `next_page` of the page before.",
-    ),
-    QueryParam(
-        name="ids",
-        type=tuple[str, ...],
-        description="For clients of Anthropic's API: only files with these ids.",
-    ),
-)
+
+class FileListing(Struct, frozen=True, kw_only=True):
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=_LIMITS[1])] | None,
+        Meta(description="The largest number of entries, by default as many as possible."),
+    ] = None
+    order: PageOrder = "desc"
+    after: PageStart = None
+    purpose: Annotated[
+        Literal[_LISTABLE_PURPOSES] | None,  # type: ignore[valid-type]
+        Meta(description="Only files with this purpose."),
+    ] = None
+    page: Annotated[
+        str | None,
+        Meta(description="For clients of Anthropic's API: the `next_page` of the page before."),
+    ] = None
+    ids: Annotated[
+        tuple[str, ...] | None,
+        Meta(description="For clients of Anthropic's API: only files with these ids."),
+    ] = None
 
 
 class FileRoutes:
@@ -104,30 +102,30 @@ class FileRoutes:
     @operation(
         "GET /v1/files",
         "listFiles",
-        query=_LIST_PARAMS,
+        query=FileListing,
         answer=Page[File],
         messages_answer=MessageFilePage,
         headers=(VERSION_HEADER,),
     )
     async def list(self, request: Request) -> Reply:
         """Return a page of the tenant's files, by default newest first."""
-        tenant, query = tenant_of(request), Query(request.scope)
+        tenant, query = tenant_of(request), read_query(request, FileListing)
         is_message = is_messages_client(request.scope)
-        default, most = _MESSAGE_LIMITS if is_message else (_MAX_LIMIT, _MAX_LIMIT)
+        default, most = _MESSAGE_LIMITS if is_message else _LIMITS
+        limit = query.limit or default
+        if limit > most:
+            raise out_of_range("limit", "integer", limit, "<=", str(most))
         listing = FileQuery(
-            purpose=query.choice("purpose", _LISTABLE_PURPOSES, "")
-            if query.value("purpose")
-            else None,
-            newest_first=query.choice("order", ("asc", "desc"), "desc") == "desc",
-            after=query.value("after") or page_cursor(query.value("page")),
-            limit=query.number("limit", low=1, high=most) or default,
+            purpose=query.purpose,
+            newest_first=query.order == "desc",
+            after=query.after or page_cursor(query.page),
+            limit=limit,
         )
-        ids = query.values("ids")
         if not is_message:
             return json_reply(await self._files.list(tenant, listing))
-        if ids is None:
+        if query.ids is None:
             return json_reply(message_file_page(await self._files.list(tenant, listing)))
-        found = [await self._files.find(tenant, id) for id in dict.fromkeys(ids)]
+        found = [await self._files.find(tenant, id) for id in dict.fromkeys(query.ids)]
         return json_reply(message_file_page([file for file in found if file is not None]))
 
     @operation(

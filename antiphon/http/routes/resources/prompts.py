@@ -6,14 +6,15 @@ only clients on this machine may use these endpoints.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta, Struct
 from starlette.requests import Request
 
 from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.http.requests.query import Query, QueryParam
+from antiphon.http.requests.query import read_query
 from antiphon.limits.requests import RequestLimits
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.requests import parse_create_prompt
@@ -22,7 +23,9 @@ from antiphon.wire.resources.prompts import CreatePrompt, PromptResource
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-_VERSION = QueryParam(name="version", type=str, description="Only this version of the prompt.")
+
+class PromptVersion(Struct, frozen=True, kw_only=True):
+    version: Annotated[str | None, Meta(description="Only this version of the prompt.")] = None
 
 
 class PromptRoutes:
@@ -46,13 +49,13 @@ class PromptRoutes:
         self._check(request)
         return await self._prompts.list()
 
-    @operation("GET /v1/prompts/{prompt_id}", "getPrompt", query=(_VERSION,), errors=(403,))
+    @operation("GET /v1/prompts/{prompt_id}", "getPrompt", query=PromptVersion, errors=(403,))
     async def retrieve(self, request: Request) -> PromptResource:
         """Return a version of a prompt. The default is the newest version."""
         self._check(request)
         return await self._prompts.retrieve(*_prompt_key(request))
 
-    @operation("DELETE /v1/prompts/{prompt_id}", "deletePrompt", query=(_VERSION,), errors=(403,))
+    @operation("DELETE /v1/prompts/{prompt_id}", "deletePrompt", query=PromptVersion, errors=(403,))
     async def delete(self, request: Request) -> DeletedObject:
         """Delete a prompt, or one of its versions. If the request names no version, all versions
         are deleted."""
@@ -71,4 +74,4 @@ class PromptRoutes:
 def _prompt_key(request: Request) -> tuple[str, str | None]:
     """Return the prompt id in the path of a request, and the prompt version in its query. The
     version is None if the query contains no version."""
-    return request.path_params["prompt_id"], Query(request.scope).value("version")
+    return request.path_params["prompt_id"], read_query(request, PromptVersion).version

@@ -12,9 +12,10 @@ from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.path import object_key, path_param, tenant_of
-from antiphon.http.requests.query import PAGE_PARAMS, Query
+from antiphon.http.requests.query import read_query
 from antiphon.limits.requests import RequestLimits
 from antiphon.resources.skills import MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.errors import invalid_type
 from antiphon.wire.parsing.fields import body_parser
@@ -49,10 +50,10 @@ class SkillRoutes:
         form = await self._form(request)
         return await self._skills.create(tenant_of(request), _files(form))
 
-    @operation("GET /v1/skills", "listSkills", query=PAGE_PARAMS)
+    @operation("GET /v1/skills", "listSkills", query=PageParams)
     async def list(self, request: Request) -> Page[Skill]:
         """Return a page of the tenant's skills, by default newest first."""
-        return await self._skills.list(tenant_of(request), Query(request.scope).page_params())
+        return await self._skills.list(tenant_of(request), read_query(request, PageParams))
 
     @operation(f"GET {_SKILL}", "getSkill")
     async def retrieve(self, request: Request) -> Skill:
@@ -93,11 +94,11 @@ class SkillRoutes:
         )
         return await version
 
-    @operation(f"GET {_SKILL}/versions", "listSkillVersions", query=PAGE_PARAMS)
+    @operation(f"GET {_SKILL}/versions", "listSkillVersions", query=PageParams)
     async def list_versions(self, request: Request) -> Page[SkillVersion]:
         """Return a page of a skill's versions, by default newest first."""
         return await self._skills.list_versions(
-            *_skill_key(request), Query(request.scope).page_params()
+            *_skill_key(request), read_query(request, PageParams)
         )
 
     @operation(f"GET {_VERSION}", "getSkillVersion")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
@@ -11,8 +12,9 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.path import object_key, path_param, tenant_of
-from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
+from antiphon.http.requests.query import read_query
 from antiphon.limits.requests import RequestLimits
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing import vector_stores as wire
 from antiphon.wire.resources.vector_stores import (
@@ -35,11 +37,10 @@ _file = path_param("file_id")
 _batch = path_param("batch_id")
 #: Response header that tells a polling client how many milliseconds to wait before the next poll.
 _SOON = {"openai-poll-after-ms": "200"}
-_STATUSES: tuple[FileStatus, ...] = get_args(FileStatus)
-_FILE_LIST_PARAMS = (
-    *PAGE_PARAMS,
-    QueryParam(name="filter", type=FileStatus, description="Only files with this status."),
-)
+
+
+class FileListing(PageParams, frozen=True, kw_only=True):
+    filter: Annotated[FileStatus | None, Meta(description="Only files with this status.")] = None
 
 
 class VectorStoreRoutes:
@@ -61,10 +62,10 @@ class VectorStoreRoutes:
         parsed = await bodies.parse(request, self._limits, wire.parse_create_vector_store)
         return await self._stores.create(tenant_of(request), parsed)
 
-    @operation("GET /v1/vector_stores", "listVectorStores", query=PAGE_PARAMS)
+    @operation("GET /v1/vector_stores", "listVectorStores", query=PageParams)
     async def list(self, request: Request) -> Page[VectorStore]:
         """Return a page of vector stores, by default newest first."""
-        return await self._stores.list(tenant_of(request), Query(request.scope).page_params())
+        return await self._stores.list(tenant_of(request), read_query(request, PageParams))
 
     @operation(f"GET {_STORE}", "getVectorStore")
     async def retrieve(self, request: Request) -> VectorStore:
@@ -99,13 +100,11 @@ class VectorStoreRoutes:
         parsed = await bodies.parse(request, self._limits, wire.parse_add_file)
         return await self._stores.add_file(*_store_key(request), parsed)
 
-    @operation(f"GET {_STORE}/files", "listVectorStoreFiles", query=_FILE_LIST_PARAMS)
+    @operation(f"GET {_STORE}/files", "listVectorStoreFiles", query=FileListing)
     async def list_files(self, request: Request) -> Page[VectorStoreFile]:
         """Return a page of the files of a vector store."""
-        query = Query(request.scope)
-        found = self._stores.list_files(
-            *_store_key(request), query.page_params(), status=_status(query)
-        )
+        query = read_query(request, FileListing)
+        found = self._stores.list_files(*_store_key(request), query, status=query.filter)
         return await found
 
     @operation(f"GET {_FILE}", "getVectorStoreFile", answer=VectorStoreFile)
@@ -149,15 +148,11 @@ class VectorStoreRoutes:
         """Cancel the indexing of those files of a batch that are not indexed yet."""
         return await self._stores.cancel_batch(*_store_key(request), _batch(request))
 
-    @operation(f"GET {_BATCH}/files", "listFilesInVectorStoreBatch", query=_FILE_LIST_PARAMS)
+    @operation(f"GET {_BATCH}/files", "listFilesInVectorStoreBatch", query=FileListing)
     async def list_batch_files(self, request: Request) -> Page[VectorStoreFile]:
         """Return a page of the files of a batch."""
-        query = Query(request.scope)
+        query = read_query(request, FileListing)
         found = self._stores.list_files(
-            *_store_key(request), query.page_params(), status=_status(query), batch=_batch(request)
+            *_store_key(request), query, status=query.filter, batch=_batch(request)
         )
         return await found
-
-
-def _status(query: Query) -> str | None:
-    return query.choice("filter", _STATUSES, "") if query.value("filter") else None

@@ -10,8 +10,9 @@ from antiphon.http.auditor import Auditor
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.path import object_key, tenant_of
-from antiphon.http.requests.query import PAGE_PARAMS, Query
+from antiphon.http.requests.query import read_query
 from antiphon.limits.requests import RequestLimits
+from antiphon.wire.cursors import PageParams
 from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.fields import body_parser
 from antiphon.wire.resources.webhook_endpoints import (
@@ -55,10 +56,10 @@ class WebhookEndpointRoutes:
         await self._auditor.record(request.scope, "webhook_endpoint.created", created.id)
         return created
 
-    @operation("GET /v1/webhook_endpoints", "listWebhookEndpoints", query=PAGE_PARAMS)
+    @operation("GET /v1/webhook_endpoints", "listWebhookEndpoints", query=PageParams)
     async def list(self, request: Request) -> Page[WebhookEndpoint]:
         """Return a page of the tenant's webhook endpoints, by default newest first."""
-        params = Query(request.scope).page_params()
+        params = read_query(request, PageParams)
         return await self._endpoints.list(tenant_of(request), params)
 
     @operation(f"GET {_ENDPOINT}", "getWebhookEndpoint")
