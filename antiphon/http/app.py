@@ -39,7 +39,7 @@ from antiphon.http.routes.admin.added_models import AddedModelRoutes, ModelAddit
 from antiphon.http.routes.admin.api_keys import ApiKeyRoutes
 from antiphon.http.routes.admin.audit import AuditRoutes
 from antiphon.http.routes.admin.managed_models import ManagedModelRoutes, ModelAdministration
-from antiphon.http.routes.admin.organization_usage import usage_endpoints
+from antiphon.http.routes.admin.organization_usage import usage_handlers
 from antiphon.http.routes.admin.settings import SettingRoutes
 from antiphon.http.routes.admin.tenants import TenantRoutes
 from antiphon.http.routes.admin.tools import ToolRoutes
@@ -154,20 +154,20 @@ def create_app(
     routes: list[Route | WebSocketRoute] = [
         WebSocketRoute("/v1/responses", WebSocketEndpoint(deps)),
         *routes_of(
+            access,
             *_generating(deps),
             *_resources(deps, auditor),
-            *_operators(deps, access, auditor, api_keys, settings),
+            *_operators(deps, auditor, api_keys, settings),
             *_managers(deps, access, auditor, manager, additions),
             SignInRoutes(sign_in.logins if sign_in is not None else None),
             HealthRoutes(service, metrics, processes),
         ),
         *(page_routes() if access.page else ()),
     ]
-    routes += routes_of(ReferenceRoutes(routes))
+    routes += routes_of(access, ReferenceRoutes(routes))
     app: ASGIApp = FastRouter(routes, refused=_STORING if stores_nothing else ())
     _serve_batches(deps, app, ids)
-    keys = _configured(keys or KeyRing(), access, limits, api_keys, service)
-    app = _authenticated(app, access, deps, keys, sign_in)
+    app = _authenticated(app, access, deps, keys or KeyRing(), api_keys, sign_in)
     app = _with_cors(ErrorMiddleware(app, log=log, reraise=reraise), cors)
     return RequestContextMiddleware(
         app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=deps.tracer
@@ -179,9 +179,20 @@ def _authenticated(
     access: AuthConfig,
     deps: EndpointDependencies,
     keys: KeyRing,
+    api_keys: ApiKeys | None,
     sign_in: SignIn | None,
 ) -> ASGIApp:
-    """Return the app behind its authentication."""
+    """Give the key ring the keys of the settings and of the store, and return the app behind its
+    authentication."""
+    keys.configure(
+        access.keys,
+        tenants=access.tenants,
+        roles=access.roles,
+        requests_per_minute=deps.limits.requests_per_minute,
+        stored_keys=api_keys,
+        issuers=access.issuers,
+        deletions=deps.service.tenant_deletions,
+    )
     return AuthMiddleware(
         app,
         access,
@@ -213,26 +224,6 @@ def _observe(metrics: Metrics, service: Service, admission: Admission) -> None:
             if (cache := model.status.prefix_cache) is not None
         },
     )
-
-
-def _configured(
-    keys: KeyRing,
-    access: AuthConfig,
-    limits: RequestLimits,
-    api_keys: ApiKeys | None,
-    service: Service,
-) -> KeyRing:
-    """Give a key ring the keys of the settings and of the store, and return it."""
-    keys.configure(
-        access.keys,
-        tenants=access.tenants,
-        roles=access.roles,
-        requests_per_minute=limits.requests_per_minute,
-        stored_keys=api_keys,
-        issuers=access.issuers,
-        deletions=service.tenant_deletions,
-    )
-    return keys
 
 
 #: Paths of objects that are stored. A server that stores nothing refuses to create them.
@@ -291,7 +282,6 @@ def _resources(deps: EndpointDependencies, auditor: Auditor) -> list[object]:
 
 def _operators(
     deps: EndpointDependencies,
-    access: AuthConfig,
     auditor: Auditor,
     api_keys: ApiKeys | None,
     settings: SettingList | None,
@@ -299,12 +289,12 @@ def _operators(
     """Return the endpoints of operators, auditors and editors of prompts."""
     service, limits = deps.service, deps.limits
     return [
-        PromptRoutes(service, access, limits),
-        *usage_endpoints(service, access),
-        TenantRoutes(service.tenants, access, auditor),
-        AuditRoutes(service.audit, access),
-        ApiKeyRoutes(api_keys, access, limits, auditor),
-        *([] if settings is None else [SettingRoutes(settings, access)]),
+        PromptRoutes(service, limits),
+        *usage_handlers(service),
+        TenantRoutes(service.tenants, auditor),
+        AuditRoutes(service.audit),
+        ApiKeyRoutes(api_keys, limits, auditor),
+        *([] if settings is None else [SettingRoutes(settings)]),
     ]
 
 
@@ -319,9 +309,9 @@ def _managers(
     ``additions``: None leaves out the endpoints that need it."""
     found: list[object] = [OllamaRoutes(deps, access, manager, auditor)]
     if manager is not None:
-        found.append(ManagedModelRoutes(manager, access, deps.service.keepalive_s, auditor))
+        found.append(ManagedModelRoutes(manager, deps.service.keepalive_s, auditor))
         if additions is not None:
-            found.append(AddedModelRoutes(additions, manager, access, deps.limits, auditor))
+            found.append(AddedModelRoutes(additions, manager, deps.limits, auditor))
     return found
 
 

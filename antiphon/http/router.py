@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import wraps
+from inspect import isroutine
 from typing import Any
 
 from starlette.requests import Request
@@ -11,17 +12,19 @@ from starlette.routing import Match, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.http.json_response import json_reply
+from antiphon.http.middleware.auth import AuthConfig, check_permission
 from antiphon.http.middleware.request_context import route_path
-from antiphon.http.openapi.operation import Operation
+from antiphon.http.openapi.operation import Operation, Permission
 from antiphon.http.unknown_urls import UnknownUrls
 from antiphon.runs.request.no_storage import storage_disabled
 
 
-def routes_of(*owners: object) -> list[Route]:
-    """Return the routes of endpoints. ``owners``: ASGI apps that have an ``operation``, and objects
-    that have such apps as public attributes, or methods with the decorator ``operation``."""
+def routes_of(access: AuthConfig, *owners: object) -> list[Route]:
+    """Return the routes of endpoints. ``owners``: handlers with the decorator ``operation``, ASGI
+    apps that have an ``operation``, and objects whose public attributes are such handlers or apps.
+    ``access`` decides which clients have the permissions that the operations need."""
     routes = [
-        _route(endpoint, operation)
+        _route(endpoint, operation, access)
         for owner in owners
         for endpoint in _endpoints(owner)
         if isinstance(operation := getattr(endpoint, "operation", None), Operation)
@@ -37,21 +40,25 @@ def _endpoints(owner: object) -> Iterator[object]:
             yield getattr(owner, name)
 
 
-def _route(endpoint: Any, operation: Operation) -> Route:
+def _route(endpoint: Any, operation: Operation, access: AuthConfig) -> Route:
     method, path = operation.route.split()
-    kind = _ActionRoute if operation.is_action else Route
-    is_app = not hasattr(endpoint, "__func__")
-    return kind(path, endpoint if is_app else _answering(endpoint), methods=[method])
+    if isroutine(endpoint):
+        endpoint = _answering(endpoint, operation.permission, access)
+    return (_ActionRoute if operation.is_action else Route)(path, endpoint, methods=[method])
 
 
 def _answering(
     handler: Callable[[Request], Awaitable[object]],
+    permission: Permission | None,
+    access: AuthConfig,
 ) -> Callable[[Request], Awaitable[ASGIApp]]:
     """Return a handler that returns an ASGI app. What ``handler`` returns is sent as JSON, unless
     it is an ASGI app itself."""
 
     @wraps(handler)
     async def answering(request: Request) -> Any:
+        if permission is not None:
+            check_permission(request.scope, access, permission)
         answer = await handler(request)
         return answer if callable(answer) else json_reply(answer)
 

@@ -9,8 +9,10 @@ from typing import Any
 import httpx
 import jsonschema_rs
 import pytest
+from msgspec import Struct
 
-from antiphon.http.requests.query import Query
+from antiphon.http.requests import query
+from antiphon.http.requests.query import QueryParam
 
 Json = dict[str, Any]
 
@@ -18,29 +20,14 @@ Json = dict[str, Any]
 def record_query(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return a set to which the name of every query parameter is added that a handler reads."""
     names: set[str] = set()
-    value, values, choices = Query.value, Query.values, Query.choices
-    mapping = Query.mapping
+    original = query.params_of
 
-    def read_value(self: Query, name: str) -> str | None:
-        names.add(name)
-        return value(self, name)
+    def params_of(cls: type[Struct]) -> tuple[QueryParam, ...]:
+        params = original(cls)
+        names.update(each.name for each in params)
+        return params
 
-    def read_values(self: Query, name: str) -> tuple[str, ...] | None:
-        names.add(name)
-        return values(self, name)
-
-    def read_choices(self: Query, name: str, options: Any) -> tuple[str, ...]:
-        names.add(name)
-        return choices(self, name, options)
-
-    def read_mapping(self: Query, name: str) -> dict[str, str]:
-        names.add(name)
-        return mapping(self, name)
-
-    monkeypatch.setattr(Query, "value", read_value)
-    monkeypatch.setattr(Query, "mapping", read_mapping)
-    monkeypatch.setattr(Query, "values", read_values)
-    monkeypatch.setattr(Query, "choices", read_choices)
+    monkeypatch.setattr(query, "params_of", params_of)
     return names
 
 

@@ -305,3 +305,4 @@ async def documented_calls(call: Any) -> None:
     await call("ollamaGenerate", json={"model": "tiny", "prompt": "hi"})
     await call("ollamaPull", json={"model": "tiny"})
     await call("ollamaPull", json={"model": "tiny", "stream": False})
+    await call("ollamaDelete", json={"model": "tiny"}, status=403)  # no model is managed here

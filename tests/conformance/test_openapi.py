@@ -109,7 +109,8 @@ async def test_every_operation_answers_as_documented(
     await painting("createImage", json={"prompt": "A cat"})
     form = {"image": ("a.png", solid_image().content)}
     await painting("createImageEdit", files=form, data={"prompt": "A cat"})
-    assert call.operation_ids == call.called
+    # No model is managed here, so none can be deleted.
+    assert call.operation_ids == {*call.called, "ollamaDelete"}
 
 
 def modules_with_calls() -> list[Any]:

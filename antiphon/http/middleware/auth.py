@@ -17,6 +17,7 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import Forbidden, InvalidRequest, Unauthorized
+from antiphon.http.openapi.operation import Permission
 from antiphon.limits.charges import ClientCharges
 from antiphon.limits.clients import Role
 from antiphon.limits.key_ring import AuthKey, KeyEntry, KeyRing
@@ -314,16 +315,14 @@ def _is_loopback(scope: Scope) -> bool:
     return client is not None and (client[0] in _LOOPBACK or is_loopback(client[0]))
 
 
-def check_role(scope: Scope, access: AuthConfig, *roles: Role, action: str) -> None:
-    """Raise ``Forbidden`` unless the client of the request has one of these roles, or, on a server
-    without keys, unless the request comes from this machine. ``action``: what the client wants to
-    do, such as ``read the audit log``."""
+def check_permission(scope: Scope, access: AuthConfig, permission: Permission) -> None:
+    """Raise ``Forbidden`` unless the client of the request has this permission."""
     if access.requires_key:
-        is_allowed = not request_context(scope).client.roles.isdisjoint(roles)
+        is_allowed = not request_context(scope).client.roles.isdisjoint(permission.roles)
     else:
         is_allowed = is_local(scope)
     if not is_allowed:
-        raise Forbidden(f"You may not {action} of this server.")
+        raise Forbidden(f"You may not {permission.action} of this server.")
 
 
 def is_local(scope: Scope) -> bool:

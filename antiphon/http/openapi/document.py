@@ -352,6 +352,8 @@ def _error_statuses(endpoint: Endpoint) -> list[int]:
     found = {500, *operation.errors}
     if operation.security != "open":
         found |= {400, 401, 429, 503}
+    if operation.permission is not None:
+        found.add(403)
     if endpoint.path_params:
         found.add(404)
     if operation.body is not None or operation.form is not None:

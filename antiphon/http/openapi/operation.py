@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.limits.clients import Role
+
 _HandlerT = TypeVar("_HandlerT", bound=Callable[..., Any])
 
 
@@ -39,6 +41,14 @@ VERSION_HEADER = HeaderParam(
 )
 
 
+class Permission(Struct, frozen=True):
+    """Who may call an endpoint: clients with one of these roles, or, on a server without keys,
+    those on its machine. ``action``: what they may do, such as ``read the audit log``."""
+
+    roles: tuple[Role, ...]
+    action: str
+
+
 class Operation(Struct, frozen=True, kw_only=True):
     """An operation of the API.
 
@@ -62,6 +72,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     - ``summary``: replaces the summary from the handler's docstring.
     - ``security``: who may call the endpoint on a server with keys: clients with an API key
       (``key``), everybody (``open``), or the clients that may read the metrics (``metrics``).
+    - ``permission``: who may call the endpoint; None: every client.
     - ``is_action``: whether the path names an action on an object whose id may contain slashes,
       such as ``/antiphon/models/NAME/load``. Other methods of this path are then refused with 405,
       and do not reach the route of the object, which would take ``NAME/load`` for an id.
@@ -86,6 +97,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     response_headers: tuple[str, ...] = ()
     summary: str | None = None
     security: Literal["key", "open", "metrics"] = "key"
+    permission: Permission | None = None
     is_action: bool = False
 
 

@@ -46,7 +46,7 @@ from antiphon.errors import Forbidden, InvalidRequest, NotFound, Overloaded
 from antiphon.http.auditor import Auditor
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, check_role
+from antiphon.http.middleware.auth import AuthConfig, check_permission
 from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.openapi.operation import Operation, operation
 from antiphon.http.requests import body as bodies
@@ -61,7 +61,7 @@ from antiphon.wire.admin.managed_models import (
 )
 from antiphon.wire.parsing.fields import body_parser
 
-from .admin.managed_models import ModelAdministration
+from .admin.managed_models import MANAGE_MODELS, ModelAdministration
 from .completions import CompletionsEndpoint
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class OllamaRoutes:
     def _managing(self, scope: Scope) -> ModelAdministration:
         """Return the manager of the models. Raises ``Forbidden`` for clients that may not use
         it."""
-        check_role(scope, self._access, "operator", action="manage the models")
+        check_permission(scope, self._access, MANAGE_MODELS)
         if self._manager is None:
             raise Forbidden("You may not manage the models of this server.")
         return self._manager

@@ -432,7 +432,7 @@ class ResponseRoutes:
         """Cancel a background response. Returns the response."""
         return await self._service.cancel(*_response_key(request))
 
-    @operation(f"POST {_RESPONSE}/steer", "steerResponse", body=SteerRequest, errors=(404,))
+    @operation(f"POST {_RESPONSE}/steer", "steerResponse", body=SteerRequest)
     async def steer(self, request: Request) -> SteeringSubmission:
         """Steer a background response that is in progress.
 
@@ -441,7 +441,7 @@ class ResponseRoutes:
         input = await bodies.parse(request, self._limits, parse_steer)
         return await self._service.steer(*_response_key(request), input)
 
-    @operation(f"GET {_VIEWS}/transcript", "getTranscript", errors=(503,))
+    @operation(f"GET {_VIEWS}/transcript", "getTranscript")
     async def transcript(self, request: Request) -> Transcript:
         """Return, as text, the tokens that the model read and wrote up to the end of a response."""
         return await self._service.transcript(*_response_key(request))

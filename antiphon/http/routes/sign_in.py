@@ -61,7 +61,7 @@ class SignInRoutes:
         "beginSignIn",
         media_type="",
         status=303,
-        errors=(403, 404, 503),
+        errors=(403, 503),
         security="open",
     )
     async def begin(self, request: Request) -> Reply:

@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest, Overloaded
 from antiphon.http.middleware.errors import failed_response_reply
-from antiphon.wire.cursors import PageParams
+from antiphon.http.requests.query import IncludingPage
 from antiphon.wire.items import CodeInterpreterCall, Item, Message
 from antiphon.wire.response import Response, ResponseError
 
@@ -342,8 +342,8 @@ async def test_input_items_are_paginated(make_app: Any, service: Any, error_of: 
     }
     await client.get(f"{path}?limit=3&order=asc&after=msg_1&before=msg_9")
     defaults, given = (call[3] for call in service.calls)
-    assert defaults == PageParams(limit=20, order="desc")
-    assert given == PageParams(limit=3, order="asc", after="msg_1", before="msg_9")
+    assert defaults == IncludingPage(limit=20, order="desc")
+    assert given == IncludingPage(limit=3, order="asc", after="msg_1", before="msg_9")
     answer = await client.get(f"{path}?limit=101")
     assert (answer.status_code, error_of(answer)["param"]) == (400, "limit")
 

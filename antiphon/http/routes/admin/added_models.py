@@ -15,7 +15,6 @@ from starlette.requests import Request
 
 from antiphon.errors import Forbidden, NotFound
 from antiphon.http.auditor import Auditor
-from antiphon.http.middleware.auth import AuthConfig, check_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import read_query
@@ -31,7 +30,7 @@ from antiphon.wire.pagination import DeletedObject
 from antiphon.wire.parsing.fields import convert, known_fields
 from antiphon.wire.parsing.json_body import parse_json_object
 
-from .managed_models import ModelAdministration
+from .managed_models import MANAGE_MODELS, ModelAdministration
 
 _BodyT = TypeVar("_BodyT", bound=ModelOptions)
 
@@ -66,34 +65,37 @@ class AddedModelRoutes:
         self,
         additions: ModelAdditions,
         manager: ModelAdministration,
-        access: AuthConfig,
         limits: RequestLimits,
         auditor: Auditor,
     ) -> None:
         self._additions = additions
         self._manager = manager
-        self._access = access
         self._limits = limits
         self._auditor = auditor
 
-    @operation("GET /antiphon/added-models", "listAddedModels", errors=(403,))
+    @operation("GET /antiphon/added-models", "listAddedModels", permission=MANAGE_MODELS)
     async def list(self, request: Request) -> AddedModelList:
         """List the models that operators have added, with their options."""
-        self._check(request)
         return await self._additions.list()
 
-    @operation("GET /antiphon/found-models", "searchModels", query=ModelSearch, errors=(403,))
+    @operation(
+        "GET /antiphon/found-models", "searchModels", query=ModelSearch, permission=MANAGE_MODELS
+    )
     async def search(self, request: Request) -> FoundModelList:
         """List models that can be added: those that Antiphon suggests, and, with a text to search
         for, repositories of Hugging Face."""
-        self._check(request)
         return await self._additions.search(read_query(request, ModelSearch).query)
 
-    @operation("POST /antiphon/added-models", "addModel", body=AddModel, errors=(403, 409))
+    @operation(
+        "POST /antiphon/added-models",
+        "addModel",
+        body=AddModel,
+        permission=MANAGE_MODELS,
+        errors=(409,),
+    )
     async def add(self, request: Request) -> AddedModel:
         """Add a model from Hugging Face. It is downloaded and loaded at the first request for
         it, or with `POST /antiphon/models/{model}/load`."""
-        self._check(request)
         added = await self._additions.add(await self._read(request, AddModel))
         await self._auditor.record(request.scope, "model.added", added.id)
         return added
@@ -102,20 +104,20 @@ class AddedModelRoutes:
         "POST /antiphon/added-models/{model:path}",
         "changeModel",
         body=ModelOptions,
-        errors=(403, 404),
+        permission=MANAGE_MODELS,
     )
     async def change(self, request: Request) -> AddedModel:
         """Replace the options of an added model. The next request loads it again."""
-        self._check(request)
         options = await self._read(request, ModelOptions)
         changed = await self._additions.change(request.path_params["model"], options)
         await self._auditor.record(request.scope, "model.changed", changed.id)
         return changed
 
-    @operation("DELETE /antiphon/added-models/{model:path}", "removeModel", errors=(403, 404))
+    @operation(
+        "DELETE /antiphon/added-models/{model:path}", "removeModel", permission=MANAGE_MODELS
+    )
     async def remove(self, request: Request) -> DeletedObject:
         """Remove an added model and its downloaded files, when its requests have finished."""
-        self._check(request)
         name = request.path_params["model"]
         if any(each.id == name for each in (await self._additions.list()).data):
             with suppress(Forbidden, NotFound):  # nothing is downloaded yet
@@ -127,7 +129,3 @@ class AddedModelRoutes:
     async def _read(self, request: Request, kind: type[_BodyT]) -> _BodyT:
         raw = await bodies.parse(request, self._limits, parse_json_object)
         return convert(known_fields(raw, kind.__struct_fields__, ""), kind, "")
-
-    def _check(self, request: Request) -> None:
-        """Raise ``Forbidden`` for clients that may not manage the models."""
-        check_role(request.scope, self._access, "operator", action="manage the models")

@@ -7,8 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from starlette.requests import Request
 
-from antiphon.http.middleware.auth import AuthConfig, check_role
-from antiphon.http.openapi.operation import operation
+from antiphon.http.openapi.operation import Permission, operation
 from antiphon.http.requests.query import read_query
 from antiphon.resources.admin.audit import AuditQuery, AuditTrail
 from antiphon.wire.admin.audit import AuditEvent
@@ -16,6 +15,7 @@ from antiphon.wire.cursors import PageLimit, PageOrder, PageStart
 from antiphon.wire.pagination import Page
 
 _Seconds = Annotated[int, Meta(ge=0)]
+_ALLOWED = Permission(("operator", "auditor"), "read the audit log")
 
 
 class AuditListing(Struct, frozen=True, kw_only=True):
@@ -36,14 +36,12 @@ class AuditListing(Struct, frozen=True, kw_only=True):
 class AuditRoutes:
     """The route of the audit log."""
 
-    def __init__(self, trail: AuditTrail, access: AuthConfig) -> None:
+    def __init__(self, trail: AuditTrail) -> None:
         self._trail = trail
-        self._access = access
 
-    @operation("GET /antiphon/audit", "listAuditEvents", query=AuditListing, errors=(400, 403))
+    @operation("GET /antiphon/audit", "listAuditEvents", query=AuditListing, permission=_ALLOWED)
     async def list(self, request: Request) -> Page[AuditEvent]:
         """Return a page of the administrative actions."""
-        check_role(request.scope, self._access, "operator", "auditor", action="read the audit log")
         query = read_query(request, AuditListing)
         page = AuditQuery(
             type=query.type,

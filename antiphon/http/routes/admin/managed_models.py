@@ -12,8 +12,7 @@ from typing import Protocol
 from starlette.requests import Request
 
 from antiphon.http.auditor import Auditor
-from antiphon.http.middleware.auth import AuthConfig, check_role
-from antiphon.http.openapi.operation import operation
+from antiphon.http.openapi.operation import Permission, operation
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import StreamFormat
 from antiphon.http.streaming.task_stream import TaskStream
@@ -21,6 +20,7 @@ from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, P
 from antiphon.wire.pagination import DeletedObject
 
 _MODEL = "/antiphon/models/{model:path}"
+MANAGE_MODELS = Permission(("operator",), "manage the models")
 
 
 class ModelAdministration(Protocol):
@@ -46,39 +46,32 @@ class ModelAdministration(Protocol):
 class ManagedModelRoutes:
     """All routes below ``/antiphon/models``."""
 
-    def __init__(
-        self, manager: ModelAdministration, access: AuthConfig, keepalive_s: float, auditor: Auditor
-    ) -> None:
+    def __init__(self, manager: ModelAdministration, keepalive_s: float, auditor: Auditor) -> None:
         self._auditor = auditor
         self._manager = manager
-        self._access = access
         self._keepalive_s = keepalive_s
 
-    @operation("GET /antiphon/models", "listManagedModels", errors=(403,))
+    @operation("GET /antiphon/models", "listManagedModels", permission=MANAGE_MODELS)
     async def list(self, request: Request) -> ManagedModelList:
         """List all models with their states and the memory that they use."""
-        self._check(request)
         return await self._manager.list()
 
-    @operation(f"GET {_MODEL}", "getManagedModel", errors=(403, 404))
+    @operation(f"GET {_MODEL}", "getManagedModel", permission=MANAGE_MODELS)
     async def retrieve(self, request: Request) -> ManagedModel:
         """Return one model."""
-        self._check(request)
         return await self._manager.retrieve(request.path_params["model"])
 
-    @operation(f"POST {_MODEL}/load", "loadModel", is_action=True, errors=(400, 403, 404, 503))
+    @operation(f"POST {_MODEL}/load", "loadModel", is_action=True, permission=MANAGE_MODELS)
     async def load(self, request: Request) -> ManagedModel:
         """Load a model; the response is sent when the model is loaded."""
-        self._check(request)
         async with CancelOnDisconnect(request.scope, request.receive):
             model = await self._manager.load(request.path_params["model"])
         await self._auditor.record(request.scope, "model.loaded", model.id)
         return model
 
-    @operation(f"POST {_MODEL}/unload", "unloadModel", is_action=True, errors=(400, 403, 404))
+    @operation(f"POST {_MODEL}/unload", "unloadModel", is_action=True, permission=MANAGE_MODELS)
     async def unload(self, request: Request) -> ManagedModel:
         """Unload a model; the response is sent when the requests to the model have finished."""
-        self._check(request)
         async with CancelOnDisconnect(request.scope, request.receive):
             model = await self._manager.unload(request.path_params["model"])
         await self._auditor.record(request.scope, "model.unloaded", model.id)
@@ -90,25 +83,19 @@ class ManagedModelRoutes:
         is_action=True,
         media_type="text/event-stream",
         events=PullEvent,
-        errors=(400, 403, 404),
+        permission=MANAGE_MODELS,
     )
     async def pull(self, request: Request) -> TaskStream:
         """Download the files of a model; the response is a stream of events."""
-        self._check(request)
         name = request.path_params["model"]
         events = self._manager.pull(name)
         await self._auditor.record(request.scope, "model.pulled", name)
         return TaskStream(events, self._keepalive_s, stream_format=StreamFormat())
 
-    @operation("DELETE /v1/models/{model:path}", "deleteModel", errors=(403, 404))
+    @operation("DELETE /v1/models/{model:path}", "deleteModel", permission=MANAGE_MODELS)
     async def delete(self, request: Request) -> DeletedObject:
         """Delete the downloaded files of a model, which stays in the settings."""
-        self._check(request)
         name = request.path_params["model"]
         model = await self._manager.delete(name)
         await self._auditor.record(request.scope, "model.deleted", model.id)
         return DeletedObject(id=name, object="model")
-
-    def _check(self, request: Request) -> None:
-        """Raise ``Forbidden`` for clients that may not manage the models."""
-        check_role(request.scope, self._access, "operator", action="manage the models")

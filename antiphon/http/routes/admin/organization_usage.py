@@ -7,19 +7,16 @@ clients on this machine may use these endpoints.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest
-from antiphon.http.json_response import json_reply
-from antiphon.http.middleware.auth import AuthConfig, check_role
-from antiphon.http.openapi.operation import Operation, operation
+from antiphon.http.openapi.operation import Permission, operation
 from antiphon.http.requests.query import read_query
 from antiphon.runs.usage_counter import TOOL_KINDS, Prices, UsageKind, UsageQuery, UsageTotals
 from antiphon.wire.admin.organization_usage import (
@@ -42,6 +39,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _Group: TypeAlias = Literal["tenant", "api_key", "model"]
+_ALLOWED = Permission(("operator", "auditor"), "read the usage")
 
 
 class _Width(Struct, frozen=True):
@@ -136,6 +134,13 @@ class _Report(NamedTuple):
     answer: type[Struct]
     summary: str
 
+    def convert(self, totals: UsageTotals) -> Struct:
+        """Return sums in the form of the answer."""
+        names = self.answer.__struct_fields__
+        return self.answer(
+            **{name: getattr(totals, sum) for name, sum in _SUMS.items() if name in names}
+        )
+
 
 _REPORTS = (
     _Report(
@@ -198,61 +203,52 @@ _SUMS: Mapping[str, str] = {
 }
 
 
-def usage_endpoints(service: Service, access: AuthConfig) -> Iterator[object]:
-    """Yield the endpoints of usage and costs."""
-    reader = _UsageReader(service, access)
-    yield from (_UsageEndpoint(reader, report) for report in _REPORTS)
-    yield _CostRoutes(reader)
+def usage_handlers(service: Service) -> Iterator[object]:
+    """Yield the handlers of ``/v1/organization``."""
+    usage = _Usage(service)
+    yield from map(usage.handler, _REPORTS)
+    yield usage.costs
 
 
-class _UsageEndpoint:
-    """An endpoint that returns the sums of one kind of requests, as an ASGI app."""
+class _Usage:
+    """Reads the usage log."""
 
-    def __init__(self, reader: _UsageReader, report: _Report) -> None:
-        self.operation = Operation(
-            route=f"GET /v1/organization/usage/{report.path}",
-            id=f"usage-{report.path.replace('_', '-')}",
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._counter = service.usage_counter
+
+    def handler(self, report: _Report) -> Callable[[Request], Awaitable[UsagePage[Struct]]]:
+        """Return the handler that returns the sums of one kind of requests."""
+
+        @operation(
+            f"GET /v1/organization/usage/{report.path}",
+            f"usage-{report.path.replace('_', '-')}",
             summary=report.summary,
             query=UsageListing,
             answer=UsagePage[report.answer],  # type: ignore[name-defined]
-            errors=(403,),
+            permission=_ALLOWED,
         )
-        self._reader = reader
-        self._report = report
+        async def read(request: Request) -> UsagePage[Struct]:
+            listing = self._listing(request, UsageListing, report.kind)
+            found = _buckets(listing.query, await self._counter.totals(listing.query))
+            return _page(
+                listing, ((start, end, map(report.convert, sums)) for start, end, sums in found)
+            )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        listing = self._reader.listing(Request(scope), UsageListing, self._report.kind)
-        found = _buckets(listing.query, await self._reader.totals(listing.query))
-        page = _page(
-            listing, ((start, end, map(self._convert, sums)) for start, end, sums in found)
-        )
-        await json_reply(page)(scope, receive, send)
+        return read
 
-    def _convert(self, totals: UsageTotals) -> Struct:
-        names = self._report.answer.__struct_fields__
-        return self._report.answer(
-            **{name: getattr(totals, sum) for name, sum in _SUMS.items() if name in names}
-        )
-
-
-class _CostRoutes:
-    """The route ``/v1/organization/costs``."""
-
-    def __init__(self, reader: _UsageReader) -> None:
-        self._reader = reader
-
-    @operation("GET /v1/organization/costs", "usage-costs", query=CostListing, errors=(403,))
+    @operation("GET /v1/organization/costs", "usage-costs", query=CostListing, permission=_ALLOWED)
     async def costs(self, request: Request) -> UsagePage[Costs]:
         """Return what the tokens and the calls of tools of each day cost, by the prices in the
         settings."""
-        listing = self._reader.listing(request, CostListing, "completion")
+        listing = self._listing(request, CostListing, "completion")
         groups = listing.query.group_by
         query = replace(listing.query, group_by=groups | {"model"})
         totals: list[UsageTotals] = []
         for kind in _TOKEN_KINDS:
-            totals += await self._reader.totals(replace(query, kind=kind))
+            totals += await self._counter.totals(replace(query, kind=kind))
         for tool in TOOL_KINDS:
-            calls = await self._reader.totals(replace(query, kind=tool))
+            calls = await self._counter.totals(replace(query, kind=tool))
             totals += (replace(each, model=tool) for each in calls)
         totals.sort(key=lambda each: each.start)
         found = _buckets(query, totals)
@@ -262,7 +258,7 @@ class _CostRoutes:
 
     def _costs(self, totals: Iterable[UsageTotals], groups: Collection[str]) -> Iterator[Costs]:
         """Yield the costs of one bucket: one sum for each combination of the groups."""
-        prices = self._reader.prices
+        prices = self._service.prices
         sums: dict[tuple[str | None, ...], list[float]] = {}
         for each in totals:
             price = prices.get(each.model or "", _FREE)
@@ -280,32 +276,14 @@ class _CostRoutes:
                 quantity=None if item is None else quantity,
             )
 
-
-class _UsageReader:
-    """Reads the usage log for clients with a role that permits it."""
-
-    def __init__(self, service: Service, access: AuthConfig) -> None:
-        self._service = service
-        self._access = access
-
-    @property
-    def prices(self) -> Mapping[str, Prices]:
-        return self._service.prices
-
-    async def totals(self, query: UsageQuery) -> Iterable[UsageTotals]:
-        """Return the sums that a query selects."""
-        return await self._service.usage_counter.totals(query)
-
-    def listing(
+    def _listing(
         self, request: Request, cls: type[UsageListing | CostListing], kind: UsageKind
     ) -> _Listing:
-        """Check the client's role and parse the query string. Raises ``Forbidden`` and
-        ``InvalidRequest``."""
-        check_role(request.scope, self._access, "operator", "auditor", action="read the usage")
+        """Parse the query string. Raises ``InvalidRequest``."""
         query = read_query(request, cls, refused=("user_ids", "batch"))
         start, end = query.start_time, query.end_time
         if end is None:
-            end = max(start, int(self._service.usage_counter.clock())) + 1
+            end = max(start, int(self._counter.clock())) + 1
         if end <= start:
             raise InvalidRequest("end_time must be after start_time.", param="end_time")
         width = _WIDTHS[query.bucket_width]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from antiphon.http.middleware.auth import AuthConfig, check_role
-from antiphon.http.openapi.operation import operation
+from antiphon.http.openapi.operation import Permission, operation
 from antiphon.wire.admin.settings import SettingList
+
+_ALLOWED = Permission(("operator", "auditor"), "see the settings")
 
 
 class SettingRoutes:
     """The route ``/antiphon/settings``."""
 
-    def __init__(self, settings: SettingList, access: AuthConfig) -> None:
+    def __init__(self, settings: SettingList) -> None:
         self._settings = settings
-        self._access = access
 
-    @operation("GET /antiphon/settings", "listSettings", errors=(403,))
+    @operation("GET /antiphon/settings", "listSettings", permission=_ALLOWED)
     async def list(self, request: Request) -> SettingList:
         """List the settings with their origins, without secrets."""
-        check_role(request.scope, self._access, "operator", "auditor", action="see the settings")
         return self._settings

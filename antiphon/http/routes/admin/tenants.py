@@ -12,49 +12,41 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from antiphon.http.auditor import Auditor
-from antiphon.http.middleware.auth import AuthConfig, check_role
-from antiphon.http.openapi.operation import operation
+from antiphon.http.openapi.operation import Permission, operation
 from antiphon.runs.tenants import Tenants
 from antiphon.wire.pagination import DeletedObject
 
 #: Minimum size in bytes of a chunk of the archive, except the last chunk.
 _CHUNK_BYTES = 1 << 18
+_ALLOWED = Permission(("operator",), "manage the tenants")
 
 
 class TenantRoutes:
     """Routes with which operators export or delete all stored data of a tenant."""
 
-    def __init__(self, tenants: Tenants, access: AuthConfig, auditor: Auditor) -> None:
+    def __init__(self, tenants: Tenants, auditor: Auditor) -> None:
         self._tenants = tenants
-        self._access = access
         self._auditor = auditor
 
     @operation(
         "GET /antiphon/tenants/{name:path}/export",
         "exportTenant",
         media_type="application/jsonl",
-        errors=(403,),
+        permission=_ALLOWED,
     )
     async def export(self, request: Request) -> _Archive:
         """Return all stored data of a tenant, as JSON lines."""
-        name = self._checked_name(request)
+        name = request.path_params["name"]
         await self._auditor.record(request.scope, "tenant.exported", name)
         return _Archive(self._tenants.export(name))
 
-    @operation("DELETE /antiphon/tenants/{name:path}", "deleteTenant", errors=(403,))
+    @operation("DELETE /antiphon/tenants/{name:path}", "deleteTenant", permission=_ALLOWED)
     async def delete(self, request: Request) -> DeletedObject:
         """Cancel a tenant's background runs, then delete all stored data of the tenant."""
-        name = self._checked_name(request)
+        name = request.path_params["name"]
         await self._tenants.delete(name)
         await self._auditor.record(request.scope, "tenant.deleted", name)
         return DeletedObject(id=name, object="antiphon.tenant.deleted")
-
-    def _checked_name(self, request: Request) -> str:
-        """Return the name of the tenant in the path. Raises ``Forbidden`` for clients that are not
-        operators."""
-        check_role(request.scope, self._access, "operator", action="manage the tenants")
-        name: str = request.path_params["name"]
-        return name
 
 
 class _Archive:

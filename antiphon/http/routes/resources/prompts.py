@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 from starlette.requests import Request
 
-from antiphon.http.middleware.auth import AuthConfig, check_role
-from antiphon.http.openapi.operation import operation
+from antiphon.http.openapi.operation import Permission, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import read_query
 from antiphon.limits.requests import RequestLimits
@@ -22,6 +21,7 @@ from antiphon.wire.resources.prompts import CreatePrompt, PromptResource
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
+_ALLOWED = Permission(("prompt_editor",), "read or change the prompts")
 
 
 class PromptVersion(Struct, frozen=True, kw_only=True):
@@ -31,44 +31,37 @@ class PromptVersion(Struct, frozen=True, kw_only=True):
 class PromptRoutes:
     """All routes below ``/v1/prompts``."""
 
-    def __init__(self, service: Service, access: AuthConfig, limits: RequestLimits) -> None:
+    def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._prompts = service.prompts
-        self._access = access
         self._limits = limits
 
-    @operation("POST /v1/prompts", "createPrompt", body=CreatePrompt, errors=(403, 404))
+    @operation(
+        "POST /v1/prompts", "createPrompt", body=CreatePrompt, permission=_ALLOWED, errors=(404,)
+    )
     async def create(self, request: Request) -> PromptResource:
         """Create a prompt, or a new version of an existing prompt."""
-        self._check(request)
         parsed = await bodies.parse(request, self._limits, parse_create_prompt)
         return await self._prompts.create(parsed)
 
-    @operation("GET /v1/prompts", "listPrompts", errors=(403,))
+    @operation("GET /v1/prompts", "listPrompts", permission=_ALLOWED)
     async def list(self, request: Request) -> Page[PromptResource]:
         """List all prompts without their templates."""
-        self._check(request)
         return await self._prompts.list()
 
-    @operation("GET /v1/prompts/{prompt_id}", "getPrompt", query=PromptVersion, errors=(403,))
+    @operation("GET /v1/prompts/{prompt_id}", "getPrompt", query=PromptVersion, permission=_ALLOWED)
     async def retrieve(self, request: Request) -> PromptResource:
         """Return a version of a prompt. The default is the newest version."""
-        self._check(request)
         return await self._prompts.retrieve(*_prompt_key(request))
 
-    @operation("DELETE /v1/prompts/{prompt_id}", "deletePrompt", query=PromptVersion, errors=(403,))
+    @operation(
+        "DELETE /v1/prompts/{prompt_id}", "deletePrompt", query=PromptVersion, permission=_ALLOWED
+    )
     async def delete(self, request: Request) -> DeletedObject:
         """Delete a prompt, or one of its versions. If the request names no version, all versions
         are deleted."""
-        self._check(request)
         prompt_id, version = _prompt_key(request)
         await self._prompts.delete(prompt_id, version)
         return DeletedObject(id=prompt_id, object="prompt.deleted")
-
-    def _check(self, request: Request) -> None:
-        """Raise ``Forbidden`` for clients that may not see the prompts."""
-        check_role(
-            request.scope, self._access, "prompt_editor", action="read or change the prompts"
-        )
 
 
 def _prompt_key(request: Request) -> tuple[str, str | None]:

@@ -39,7 +39,7 @@ _batch = path_param("batch_id")
 _SOON = {"openai-poll-after-ms": "200"}
 
 
-class FileListing(PageParams, frozen=True, kw_only=True):
+class StoredFileListing(PageParams, frozen=True, kw_only=True):
     filter: Annotated[FileStatus | None, Meta(description="Only files with this status.")] = None
 
 
@@ -100,10 +100,10 @@ class VectorStoreRoutes:
         parsed = await bodies.parse(request, self._limits, wire.parse_add_file)
         return await self._stores.add_file(*_store_key(request), parsed)
 
-    @operation(f"GET {_STORE}/files", "listVectorStoreFiles", query=FileListing)
+    @operation(f"GET {_STORE}/files", "listVectorStoreFiles", query=StoredFileListing)
     async def list_files(self, request: Request) -> Page[VectorStoreFile]:
         """Return a page of the files of a vector store."""
-        query = read_query(request, FileListing)
+        query = read_query(request, StoredFileListing)
         found = self._stores.list_files(*_store_key(request), query, status=query.filter)
         return await found
 
@@ -148,10 +148,10 @@ class VectorStoreRoutes:
         """Cancel the indexing of those files of a batch that are not indexed yet."""
         return await self._stores.cancel_batch(*_store_key(request), _batch(request))
 
-    @operation(f"GET {_BATCH}/files", "listFilesInVectorStoreBatch", query=FileListing)
+    @operation(f"GET {_BATCH}/files", "listFilesInVectorStoreBatch", query=StoredFileListing)
     async def list_batch_files(self, request: Request) -> Page[VectorStoreFile]:
         """Return a page of the files of a batch."""
-        query = read_query(request, FileListing)
+        query = read_query(request, StoredFileListing)
         found = self._stores.list_files(
             *_store_key(request), query, status=query.filter, batch=_batch(request)
         )
