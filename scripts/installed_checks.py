@@ -75,7 +75,7 @@ def check_entry_points() -> str:
 def check_store_files() -> str:
     """The SQLite store applies its migrations; PostgreSQL's are readable."""
     from antiphon.store import open_store
-    from antiphon.store.common.sql import migrations, queries
+    from antiphon.store.sql.queries import migrations, queries
 
     async def open_and_close(path: Path) -> None:
         store = await open_store(f"sqlite:{path}")

@@ -27,7 +27,7 @@ from antiphon.store.records import (
     TurnTokens,
 )
 from antiphon.store.search_terms import index_terms
-from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
+from antiphon.store.usage import UsageRecord, UsageTotals
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexUsage
 from antiphon.wire.items import Item
 from antiphon.wire.resources.containers import ContainerResource
@@ -282,14 +282,6 @@ def claim_of(row: Row) -> Claim:
 def encode_usage(records: Sequence[UsageRecord]) -> str:
     """Encode usage records as a JSON list, with one element for each row to insert."""
     return encode(records).decode()
-
-
-def usage_filters(query: UsageQuery, lists: Sequence[object]) -> Columns:
-    """Return the arguments of the SQL query for usage totals. ``lists``: the tenants, API keys and
-    models of ``query``, encoded as the database expects lists: as arrays for PostgreSQL, as JSON
-    for SQLite."""
-    groups = (name in query.group_by for name in ("tenant", "api_key", "model"))
-    return (query.start, query.end, query.width, query.kind, *lists, *groups)
 
 
 def usage_totals_of(rows: Sequence[Row]) -> tuple[UsageTotals, ...]:

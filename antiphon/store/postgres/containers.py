@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 
 from antiphon.store.common.row_mapping import container_of, encode
 from antiphon.store.containers import EXPIRED_RETENTION_S, ContainerDirectory, ContainerRecord
+from antiphon.store.sql.executor import index_key
 from antiphon.wire.resources.containers import ContainerResource
 
-from .pool import ConnectionPool, Transaction, index_key
+from .pool import ConnectionPool, Transaction
 
 
 class PostgresContainers(ContainerDirectory):
@@ -34,7 +35,7 @@ class PostgresContainers(ContainerDirectory):
 
     async def add(self, record: ContainerRecord, *, max_active: int | None, lease_s: float) -> bool:
         tenant, resource = record.tenant, record.resource
-        async with self._pool.tenant_transaction("lock_containers", tenant) as transaction:
+        async with self._pool.tenant_transaction("containers", tenant) as transaction:
             if max_active is not None:
                 active = await transaction.value("count_active_containers", tenant)
                 if active >= max_active:

@@ -19,7 +19,8 @@ class DriverConnection(Protocol):
         """Run a statement, and return the first column of its first row, or None."""
 
     async def execute(self, query: str, *arguments: object, timeout: float | None = None) -> str:
-        """Run a statement, or several statements without arguments."""
+        """Run a statement, or several statements without arguments. Return PostgreSQL's word for
+        what was done, such as "DELETE 3"."""
 
     async def executemany(self, command: str, args: Iterable[Iterable[object]]) -> None:
         """Run a statement once for each element of ``args``."""

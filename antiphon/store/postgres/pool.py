@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from hashlib import sha256
 from types import ModuleType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -20,7 +19,8 @@ import structlog
 from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import Row
-from antiphon.store.common.sql import migrations, queries
+from antiphon.store.sql.executor import Work, index_key
+from antiphon.store.sql.queries import migrations, queries
 from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import BackgroundTasks, Backoff
 
@@ -45,20 +45,10 @@ _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 _PING_S = 10.0
 #: Rows with at least this many bytes are decoded in a thread.
 _THREAD_BYTES = 1 << 18
-#: Longest id, in characters, that always fits into an index.
-_MAX_KEY_CHARS = 512
 _CREATE_MIGRATIONS = """
 CREATE SCHEMA IF NOT EXISTS antiphon;
 CREATE TABLE IF NOT EXISTS antiphon.migrations (name TEXT PRIMARY KEY)
 """
-
-
-def index_key(text: str) -> str:
-    """Return an id as it is stored in an indexed column. A very long id or an id with U+0000 is
-    replaced by its digest, because PostgreSQL cannot index long texts and cannot store U+0000."""
-    if len(text) <= _MAX_KEY_CHARS and "\0" not in text:
-        return text
-    return "sha256 " + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _without_nul(value: object) -> object:
@@ -187,6 +177,24 @@ class ConnectionPool:
         except msgspec.MsgspecError as error:
             raise StoreError("The store could not be read.") from error
 
+    async def change(self, name: str, *arguments: object, frees_space: bool = False) -> int:
+        """Run the query with this name, and return the number of rows that it changes."""
+        with self._operations:
+            async with self._connections.use() as connection:
+                return await _change(connection, self.queries[name], arguments)
+
+    async def write(
+        self,
+        work: Work[_T],
+        *,
+        alone: tuple[str, str] | None = None,
+        frees_space: bool = False,
+    ) -> _T:
+        """Run ``work`` in a transaction. See ``Executor``."""
+        context = self.transaction() if alone is None else self.tenant_transaction(*alone)
+        async with context as transaction:
+            return await work(transaction)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Context manager for a transaction, which is committed at the end of the block."""
@@ -203,7 +211,7 @@ class ConnectionPool:
     @asynccontextmanager
     async def tenant_transaction(self, lock: str, tenant: str) -> AsyncIterator[Transaction]:
         """Context manager for a transaction that holds a lock of a tenant. ``lock``: the name of
-        the query that takes the lock.
+        the lock, which the query "lock_" with this name takes.
 
         Transactions of this process that need the same lock of the same tenant wait in a queue.
         While they wait, they occupy no database connection.
@@ -212,7 +220,7 @@ class ConnectionPool:
         if queue is None:
             queue = self._tenant_queues[lock, tenant] = asyncio.Lock()
         async with queue, self.transaction() as transaction:
-            await transaction.rows(lock, tenant)
+            await transaction.rows(f"lock_{lock}", tenant)
             yield transaction
 
     async def run_to_completion(self, work: Coroutine[object, None, _T]) -> _T:
@@ -375,14 +383,29 @@ class Transaction:
         found: list[Row] = await self._connection.fetch(statement, *map(_without_nul, arguments))
         return found
 
-    async def count(self, name: str, *arguments: object) -> int:
-        """Run the query with this name, and return the number of its rows."""
-        return len(await self.rows(name, *arguments))
+    async def change(self, name: str, *arguments: object) -> int:
+        """Run the query with this name, and return the number of rows that it changes."""
+        return await _change(self._connection, self._queries[name], arguments)
+
+    async def change_many(self, name: str, rows: Sequence[Row]) -> None:
+        """Execute the query with this name once for each row of arguments."""
+        await self.execute_many(self._queries[name], rows)
+
+    async def insert(self, name: str, *arguments: object) -> int:
+        """Run the query with this name, and return the number of the row that it inserts."""
+        return int(await self.value(name, *arguments))
 
     async def value(self, name: str, *arguments: object) -> Any:
         """Run the query with this name, and return the first column of its first row. Returns None
         if there is no row."""
         return await self._connection.fetchval(self._queries[name], *map(_without_nul, arguments))
+
+
+async def _change(connection: DriverConnection, query: str, arguments: Sequence[object]) -> int:
+    """Execute a query, and return the number of rows that it changes. It is the last word of the
+    answer, such as "DELETE 3"."""
+    done = await connection.execute(query, *map(_without_nul, arguments))
+    return int(done.rpartition(" ")[2])
 
 
 def _initializer(

@@ -254,7 +254,7 @@ SELECT 1 FROM old
 -- drop_empty_totals
 DELETE FROM response_totals WHERE responses = 0 AND bytes = 0 AND NOT EXISTS (
     SELECT FROM response_changes AS c WHERE c.tenant = response_totals.tenant
-) RETURNING 1
+)
 
 -- usage
 SELECT
@@ -328,7 +328,6 @@ DELETE FROM reservations WHERE tenant = $1 AND id = $2 AND owner = $3
 
 -- forget_reservations
 DELETE FROM reservations WHERE NOT EXISTS (SELECT FROM owners WHERE name = reservations.owner)
-RETURNING 1
 
 -- clock
 SELECT extract(epoch FROM clock_timestamp())::float8
@@ -360,7 +359,7 @@ DELETE FROM locks USING found JOIN renamed USING (seq)
 WHERE locks.tenant = found.tenant AND locks.holder = found.id
 
 -- forget_owners
-DELETE FROM owners WHERE heard_at < now() - interval '1 day' RETURNING 1
+DELETE FROM owners WHERE heard_at < now() - interval '1 day'
 
 -- put_conversation
 INSERT INTO conversations (tenant, id, body) VALUES ($1, $2, $3)
@@ -449,33 +448,6 @@ SELECT body FROM conversation_items WHERE tenant = $1 AND id = $2 ORDER BY posit
 
 -- remove_item
 DELETE FROM conversation_items WHERE conversation = $1 AND id = $2 RETURNING position
-
--- begin_entries
-INSERT INTO journal (tenant, key, response, attempt, intent, begun_at, run)
-SELECT $1, e.key, e.response, e.attempt, e.intent, $2, r.seq
-FROM unnest($3::text[], $4::text[], $5::text[], $6::bytea[], $7::bool[])
-AS e (key, response, attempt, intent, is_approval)
-LEFT JOIN LATERAL (
-    SELECT seq, ended_at FROM runs WHERE tenant = $1 AND id = e.response LIMIT 1
-) AS r ON NOT e.is_approval AND num_nulls(r.ended_at) = 1
-WHERE e.is_approval OR r.seq IS NOT NULL ORDER BY e.key
-ON CONFLICT (tenant, key) DO NOTHING
-
--- locked_result
-SELECT result FROM journal WHERE tenant = $1 AND key = $2 FOR UPDATE
-
--- settle_entry
-UPDATE journal SET result = $3 WHERE tenant = $1 AND key = $2
-
--- journal_entries
-SELECT key, response, attempt, intent, result, run IS NULL FROM journal
-WHERE tenant = $1 AND key = ANY ($2::text[])
-
--- expire_approvals
-DELETE FROM journal WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM journal WHERE run IS NULL AND begun_at < $1 LIMIT $2
-))
-RETURNING 1
 
 -- begin_run
 INSERT INTO runs (tenant, id, model, request, prompt, api_key, by_name, start_by)
@@ -788,7 +760,6 @@ AND NOT EXISTS (SELECT FROM runs WHERE tenant = $1 AND id = $3 AND num_nulls(end
 -- set_end_times
 UPDATE runs SET ended_at = $1
 WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE ended_at = 0 LIMIT $2 FOR UPDATE SKIP LOCKED))
-RETURNING seq
 
 -- mark_runs_deleted
 -- Sets ended_at of expired runs to the negative of the current time. Since that time, the runs wait
@@ -797,7 +768,6 @@ UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -$3::bigint
 WHERE seq = ANY (ARRAY(
     SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
-RETURNING seq
 
 -- partition_state
 SELECT
@@ -838,14 +808,13 @@ WITH chosen AS MATERIALIZED (
     LIMIT $1
 )
 DELETE FROM batches USING chosen
-WHERE batches.run = chosen.run AND batches.first = chosen.first RETURNING 1
+WHERE batches.run = chosen.run AND batches.first = chosen.first
 
 -- drop_deleted_runs
 DELETE FROM runs WHERE seq = ANY (ARRAY(
     SELECT seq FROM runs AS dead WHERE ended_at BETWEEN $2 AND -1
     AND NOT EXISTS (SELECT FROM batches WHERE run = dead.seq) ORDER BY seq LIMIT $1
 ))
-RETURNING 1
 
 -- notify
 SELECT pg_notify('antiphon', $1)
@@ -885,71 +854,6 @@ SELECT pg_advisory_xact_lock(1634628614, hashtext($1))
 -- lock_runs
 SELECT pg_advisory_xact_lock(1634628616, hashtext($1))
 
--- put_file
-INSERT INTO files (tenant, id, purpose, bytes, expires_at, body) VALUES ($1, $2, $3, $4, $5, $6)
-RETURNING seq
-
--- put_content
-INSERT INTO contents (file, content) VALUES ($1, $2)
-
--- file_totals
-SELECT count(*), coalesce(sum(bytes), 0)::bigint FROM files WHERE tenant = $1
-
--- file
-SELECT body FROM files WHERE tenant = $1 AND id = $2
-
--- file_row
-SELECT seq FROM files WHERE tenant = $1 AND id = $2
-
--- content
-SELECT c.content FROM files AS f JOIN contents AS c ON c.file = f.seq
-WHERE f.tenant = $1 AND f.id = $2
-
--- lock_file
--- Locks the file against deletion until the end of the transaction.
-SELECT seq FROM files WHERE tenant = $1 AND id = $2 FOR KEY SHARE
-
--- put_blob
-INSERT INTO blobs (tenant, sha256, bytes, key, files) VALUES ($1, $2, $3, $4, 1)
-ON CONFLICT (tenant, sha256) DO UPDATE SET files = blobs.files + 1 RETURNING seq, key
-
--- put_file_blob
-INSERT INTO file_blobs (file, blob) VALUES ($1, $2)
-
--- put_unused_blob
-INSERT INTO unused_blobs (key) VALUES ($1)
-
--- file_blob
-SELECT b.key, b.sha256, b.bytes FROM files AS f
-JOIN file_blobs AS l ON l.file = f.seq JOIN blobs AS b ON b.seq = l.blob
-WHERE f.tenant = $1 AND f.id = $2
-
--- drop_content
-DELETE FROM contents WHERE file = $1 RETURNING file
-
--- drop_file_blob
-DELETE FROM file_blobs WHERE file = $1 AND blob = (SELECT seq FROM blobs WHERE key = $2)
-RETURNING file
-
--- move_blob
-UPDATE blobs SET key = $3 WHERE key = $2
-AND seq = (SELECT blob FROM file_blobs WHERE file = $1) RETURNING seq
-
--- files_in_store
-SELECT f.body, f.seq, f.tenant FROM files AS f JOIN contents AS c ON c.file = f.seq
-WHERE f.seq > $1 ORDER BY f.seq LIMIT $2
-
--- files_in_blobs
-SELECT f.body, f.seq, f.tenant, b.key, b.sha256, b.bytes FROM files AS f
-JOIN file_blobs AS l ON l.file = f.seq JOIN blobs AS b ON b.seq = l.blob
-WHERE f.seq > $1 ORDER BY f.seq LIMIT $2
-
--- unused_blobs
-SELECT key FROM unused_blobs ORDER BY key LIMIT $1
-
--- drop_unused_blobs
-DELETE FROM unused_blobs WHERE key = ANY($1::text[])
-
 -- unknown_blobs
 SELECT unnest.key FROM unnest($1::text[]) AS unnest (key)
 WHERE NOT EXISTS (SELECT FROM blobs AS b WHERE b.key = unnest.key)
@@ -962,25 +866,6 @@ SELECT seq, blob, input FROM responses WHERE blob > $1 ORDER BY blob LIMIT $2
 -- move_response_blob
 UPDATE responses SET blob = $3, input = $4, output = $5, tokens = $6
 WHERE seq = $1 AND blob = $2 RETURNING seq
-
--- files_newest
-SELECT body FROM files WHERE tenant = $1 AND ($2::text IS NULL OR purpose = $2)
-AND (expires_at IS NULL OR expires_at > $3) AND seq < coalesce($4::bigint, 9223372036854775807)
-ORDER BY seq DESC LIMIT $5
-
--- files_oldest
-SELECT body FROM files WHERE tenant = $1 AND ($2::text IS NULL OR purpose = $2)
-AND (expires_at IS NULL OR expires_at > $3) AND seq > coalesce($4::bigint, -1)
-ORDER BY seq LIMIT $5
-
--- drop_file
-DELETE FROM files WHERE tenant = $1 AND id = $2 RETURNING seq
-
--- expire_files
-DELETE FROM files WHERE seq = ANY (ARRAY(
-    SELECT seq FROM files WHERE expires_at <= $1 LIMIT $2
-))
-RETURNING seq
 
 -- put_vector_store
 INSERT INTO vector_stores (tenant, id, expires_at, body) VALUES ($1, $2, $3, $4)
@@ -1123,34 +1008,6 @@ DELETE FROM vector_files WHERE seq = ANY (ARRAY(
     SELECT f.seq FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
     WHERE s.expires_at <= $1 LIMIT $2
 ))
-RETURNING seq
-
--- add_usage
-INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $1::json)
-ON CONFLICT DO NOTHING
-
--- usage_totals
-SELECT start - start % $3::bigint AS bucket, CASE WHEN $8::boolean THEN tenant END AS tenant_group,
-    CASE WHEN $9::boolean THEN api_key END AS api_key_group, CASE WHEN $10::boolean THEN model END AS model_group,
-    sum(requests)::bigint, sum(failed_requests)::bigint, sum(cancelled_requests)::bigint,
-    sum(input_tokens)::bigint, sum(cached_tokens)::bigint, sum(output_tokens)::bigint,
-    sum(reasoning_tokens)::bigint, sum(tool_calls)::bigint, sum(latency_ms)::bigint
-FROM (
-    SELECT
-        start, kind, tenant, api_key, model, requests, failed_requests, cancelled_requests,
-        input_tokens, cached_tokens, output_tokens, reasoning_tokens, tool_calls, latency_ms
-    FROM usage_rows WHERE start >= $1 AND start < $2
-    UNION ALL
-    SELECT
-        start, kind, tenant, api_key, model, requests, failed_requests, cancelled_requests,
-        input_tokens, cached_tokens, output_tokens, reasoning_tokens, tool_calls, latency_ms
-    FROM usage_sums WHERE width IN (60, 3600, 86400) AND start >= $1 AND start < $2
-) AS u WHERE kind = $4
-AND ($5::text[] IS NULL OR tenant = ANY($5))
-AND ($6::text[] IS NULL OR api_key = ANY($6))
-AND ($7::text[] IS NULL OR model = ANY($7))
-GROUP BY 1, 2, 3, 4
-ORDER BY bucket
 
 -- roll_up_usage_rows
 WITH old AS (
@@ -1173,7 +1030,6 @@ ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
     reasoning_tokens = usage_sums.reasoning_tokens + excluded.reasoning_tokens,
     tool_calls = usage_sums.tool_calls + excluded.tool_calls,
     latency_ms = usage_sums.latency_ms + excluded.latency_ms
-RETURNING start
 
 -- roll_up_usage_sums
 WITH old AS (
@@ -1197,13 +1053,6 @@ ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
     reasoning_tokens = usage_sums.reasoning_tokens + excluded.reasoning_tokens,
     tool_calls = usage_sums.tool_calls + excluded.tool_calls,
     latency_ms = usage_sums.latency_ms + excluded.latency_ms
-RETURNING start
-
--- expire_usage
-DELETE FROM usage_sums WHERE (width, start, kind, tenant, api_key, model) IN (
-    SELECT width, start, kind, tenant, api_key, model FROM usage_sums
-    WHERE width IN (60, 3600, 86400) AND start < $1 LIMIT $2
-) RETURNING start
 
 -- exchange_rates
 -- All processes change the rows in the same order, which avoids deadlocks. excluded.per_minute -
@@ -1243,35 +1092,11 @@ FROM asked AS a LEFT JOIN levels AS l ON l.scope = a.scope ORDER BY a.place
 WITH full_buckets AS (
     DELETE FROM rates WHERE updated_at < now() - interval '10 minutes'
 )
-DELETE FROM running_requests WHERE heard_at < now() - interval '10 minutes' RETURNING 1
+DELETE FROM running_requests WHERE heard_at < now() - interval '10 minutes'
 
 -- count_unended_runs
 SELECT count(*) FROM runs
 WHERE tenant = $1 AND ended_at IS NULL AND NOT by_name AND ($2::text IS NULL OR api_key = $2)
-
--- add_audit
-INSERT INTO audit (id, at, type, target, actor, actor_tenant, address)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
-
--- audit_row
-SELECT seq FROM audit WHERE id = $1
-
--- audit_newest
-SELECT id, at, type, target, actor, actor_tenant, address FROM audit
-WHERE ($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR actor = $2)
-AND ($3::text IS NULL OR target = $3) AND ($4::bigint IS NULL OR at >= $4)
-AND ($5::bigint IS NULL OR at < $5) AND seq < coalesce($6::bigint, 9223372036854775807)
-ORDER BY seq DESC LIMIT $7
-
--- audit_oldest
-SELECT id, at, type, target, actor, actor_tenant, address FROM audit
-WHERE ($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR actor = $2)
-AND ($3::text IS NULL OR target = $3) AND ($4::bigint IS NULL OR at >= $4)
-AND ($5::bigint IS NULL OR at < $5) AND seq > coalesce($6::bigint, -1)
-ORDER BY seq LIMIT $7
-
--- expire_audit
-DELETE FROM audit WHERE seq = ANY (ARRAY(SELECT seq FROM audit WHERE at < $1 LIMIT $2)) RETURNING 1
 
 -- conversations
 SELECT body FROM conversations
@@ -1285,64 +1110,64 @@ ORDER BY seq LIMIT $3
 -- As in drop_runs_of, a run is only renamed. A sweep deletes its events later.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL, request = '',
     prompt = ''
-WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE tenant = $1 LIMIT $2)) RETURNING 1
+WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE tenant = $1 LIMIT $2))
 
 -- drop_tenant_responses
 DELETE FROM responses WHERE seq = ANY (ARRAY(
     SELECT seq FROM responses WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_tenant_items
 DELETE FROM conversation_items WHERE position = ANY (ARRAY(
     SELECT position FROM conversation_items WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_tenant_conversations
 DELETE FROM conversations WHERE seq = ANY (ARRAY(
     SELECT seq FROM conversations WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_tenant_files
 -- Files of pending uploads belong to tenant names that begin with this tenant's name and U+001F.
 DELETE FROM files WHERE seq = ANY (ARRAY(
     SELECT seq FROM files WHERE tenant = $1 OR starts_with(tenant, $1 || chr(31)) LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_tenant_vector_files
 DELETE FROM vector_files WHERE seq = ANY (ARRAY(
     SELECT f.seq FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
     WHERE s.tenant = $1 LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_tenant_vector_stores
 DELETE FROM vector_stores WHERE seq = ANY (ARRAY(
     SELECT seq FROM vector_stores WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_tenant_journal
 DELETE FROM journal WHERE tenant = $1 AND key = ANY (ARRAY(
     SELECT key FROM journal WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_tenant_locks
 DELETE FROM locks WHERE tenant = $1 AND conversation = ANY (ARRAY(
     SELECT conversation FROM locks WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_tenant_reservations
 DELETE FROM reservations WHERE tenant = $1 AND id = ANY (ARRAY(
     SELECT id FROM reservations WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_tenant_usage_rows
 DELETE FROM usage_rows WHERE id = ANY (ARRAY(
     SELECT id FROM usage_rows WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_tenant_usage_sums
 DELETE FROM usage_sums WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM usage_sums WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+))
 
 -- drop_containers
 DELETE FROM containers WHERE tenant = $1 RETURNING 1
@@ -1412,23 +1237,7 @@ DELETE FROM containers WHERE tenant = $1 AND id = $2 RETURNING 1
 -- drop_container_owner
 DELETE FROM container_owners WHERE name = $1
 
--- value
-SELECT content FROM named_values WHERE tenant = $1 AND name = $2
-
--- locked_value
-SELECT content FROM named_values WHERE tenant = $1 AND name = $2 FOR UPDATE
-
--- create_value
-INSERT INTO named_values (tenant, name, content) VALUES ($1, $2, $3)
-ON CONFLICT DO NOTHING RETURNING 1
-
--- replace_value
-UPDATE named_values SET content = $3 WHERE tenant = $1 AND name = $2
-
--- drop_value
-DELETE FROM named_values WHERE tenant = $1 AND name = $2
-
 -- drop_tenant_values
 DELETE FROM named_values WHERE tenant = $1 AND name = ANY (ARRAY(
     SELECT name FROM named_values WHERE tenant = $1 LIMIT $2
-)) RETURNING 1
+))

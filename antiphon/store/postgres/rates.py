@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState, RateStore
+from antiphon.store.sql.executor import index_key
 
-from .pool import ConnectionPool, index_key
+from .pool import ConnectionPool
 
 
 class PostgresRates(RateStore):

@@ -34,9 +34,10 @@ from antiphon.store.records import (
     WebhookEvent,
 )
 from antiphon.store.runs import RunLimitReached, RunStore
+from antiphon.store.sql.executor import index_key
 
 from .bus.connection import BusConnection
-from .pool import ConnectionPool, Transaction, index_key
+from .pool import ConnectionPool, Transaction
 
 #: Bytes of events after which a page ends.
 _PAGE_BYTES = 1 << 20
@@ -120,7 +121,7 @@ class PostgresRuns(RunStore):
             async with self._pool.transaction() as transaction:
                 yield transaction
             return
-        async with self._pool.tenant_transaction("lock_runs", tenant) as transaction:
+        async with self._pool.tenant_transaction("runs", tenant) as transaction:
             for limit in limits:
                 count = await transaction.value("count_unended_runs", tenant, limit.api_key)
                 if count >= limit.max_runs:

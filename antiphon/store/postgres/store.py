@@ -47,28 +47,29 @@ from antiphon.store.records import (
 )
 from antiphon.store.response_lists import search_summaries
 from antiphon.store.skills import SkillStore
+from antiphon.store.sql.audit import SqlAudit
+from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.files import SqlFiles
+from antiphon.store.sql.journal import SqlJournal
+from antiphon.store.sql.usage import SqlUsage
+from antiphon.store.sql.values import SqlValues
 from antiphon.store.usage import UsageRecord
 from antiphon.store.values import SERVER
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
-from .audit import PostgresAudit
 from .bus.base import MessageSigner
 from .bus.connection import BusConnection
 from .bus.redis_session import redis_connector
 from .containers import PostgresContainers
-from .files import PostgresFiles
-from .journal import PostgresJournal
 from .large_responses import LargeResponses, encode_reference, put_contents, read_contents
-from .pool import ConnectionPool, Transaction, index_key
+from .pool import ConnectionPool, Transaction
 from .rates import PostgresRates
 from .rewriting import rewrite_rows
 from .runs import PostgresRuns, SaveStep, has_lock
 from .save_queue import ResponseRow, SaveQueue
 from .sweep import PostgresSweep, delete_responses
-from .usage import PostgresUsage
-from .values import PostgresValues
 
 #: Number of large responses that one query reads in order to move them.
 _MOVED_ROWS = 20
@@ -94,16 +95,16 @@ class PostgresStore(Store):
         self._saves = SaveQueue(pool)
         self._large = LargeResponses()
         self.runs = PostgresRuns(pool, self._prepare_save, bus)
-        self.files = PostgresFiles(pool)
+        self.files = SqlFiles(pool)
         self.vectors = PostgresVectorIndex(pool, pgvector)
-        self.values = PostgresValues(pool)
-        self.journal = PostgresJournal(pool)
+        self.values = SqlValues(pool)
+        self.journal = SqlJournal(pool)
         self.keys = KeyStore(self.values)
         self.skills = SkillStore(self.values)
-        self.audit = PostgresAudit(pool)
+        self.audit = SqlAudit(pool)
         self.rates = PostgresRates(pool)
         self.containers = PostgresContainers(pool)
-        self.usage_log = PostgresUsage(pool)
+        self.usage_log = SqlUsage(pool)
 
     @classmethod
     async def open(
@@ -139,7 +140,7 @@ class PostgresStore(Store):
             pgvector = await Pgvector.open(pool) if vectors == "pgvector" else None
             connection = None
             if connector is not None:
-                values = PostgresValues(pool)
+                values = SqlValues(pool)
                 secret = await values.set_default(SERVER, _BUS_SECRET, secrets.token_bytes(32))
                 connection = BusConnection(connector, MessageSigner(secret))
             store = cls(pool, pgvector, connection)
@@ -246,7 +247,7 @@ class PostgresStore(Store):
             while name in self._pool.queries:
                 async with self._pool.transaction() as transaction:
                     await transaction.rows("lock_deletions")
-                    count = await transaction.count(name, tenant, rows)
+                    count = await transaction.change(name, tenant, rows)
                 if not count:
                     break
                 total += count
@@ -262,7 +263,7 @@ class PostgresStore(Store):
         tenant, max_bytes = reservation.tenant, reservation.max_bytes
         key = index_key(reservation.response_id)
         row = (tenant, key, reservation.owner, reservation.lease_s)
-        async with self._pool.tenant_transaction("lock_responses", tenant) as transaction:
+        async with self._pool.tenant_transaction("responses", tenant) as transaction:
             if reservation.max_responses is not None:
                 ((stored, reserved),) = await transaction.rows("response_totals", *row)
                 if stored + reserved >= reservation.max_responses:

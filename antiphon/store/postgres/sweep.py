@@ -195,11 +195,10 @@ async def _add_response_changes(transaction: Transaction) -> int:
     the next sweep adds them. Without this rule, the step might not end while clients record further
     changes.
     """
-    count = await transaction.count("add_response_changes", _SMALL_ROWS)
+    count = await transaction.change("add_response_changes", _SMALL_ROWS)
     return count if count == _SMALL_ROWS else 0
 
 
 def _query(name: str, *arguments: object) -> _Step:
-    """Return a step that runs the query ``name``. The query must return the rows that it changes,
-    because the step counts them."""
-    return lambda transaction: transaction.count(name, *arguments)
+    """Return a step that runs the query ``name``."""
+    return lambda transaction: transaction.change(name, *arguments)

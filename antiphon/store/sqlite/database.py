@@ -27,8 +27,8 @@ import structlog
 
 from antiphon.errors import DISK_FULL, SetupError, StoreError
 from antiphon.store.common.row_cipher import RowCipher
-from antiphon.store.common.row_mapping import Columns
-from antiphon.store.common.sql import migrations, queries
+from antiphon.store.common.row_mapping import Columns, encode
+from antiphon.store.sql.queries import for_sqlite, migrations, queries
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.fair_threads import current_tenant
 from antiphon.support.file_locks import try_lock
@@ -130,7 +130,7 @@ class Database:
         self._shared_locks = shared_locks
         self._write_lock: FileLock | threading.Lock = shared_locks.get(_WRITES) or threading.Lock()
         self._sweep_lock = shared_locks.get(_SWEEPS)
-        self.queries: Mapping[str, str] = queries(__package__)
+        self.queries: Mapping[str, str] = queries(__package__, for_sqlite)
         #: Writes for the writer thread. None ends the thread.
         self._writes: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
         #: Writes that are not yet passed to the writer thread.
@@ -177,6 +177,7 @@ class Database:
     ) -> Database:
         for kind in _STORED_AS_IS:
             sqlite3.register_adapter(kind, _as_is)
+        sqlite3.register_adapter(list, _json_list)
         with contextlib.ExitStack() as opened:  # closes everything if a step fails
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -459,6 +460,14 @@ def _without_overwriting(connection: sqlite3.Connection) -> Iterator[None]:
 
 def _as_is(argument: _T) -> _T:
     return argument
+
+
+def _json_list(values: Iterable[object]) -> str:
+    """Encode a list for a comparison with SQLite's ``json_each``. Texts with U+0000 are left out,
+    because ``json_each`` cuts a text at U+0000. No indexed column contains such a text."""
+    return encode(
+        [each for each in values if not (isinstance(each, str) and "\0" in each)]
+    ).decode()
 
 
 def _read(connection: sqlite3.Connection, job: _Job) -> None:

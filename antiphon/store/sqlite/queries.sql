@@ -223,28 +223,6 @@ SELECT body FROM conversation_items WHERE tenant = ? AND id = ? ORDER BY positio
 -- remove_item
 DELETE FROM conversation_items WHERE id = ? AND conversation = ?
 
--- begin_call_entry
-INSERT INTO journal (tenant, key, response, attempt, intent, begun_at, run)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, seq FROM runs
-WHERE tenant = ?1 AND id = ?3 AND ended_at IS NULL
-ON CONFLICT (tenant, key) DO NOTHING
-
--- begin_approval_entry
-INSERT INTO journal (tenant, key, response, attempt, intent, begun_at)
-VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, key) DO NOTHING
-
--- settle_entry
-UPDATE journal SET result = ? WHERE tenant = ? AND key = ?
-
--- journal_entry
-SELECT key, response, attempt, intent, result, run IS NULL FROM journal
-WHERE tenant = ? AND key = ?
-
--- expire_approvals
-DELETE FROM journal WHERE rowid IN (
-    SELECT rowid FROM journal WHERE run IS NULL AND begun_at < ? LIMIT ?
-)
-
 -- begin_run
 INSERT INTO runs (tenant, id, model, conversation, api_key, by_name, start_by)
 VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -370,88 +348,10 @@ UPDATE webhooks SET due_at = ? WHERE id = ?
 -- drop_webhook
 DELETE FROM webhooks WHERE id = ?
 
--- put_file
-INSERT INTO files (tenant, id, purpose, bytes, expires_at, body) VALUES (?, ?, ?, ?, ?, ?)
-
--- put_content
-INSERT INTO contents (file, content) VALUES (?, ?)
-
--- file_totals
-SELECT count(*), coalesce(sum(bytes), 0) FROM files WHERE tenant = ?
-
--- file
-SELECT body FROM files WHERE tenant = ? AND id = ?
-
--- file_row
-SELECT seq FROM files WHERE tenant = ? AND id = ?
-
--- content
-SELECT c.content FROM files AS f JOIN contents AS c ON c.file = f.seq
-WHERE f.tenant = ? AND f.id = ?
-
--- put_blob
-INSERT INTO blobs (tenant, sha256, bytes, key, files) VALUES (?, ?, ?, ?, 1)
-ON CONFLICT (tenant, sha256) DO UPDATE SET files = files + 1
-
--- blob
-SELECT seq, key FROM blobs WHERE tenant = ? AND sha256 = ?
-
--- put_file_blob
-INSERT INTO file_blobs (file, blob) VALUES (?, ?)
-
--- put_unused_blob
-INSERT INTO unused_blobs (key) VALUES (?)
-
--- file_blob
-SELECT b.key, b.sha256, b.bytes FROM files AS f
-JOIN file_blobs AS l ON l.file = f.seq JOIN blobs AS b ON b.seq = l.blob
-WHERE f.tenant = ? AND f.id = ?
-
--- drop_content
-DELETE FROM contents WHERE file = ?
-
--- drop_file_blob
-DELETE FROM file_blobs WHERE file = ? AND blob = (SELECT seq FROM blobs WHERE key = ?)
-
--- move_blob
-UPDATE blobs SET key = ?3 WHERE key = ?2
-AND seq = (SELECT blob FROM file_blobs WHERE file = ?1)
-
--- files_in_store
-SELECT f.body, f.seq, f.tenant FROM files AS f JOIN contents AS c ON c.file = f.seq
-WHERE f.seq > ? ORDER BY f.seq LIMIT ?
-
--- files_in_blobs
-SELECT f.body, f.seq, f.tenant, b.key, b.sha256, b.bytes FROM files AS f
-JOIN file_blobs AS l ON l.file = f.seq JOIN blobs AS b ON b.seq = l.blob
-WHERE f.seq > ? ORDER BY f.seq LIMIT ?
-
--- unused_blobs
-SELECT key FROM unused_blobs WHERE key > '' ORDER BY key LIMIT ?
-
--- drop_unused_blob
-DELETE FROM unused_blobs WHERE key = ?
-
 -- unknown_blobs
 SELECT value FROM json_each(?)
 WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE key = value)
 AND NOT EXISTS (SELECT 1 FROM unused_blobs WHERE key = value)
-
--- files_newest
-SELECT body FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?)
-AND (expires_at IS NULL OR expires_at > ?) AND seq < coalesce(?, 9223372036854775807)
-ORDER BY seq DESC LIMIT ?
-
--- files_oldest
-SELECT body FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?)
-AND (expires_at IS NULL OR expires_at > ?) AND seq > coalesce(?, -1)
-ORDER BY seq LIMIT ?
-
--- drop_file
-DELETE FROM files WHERE tenant = ? AND id = ?
-
--- expire_files
-DELETE FROM files WHERE seq IN (SELECT seq FROM files WHERE expires_at <= ? LIMIT ?)
 
 -- put_vector_store
 INSERT INTO vector_stores (tenant, id, expires_at, body) VALUES (?, ?, ?, ?)
@@ -582,32 +482,6 @@ DELETE FROM vector_files WHERE seq IN (
     WHERE s.expires_at <= ? LIMIT ?
 )
 
--- add_usage
-INSERT OR IGNORE INTO usage_rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-
--- usage_totals
-SELECT start - start % ?3 AS bucket, CASE WHEN ?8 THEN tenant END AS tenant_group,
-    CASE WHEN ?9 THEN api_key END AS api_key_group, CASE WHEN ?10 THEN model END AS model_group,
-    sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
-    sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens), sum(tool_calls),
-    sum(latency_ms)
-FROM (
-    SELECT
-        start, kind, tenant, api_key, model, requests, failed_requests, cancelled_requests,
-        input_tokens, cached_tokens, output_tokens, reasoning_tokens, tool_calls, latency_ms
-    FROM usage_rows WHERE start >= ?1 AND start < ?2
-    UNION ALL
-    SELECT
-        start, kind, tenant, api_key, model, requests, failed_requests, cancelled_requests,
-        input_tokens, cached_tokens, output_tokens, reasoning_tokens, tool_calls, latency_ms
-    FROM usage_sums WHERE width IN (60, 3600, 86400) AND start >= ?1 AND start < ?2
-) AS u WHERE kind = ?4
-AND (?5 IS NULL OR tenant IN (SELECT value FROM json_each(?5)))
-AND (?6 IS NULL OR api_key IN (SELECT value FROM json_each(?6)))
-AND (?7 IS NULL OR model IN (SELECT value FROM json_each(?7)))
-GROUP BY 1, 2, 3, 4
-ORDER BY bucket
-
 -- roll_up_usage_rows
 INSERT INTO usage_sums SELECT ?1, start - start % ?1, kind, tenant, api_key, model,
     sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
@@ -658,35 +532,9 @@ DELETE FROM usage_sums WHERE rowid IN (
     ORDER BY start, kind, tenant, api_key, model LIMIT ?3
 )
 
--- expire_usage
-DELETE FROM usage_sums WHERE rowid IN (
-    SELECT rowid FROM usage_sums WHERE width IN (60, 3600, 86400) AND start < ?1 LIMIT ?2
-)
-
 -- count_unended_runs
 SELECT count(*) FROM runs
 WHERE tenant = ?1 AND ended_at IS NULL AND NOT by_name AND (?2 IS NULL OR api_key = ?2)
-
--- add_audit
-INSERT INTO audit (id, at, type, target, actor, actor_tenant, address) VALUES (?, ?, ?, ?, ?, ?, ?)
-
--- audit_row
-SELECT seq FROM audit WHERE id = ?
-
--- audit_newest
-SELECT id, at, type, target, actor, actor_tenant, address FROM audit
-WHERE (?1 IS NULL OR type = ?1) AND (?2 IS NULL OR actor = ?2) AND (?3 IS NULL OR target = ?3)
-AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5) AND seq < coalesce(?6, 9223372036854775807)
-ORDER BY seq DESC LIMIT ?7
-
--- audit_oldest
-SELECT id, at, type, target, actor, actor_tenant, address FROM audit
-WHERE (?1 IS NULL OR type = ?1) AND (?2 IS NULL OR actor = ?2) AND (?3 IS NULL OR target = ?3)
-AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5) AND seq > coalesce(?6, -1)
-ORDER BY seq LIMIT ?7
-
--- expire_audit
-DELETE FROM audit WHERE seq IN (SELECT seq FROM audit WHERE at < ? LIMIT ?)
 
 -- conversations
 SELECT body FROM conversations
@@ -847,16 +695,6 @@ SELECT count(*) FROM reservations AS r WHERE tenant = ? AND NOT EXISTS (
 
 -- forget_containers
 DELETE FROM named_values WHERE tenant = '' AND name = 'containers'
-
--- value
-SELECT content FROM named_values WHERE tenant = ? AND name = ?
-
--- put_value
-INSERT INTO named_values (tenant, name, content) VALUES (?, ?, ?)
-ON CONFLICT (tenant, name) DO UPDATE SET content = excluded.content
-
--- drop_value
-DELETE FROM named_values WHERE tenant = ? AND name = ?
 
 -- drop_tenant_values
 DELETE FROM named_values WHERE tenant = ?1 AND name IN (

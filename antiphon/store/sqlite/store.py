@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from antiphon.store.base import Retention, Store
 from antiphon.store.common.row_cipher import RowCipher
@@ -48,21 +48,22 @@ from antiphon.store.records import (
 )
 from antiphon.store.response_lists import search_summaries
 from antiphon.store.skills import SkillStore
+from antiphon.store.sql.audit import SqlAudit
+from antiphon.store.sql.files import SqlFiles
+from antiphon.store.sql.journal import SqlJournal
+from antiphon.store.sql.usage import SqlUsage
+from antiphon.store.sql.values import SqlValues
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
-from .audit import SqliteAudit
 from .database import Database, Deletion
-from .files import SqliteFiles
-from .journal import SqliteJournal
+from .executor import SqliteExecutor
 from .rates import SqliteRates
 from .rewriting import rewrite_rows
 from .runs import SqliteRuns
 from .sweep import SqliteSweep, free_unneeded
-from .usage import SqliteUsage, add_usage
-from .values import SqliteValues
 from .vectors import SqliteVectorIndex
 
 #: Statements that delete the records of processes that have ended.
@@ -85,17 +86,18 @@ class SqliteStore(Store):
         self._database = database
         self._queries = database.queries
         self.is_encrypted = database.is_encrypted
+        executor = SqliteExecutor(database)
         self.runs = SqliteRuns(database, self._save_work, peers)
         self.rates = SqliteRates(database)
-        self.files = SqliteFiles(database)
+        self.files = SqlFiles(executor)
         self.vectors = SqliteVectorIndex(database)
-        self.values = SqliteValues(database)
+        self.values = SqlValues(executor)
         self.containers = ContainerDirectory(self.values)
-        self.journal = SqliteJournal(database)
+        self.journal = SqlJournal(executor)
         self.keys = KeyStore(self.values)
         self.skills = SkillStore(self.values)
-        self.audit = SqliteAudit(database)
-        self.usage_log = SqliteUsage(database)
+        self.audit = SqlAudit(executor)
+        self.usage_log = SqlUsage(executor)
 
     @classmethod
     async def open(
@@ -343,7 +345,7 @@ class SqliteStore(Store):
             if saving.conversation is not None:
                 self._append_items(connection, tenant, saving.conversation, added)
             if saving.usage is not None:
-                add_usage(connection, self._queries, saving.usage)
+                connection.execute(self._queries["add_usage"], astuple(saving.usage))
 
         return work
 

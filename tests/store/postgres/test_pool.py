@@ -18,11 +18,12 @@ import pytest
 from antiphon.errors import RunError, SetupError
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.store import open_store
-from antiphon.store.common.sql import migrations, queries
 from antiphon.store.files import FileLimits
-from antiphon.store.postgres.pool import ConnectionPool, index_key
+from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append, ClaimQuery, Reservation, RunEnd
+from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.queries import migrations, queries
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.store_checks.files import make_file
 from antiphon.testing.store_checks.responses import make_response

@@ -23,8 +23,8 @@ from antiphon.errors import RunError, SetupError
 from antiphon.store import open_store
 from antiphon.store import sqlite as sqlite_package
 from antiphon.store.base import Retention
-from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, RunEnd
+from antiphon.store.sql.queries import migrations
 from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.store_checks.responses import make_response

@@ -110,14 +110,14 @@ class Counted:
         from antiphon.store.postgres.pool import Transaction
 
         self.largest = 0
-        original = Transaction.count
+        original = Transaction.change
 
-        async def count(transaction: Any, name: str, *arguments: Any) -> int:
+        async def change(transaction: Any, name: str, *arguments: Any) -> int:
             found = await original(transaction, name, *arguments)
             self.largest = max(self.largest, found)
             return found
 
-        monkeypatch.setattr(Transaction, "count", count)
+        monkeypatch.setattr(Transaction, "change", change)
 
 
 async def test_transactions_of_a_sweep_are_small(

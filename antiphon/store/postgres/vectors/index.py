@@ -16,7 +16,8 @@ from antiphon.store.common.row_mapping import (
     usage_of,
     vector_store_of,
 )
-from antiphon.store.postgres.pool import ConnectionPool, Transaction, index_key
+from antiphon.store.postgres.pool import ConnectionPool, Transaction
+from antiphon.store.sql.executor import index_key
 from antiphon.store.vectors import (
     ChunkHit,
     ChunkVectors,
@@ -49,7 +50,7 @@ class PostgresVectorIndex(VectorIndex):
         if max_stores is None:
             await self._pool.rows("put_vector_store", *row)
             return True
-        async with self._pool.tenant_transaction("lock_vector_stores", tenant) as transaction:
+        async with self._pool.tenant_transaction("vector_stores", tenant) as transaction:
             others = await transaction.value("count_other_vector_stores", tenant, store.id)
             if others >= max_stores:
                 return False

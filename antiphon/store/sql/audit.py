@@ -1,4 +1,4 @@
-"""The PostgreSQL audit log."""
+"""The audit log in a table."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from msgspec.structs import astuple
 
 from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
 
-from .pool import ConnectionPool
+from .executor import Executor
+
+_COLUMNS = AuditRecord.__struct_fields__
 
 
-class PostgresAudit(AuditLog):
-    """Implements ``AuditLog`` with tables in PostgreSQL."""
+class SqlAudit(AuditLog):
+    """Implements ``AuditLog`` with a table."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
 
     async def add(self, record: AuditRecord) -> None:
-        await self._pool.rows("add_audit", *astuple(record))
+        await self._executor.change("add_audit", *astuple(record))
 
     async def list(self, query: AuditQuery) -> tuple[AuditRecord, ...] | None:
         after = None
         if query.after is not None:
-            found = await self._pool.rows("audit_row", query.after)
+            found = await self._executor.rows("audit_row", query.after)
             if not found:
                 return None
             after = found[0][0]
         name = "audit_newest" if query.newest_first else "audit_oldest"
         filters = (query.type, query.actor, query.target, query.start, query.end)
-        rows = await self._pool.rows(name, *filters, after, query.limit)
-        return tuple(AuditRecord(**dict(row)) for row in rows)
+        rows = await self._executor.rows(name, *filters, after, query.limit)
+        return tuple(AuditRecord(**dict(zip(_COLUMNS, row, strict=True))) for row in rows)

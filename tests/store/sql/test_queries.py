@@ -5,19 +5,62 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
+from importlib import resources
 
-from antiphon.store.common.sql import migrations, queries
+import pytest
+
+from antiphon.store.sql.queries import for_sqlite, migrations, queries
+
+STORES = ("antiphon.store.sqlite", "antiphon.store.postgres")
+TEXTS = queries("antiphon.store.sqlite", for_sqlite)
 
 
 def test_every_query_has_a_name() -> None:
-    named = queries("antiphon.store.sqlite")
-    assert len(named) > 10
-    assert all(text and not re.search(r"^-- \w+$", text, re.M) for text in named.values())
+    assert len(TEXTS) > 10
+    assert all(text and not re.search(r"^-- \w+$", text, re.M) for text in TEXTS.values())
+
+
+@pytest.mark.parametrize("package", STORES)
+def test_no_store_replaces_a_shared_query(package: str) -> None:
+    shared, own = (set(named_texts(name)) for name in ("antiphon.store.sql", package))
+    assert shared and own and not shared & own
+
+
+def named_texts(package: str) -> list[str]:
+    text = resources.files(package).joinpath("queries.sql").read_text("utf-8")
+    lines = re.findall(r"^-- (\w+(?: \| \w+)?)$", text, re.M)
+    return [name for line in lines for name in line.split(" | ")]
+
+
+def test_a_query_of_two_directions_has_both_forms() -> None:
+    newest, oldest = (queries(STORES[1])[f"files_{order}"] for order in ("newest", "oldest"))
+    assert newest.endswith(
+        "seq < coalesce($4::bigint, 9223372036854775807) ORDER BY seq DESC LIMIT $5"
+    )
+    assert oldest.endswith("seq > coalesce($4::bigint, -1) ORDER BY seq ASC LIMIT $5")
+
+
+@pytest.mark.parametrize(
+    ("shared", "translated"),
+    [
+        (
+            "a = $1::text AND b = ANY ($2::text[])",
+            "a = ?1 AND b IN (SELECT value FROM json_each(?2))",
+        ),
+        ("ctid = ANY (ARRAY(\n    SELECT ctid\n))", "rowid IN (\n    SELECT rowid\n)"),
+        ("num_nulls(r.ended_at) = 1 AND live::int = 1", "r.ended_at IS NULL AND live = 1"),
+        ("SELECT seq FROM files FOR KEY SHARE", "SELECT seq FROM files"),
+        ("INSERT INTO a VALUES ($1)\nRETURNING seq", "INSERT INTO a VALUES (?1)"),
+        ("FROM a /* sqlite: INDEXED BY b */", "FROM a INDEXED BY b"),
+    ],
+)
+def test_shared_queries_are_translated_for_sqlite(shared: str, translated: str) -> None:
+    assert for_sqlite(shared) == translated
 
 
 def test_queries_run_on_sqlite_3_34() -> None:
     """Some distributions ship SQLite 3.34, which lacks RETURNING and the operators of JSON."""
-    texts = {**queries("antiphon.store.sqlite"), **dict(migrations("antiphon.store.sqlite"))}
+    texts = {**TEXTS, **dict(migrations("antiphon.store.sqlite"))}
     assert not [
         name for name, text in texts.items() if re.search(r"\bRETURNING\b|->", text.upper())
     ]
@@ -45,11 +88,11 @@ def test_every_query_uses_an_index() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         for _, script in migrations("antiphon.store.sqlite"):
             connection.executescript(script)
-        for name, query in queries("antiphon.store.sqlite").items():
+        for name, query in TEXTS.items():
             for step in plan(connection, query):
                 scanned = step.startswith("SCAN") and "INDEX" not in step
                 source = step.partition(" ")[2]
-                is_derived = source == "u" or source.startswith(
+                is_derived = source in ("u", "one") or source.startswith(
                     ("chain", "queued", "tenants", "(subquery", "CONSTANT", *SCANNED)
                 )
                 is_rare = name.startswith("drop_tenant_")
@@ -70,10 +113,9 @@ PAGES = (
 
 
 def test_pages_begin_at_their_cursor() -> None:
-    texts = queries("antiphon.store.sqlite")
     with closing(sqlite3.connect(":memory:")) as connection:
         for _, script in migrations("antiphon.store.sqlite"):
             connection.executescript(script)
         for name in PAGES:
-            steps = plan(connection, texts[name])
+            steps = plan(connection, TEXTS[name])
             assert any(re.search(r"(seq|rowid)[<>]\?", step) for step in steps), (name, steps)

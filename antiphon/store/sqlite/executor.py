@@ -1,0 +1,96 @@
+"""The SQLite database as the executor of the logic that all SQL databases share.
+
+The operations of a transaction end when they are called, so a write never waits. Thus the thread
+that writes can run it to its end in one step.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from antiphon.store.common.row_mapping import Columns, Row
+from antiphon.store.sql.executor import Work
+
+from .database import Database
+
+_T = TypeVar("_T")
+
+
+class SqliteTransaction:
+    """Implements ``SqlTransaction`` with a connection in a transaction. ``queries``: the SQL
+    statements by name."""
+
+    __slots__ = ("_queries", "connection")
+
+    def __init__(self, connection: sqlite3.Connection, queries: Mapping[str, str]) -> None:
+        self.connection = connection
+        self._queries = queries
+
+    def _execute(self, name: str, arguments: Columns) -> sqlite3.Cursor:
+        return self.connection.execute(self._queries[name], arguments)
+
+    async def rows(self, name: str, *arguments: object) -> list[Row]:
+        return self._execute(name, arguments).fetchall()
+
+    async def value(self, name: str, *arguments: object) -> Any:
+        row = self._execute(name, arguments).fetchone()
+        return None if row is None else row[0]
+
+    async def insert(self, name: str, *arguments: object) -> int:
+        return self._execute(name, arguments).lastrowid or 0
+
+    async def change(self, name: str, *arguments: object) -> int:
+        return self._execute(name, arguments).rowcount
+
+    async def change_many(self, name: str, rows: Sequence[Columns]) -> None:
+        self.connection.executemany(self._queries[name], rows)
+
+
+class SqliteExecutor:
+    """Implements ``Executor`` with an SQLite database. It needs no locks of tenants, because only
+    one transaction at a time writes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.is_encrypted = database.is_encrypted
+
+    async def rows(self, name: str, *arguments: object) -> list[Row]:
+        return await self._database.rows(name, arguments, tuple)
+
+    async def decoded_rows(
+        self, decode: Callable[[Row], _T], name: str, *arguments: object
+    ) -> list[_T]:
+        return await self._database.rows(name, arguments, decode)
+
+    async def change(self, name: str, *arguments: object, frees_space: bool = False) -> int:
+        query = self._database.queries[name]
+        return await self._database.write(
+            lambda connection: connection.execute(query, arguments).rowcount,
+            frees_space=frees_space,
+        )
+
+    async def write(
+        self,
+        work: Work[_T],
+        *,
+        alone: tuple[str, str] | None = None,
+        frees_space: bool = False,
+    ) -> _T:
+        queries = self._database.queries
+        return await self._database.write(
+            lambda connection: _run(work(SqliteTransaction(connection, queries))),
+            frees_space=frees_space,
+        )
+
+
+def _run(work: Coroutine[object, None, _T]) -> _T:
+    """Run a coroutine that waits only for the operations of its ``SqliteTransaction``."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+    work.close()
+    raise RuntimeError("a write waits for something outside its transaction")
