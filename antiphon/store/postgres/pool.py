@@ -19,7 +19,7 @@ import structlog
 from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import Row
-from antiphon.store.sql.executor import Work, index_key
+from antiphon.store.sql.executor import index_key
 from antiphon.store.sql.queries import migrations, queries
 from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import BackgroundTasks, Backoff
@@ -185,7 +185,7 @@ class ConnectionPool:
 
     async def write(
         self,
-        work: Work[_T],
+        work: Callable[[Transaction], Coroutine[object, None, _T]],
         *,
         alone: tuple[str, str] | None = None,
         frees_space: bool = False,

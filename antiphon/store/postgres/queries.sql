@@ -867,16 +867,6 @@ SELECT seq, blob, input FROM responses WHERE blob > $1 ORDER BY blob LIMIT $2
 UPDATE responses SET blob = $3, input = $4, output = $5, tokens = $6
 WHERE seq = $1 AND blob = $2 RETURNING seq
 
--- put_vector_store
-INSERT INTO vector_stores (tenant, id, expires_at, body) VALUES ($1, $2, $3, $4)
-ON CONFLICT (tenant, id) DO UPDATE SET expires_at = excluded.expires_at, body = excluded.body
-
--- vector_store
-SELECT body FROM vector_stores WHERE tenant = $1 AND id = $2
-
--- count_other_vector_stores
-SELECT count(*) FROM vector_stores WHERE tenant = $1 AND id <> $2
-
 -- lock_vector_store_alone
 SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR UPDATE
 
@@ -889,96 +879,6 @@ SELECT seq FROM vector_files WHERE store = $1 AND id = ANY($2::text[])
 -- vector_file_count
 SELECT count(*) FROM vector_files WHERE store = $1
 
--- lock_vector_store
-SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR KEY SHARE
-
--- vector_stores
-SELECT body FROM vector_stores WHERE tenant = $1 ORDER BY seq
-
--- drop_vector_store
-DELETE FROM vector_stores WHERE tenant = $1 AND id = $2 RETURNING seq
-
--- vector_usage
-SELECT f.status, count(*), sum(f.bytes)::bigint
-FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-WHERE s.tenant = $1 AND s.id = $2 AND ($3::text IS NULL OR f.batch = $3) GROUP BY f.status
-
--- drop_vector_files_of
-DELETE FROM vector_files WHERE store = $1 AND id = ANY($2::text[])
-
--- put_vector_file
-INSERT INTO vector_files (store, id, batch, status, bytes, body) VALUES ($1, $2, $3, $4, $5, $6)
-
--- put_vector_batch
-INSERT INTO vector_batches (store, id, body) VALUES ($1, $2, $3)
-
--- settle_vector_file
-UPDATE vector_files SET status = $3, bytes = $4, body = $5
-WHERE store = $1 AND id = $2 AND status = 'in_progress' RETURNING seq
-
--- label_vector_file
-UPDATE vector_files SET body = $4 WHERE store = $1 AND id = $2 AND status = $3 RETURNING seq
-
--- put_chunk
-INSERT INTO chunks (store, file, start, text, indexed) VALUES ($1, $2, $3, $4, $5)
-RETURNING seq
-
--- put_vector
-INSERT INTO chunk_vectors (chunk, store, file, model, vector) VALUES ($1, $2, $3, $4, $5)
-
--- vector_file
-SELECT f.body FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-WHERE s.tenant = $1 AND s.id = $2 AND f.id = $3
-
--- vector_files
-SELECT f.body FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-WHERE s.tenant = $1 AND s.id = $2 ORDER BY f.seq
-
--- oldest_vector_files
-SELECT body FROM vector_files
-WHERE store = (SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2)
-AND seq > coalesce((
-    SELECT a.seq FROM vector_files AS a JOIN vector_stores AS s ON s.seq = a.store
-    WHERE s.tenant = $1 AND s.id = $2 AND a.id = $3
-), CASE WHEN $3::text IS NULL THEN 0 END)
-AND seq < coalesce((
-    SELECT u.seq FROM vector_files AS u JOIN vector_stores AS s ON s.seq = u.store
-    WHERE s.tenant = $1 AND s.id = $2 AND u.id = $4
-), CASE WHEN $4::text IS NULL THEN 9223372036854775807 END)
-AND ($5::text IS NULL OR status = $5) AND ($6::text IS NULL OR batch = $6)
-ORDER BY seq LIMIT $7
-
--- newest_vector_files
-SELECT body FROM vector_files
-WHERE store = (SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2)
-AND seq < coalesce((
-    SELECT a.seq FROM vector_files AS a JOIN vector_stores AS s ON s.seq = a.store
-    WHERE s.tenant = $1 AND s.id = $2 AND a.id = $3
-), CASE WHEN $3::text IS NULL THEN 9223372036854775807 END)
-AND seq > coalesce((
-    SELECT u.seq FROM vector_files AS u JOIN vector_stores AS s ON s.seq = u.store
-    WHERE s.tenant = $1 AND s.id = $2 AND u.id = $4
-), CASE WHEN $4::text IS NULL THEN 0 END)
-AND ($5::text IS NULL OR status = $5) AND ($6::text IS NULL OR batch = $6)
-ORDER BY seq DESC LIMIT $7
-
--- drop_vector_file
-DELETE FROM vector_files WHERE id = $3
-AND store = (SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2) RETURNING seq
-
--- vector_batch
-SELECT b.body FROM vector_batches AS b JOIN vector_stores AS s ON s.seq = b.store
-WHERE s.tenant = $1 AND s.id = $2 AND b.id = $3
-
--- chunks
-SELECT c.start, c.text FROM chunks AS c
-JOIN vector_files AS f ON f.seq = c.file JOIN vector_stores AS s ON s.seq = f.store
-WHERE s.tenant = $1 AND s.id = $2 AND f.id = $3 ORDER BY c.seq
-
--- chunk_texts
-SELECT c.seq, c.text FROM chunks AS c JOIN vector_stores AS s ON s.seq = c.store
-WHERE s.tenant = $1 AND s.id = $2 AND c.seq = ANY($3::bigint[])
-
 -- search_chunks
 -- The argument 1 divides a rank by the logarithm of the text's length, because longer texts contain
 -- more words by chance.
@@ -987,27 +887,6 @@ FROM to_tsquery('english', $3) AS asked, chunks AS c
 JOIN vector_stores AS s ON s.seq = c.store JOIN vector_files AS f ON f.seq = c.file
 WHERE s.tenant = $1 AND s.id = $2 AND c.words @@ asked AND f.id = ANY($4::text[])
 ORDER BY score DESC, c.seq LIMIT $5
-
--- vector_mark
-SELECT coalesce(max(v.chunk), 0), count(*)
-FROM chunk_vectors AS v JOIN vector_stores AS s ON s.seq = v.store
-WHERE s.tenant = $1 AND s.id = $2 AND v.model = $3
-
--- vector_matrix
-SELECT v.chunk, f.id, v.vector
-FROM chunk_vectors AS v JOIN vector_stores AS s ON s.seq = v.store
-JOIN vector_files AS f ON f.seq = v.file
-WHERE s.tenant = $1 AND s.id = $2 AND v.model = $3 ORDER BY v.chunk
-
--- unfinished_vector_files
-SELECT s.tenant, s.id, f.id FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-WHERE f.status = 'in_progress' ORDER BY f.seq
-
--- expire_vector_files
-DELETE FROM vector_files WHERE seq = ANY (ARRAY(
-    SELECT f.seq FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-    WHERE s.expires_at <= $1 LIMIT $2
-))
 
 -- roll_up_usage_rows
 WITH old AS (
@@ -1112,63 +991,6 @@ UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
     prompt = ''
 WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE tenant = $1 LIMIT $2))
 
--- drop_tenant_responses
-DELETE FROM responses WHERE seq = ANY (ARRAY(
-    SELECT seq FROM responses WHERE tenant = $1 LIMIT $2
-))
-
--- drop_tenant_items
-DELETE FROM conversation_items WHERE position = ANY (ARRAY(
-    SELECT position FROM conversation_items WHERE tenant = $1 LIMIT $2
-))
-
--- drop_tenant_conversations
-DELETE FROM conversations WHERE seq = ANY (ARRAY(
-    SELECT seq FROM conversations WHERE tenant = $1 LIMIT $2
-))
-
--- drop_tenant_files
--- Files of pending uploads belong to tenant names that begin with this tenant's name and U+001F.
-DELETE FROM files WHERE seq = ANY (ARRAY(
-    SELECT seq FROM files WHERE tenant = $1 OR starts_with(tenant, $1 || chr(31)) LIMIT $2
-))
-
--- drop_tenant_vector_files
-DELETE FROM vector_files WHERE seq = ANY (ARRAY(
-    SELECT f.seq FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-    WHERE s.tenant = $1 LIMIT $2
-))
-
--- drop_tenant_vector_stores
-DELETE FROM vector_stores WHERE seq = ANY (ARRAY(
-    SELECT seq FROM vector_stores WHERE tenant = $1 LIMIT $2
-))
-
--- drop_tenant_journal
-DELETE FROM journal WHERE tenant = $1 AND key = ANY (ARRAY(
-    SELECT key FROM journal WHERE tenant = $1 LIMIT $2
-))
-
--- drop_tenant_locks
-DELETE FROM locks WHERE tenant = $1 AND conversation = ANY (ARRAY(
-    SELECT conversation FROM locks WHERE tenant = $1 LIMIT $2
-))
-
--- drop_tenant_reservations
-DELETE FROM reservations WHERE tenant = $1 AND id = ANY (ARRAY(
-    SELECT id FROM reservations WHERE tenant = $1 LIMIT $2
-))
-
--- drop_tenant_usage_rows
-DELETE FROM usage_rows WHERE id = ANY (ARRAY(
-    SELECT id FROM usage_rows WHERE tenant = $1 LIMIT $2
-))
-
--- drop_tenant_usage_sums
-DELETE FROM usage_sums WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM usage_sums WHERE tenant = $1 LIMIT $2
-))
-
 -- drop_containers
 DELETE FROM containers WHERE tenant = $1 RETURNING 1
 
@@ -1236,8 +1058,3 @@ DELETE FROM containers WHERE tenant = $1 AND id = $2 RETURNING 1
 
 -- drop_container_owner
 DELETE FROM container_owners WHERE name = $1
-
--- drop_tenant_values
-DELETE FROM named_values WHERE tenant = $1 AND name = ANY (ARRAY(
-    SELECT name FROM named_values WHERE tenant = $1 LIMIT $2
-))

@@ -6,7 +6,7 @@ from msgspec.structs import astuple
 
 from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
 
-from .executor import Executor
+from .executor import Executor, SqlTransaction
 
 _COLUMNS = AuditRecord.__struct_fields__
 
@@ -14,7 +14,7 @@ _COLUMNS = AuditRecord.__struct_fields__
 class SqlAudit(AuditLog):
     """Implements ``AuditLog`` with a table."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor[SqlTransaction]) -> None:
         self._executor = executor
 
     async def add(self, record: AuditRecord) -> None:

@@ -47,12 +47,12 @@ class SqlTransaction(Protocol):
         """Execute the query once for each element of ``rows``, with its arguments."""
 
 
-#: The part of a write that runs within a transaction. It may run again in a new transaction, and
-#: must wait only for operations of the transaction.
-Work = Callable[[SqlTransaction], Coroutine[object, None, _T]]
+#: The transactions of a database.
+Tx = TypeVar("Tx", bound=SqlTransaction)
+_Tx_co = TypeVar("_Tx_co", bound=SqlTransaction, covariant=True)
 
 
-class Executor(Protocol):
+class Executor(Protocol[_Tx_co]):
     """Executes the named queries of a store. All methods raise ``StoreError``. ``is_encrypted``:
     whether the database may not see contents."""
 
@@ -72,12 +72,13 @@ class Executor(Protocol):
 
     async def write(
         self,
-        work: Work[_T],
+        work: Callable[[_Tx_co], Coroutine[object, None, _T]],
         *,
         alone: tuple[str, str] | None = None,
         frees_space: bool = False,
     ) -> _T:
-        """Run ``work`` in a transaction, and return its result after the commit.
+        """Run ``work`` in a transaction, and return its result after the commit. ``work`` may run
+        again in a new transaction, and waits only for operations of its transaction.
 
         ``alone``: the name of a lock and a tenant. No other write with the same lock of the same
         tenant runs at the same time. ``frees_space``: whether ``work`` deletes data, so that it may

@@ -25,7 +25,7 @@ class SqlFiles(FileStore):
 
     supports_blobs = True
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor[SqlTransaction]) -> None:
         self._executor = executor
 
     async def put(

@@ -15,7 +15,7 @@ from .executor import Executor, SqlTransaction, index_key
 class SqlJournal(Journal):
     """Implements ``Journal`` with a table."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor[SqlTransaction]) -> None:
         self._executor = executor
 
     async def begin(

@@ -15,7 +15,7 @@ from .executor import Executor, SqlTransaction
 class SqlUsage(UsageLog):
     """Implements ``UsageLog`` with a table of records and a table of their sums."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor[SqlTransaction]) -> None:
         self._executor = executor
 
     async def add(self, records: Sequence[UsageRecord]) -> None:

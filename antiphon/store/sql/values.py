@@ -10,7 +10,7 @@ from .executor import Executor, SqlTransaction
 class SqlValues(ValueStore):
     """Implements ``ValueStore`` with a table."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor[SqlTransaction]) -> None:
         self._executor = executor
 
     async def read(self, tenant: str, name: str) -> bytes | None:

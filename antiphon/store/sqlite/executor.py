@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from antiphon.store.common.row_mapping import Columns, Row
-from antiphon.store.sql.executor import Work
 
 from .database import Database
 
@@ -73,7 +72,7 @@ class SqliteExecutor:
 
     async def write(
         self,
-        work: Work[_T],
+        work: Callable[[SqliteTransaction], Coroutine[object, None, _T]],
         *,
         alone: tuple[str, str] | None = None,
         frees_space: bool = False,

@@ -353,134 +353,14 @@ SELECT value FROM json_each(?)
 WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE key = value)
 AND NOT EXISTS (SELECT 1 FROM unused_blobs WHERE key = value)
 
--- put_vector_store
-INSERT INTO vector_stores (tenant, id, expires_at, body) VALUES (?, ?, ?, ?)
-ON CONFLICT (tenant, id) DO UPDATE SET expires_at = excluded.expires_at, body = excluded.body
-
--- vector_store
-SELECT body FROM vector_stores WHERE tenant = ? AND id = ?
-
--- count_vector_stores
-SELECT count(*) FROM vector_stores WHERE tenant = ?
-
--- vector_store_row
-SELECT seq FROM vector_stores WHERE tenant = ? AND id = ?
-
--- vector_stores
-SELECT body FROM vector_stores WHERE tenant = ? ORDER BY seq
-
--- drop_vector_store
-DELETE FROM vector_stores WHERE tenant = ? AND id = ?
-
--- vector_usage
-SELECT f.status, count(*), sum(f.bytes)
-FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-WHERE s.tenant = ? AND s.id = ? AND (? IS NULL OR f.batch = ?) GROUP BY f.status
-
--- drop_vector_file_of
-DELETE FROM vector_files WHERE store = ? AND id = ?
-
--- put_vector_file
-INSERT INTO vector_files (store, id, batch, status, bytes, body) VALUES (?, ?, ?, ?, ?, ?)
-
--- put_vector_batch
-INSERT INTO vector_batches (store, id, body) VALUES (?, ?, ?)
-
--- vector_file_in_progress
-SELECT seq FROM vector_files WHERE store = ? AND id = ? AND status = 'in_progress'
-
--- change_vector_file
-UPDATE vector_files SET status = ?, bytes = ?, body = ? WHERE store = ? AND id = ?
-
--- label_vector_file
-UPDATE vector_files SET body = ? WHERE store = ? AND id = ? AND status = ?
-
--- put_chunk
-INSERT INTO chunks (store, file, start, text, indexed) VALUES (?, ?, ?, ?, ?)
-
--- put_vector
-INSERT INTO chunk_vectors (chunk, store, file, model, vector) VALUES (?, ?, ?, ?, ?)
-
--- vector_file
-SELECT f.body FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-WHERE s.tenant = ? AND s.id = ? AND f.id = ?
-
--- vector_files
-SELECT f.body FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-WHERE s.tenant = ? AND s.id = ? ORDER BY f.seq
-
--- oldest_vector_files
-SELECT body FROM vector_files INDEXED BY vector_files_in_order
-WHERE store = (SELECT seq FROM vector_stores WHERE tenant = ?1 AND id = ?2)
-AND seq > coalesce((
-    SELECT a.seq FROM vector_files AS a JOIN vector_stores AS s ON s.seq = a.store
-    WHERE s.tenant = ?1 AND s.id = ?2 AND a.id = ?3
-), iif(?3 IS NULL, 0, NULL))
-AND seq < coalesce((
-    SELECT u.seq FROM vector_files AS u JOIN vector_stores AS s ON s.seq = u.store
-    WHERE s.tenant = ?1 AND s.id = ?2 AND u.id = ?4
-), iif(?4 IS NULL, 9223372036854775807, NULL))
-AND (?5 IS NULL OR status = ?5) AND (?6 IS NULL OR batch = ?6)
-ORDER BY seq LIMIT ?7
-
--- newest_vector_files
-SELECT body FROM vector_files INDEXED BY vector_files_in_order
-WHERE store = (SELECT seq FROM vector_stores WHERE tenant = ?1 AND id = ?2)
-AND seq < coalesce((
-    SELECT a.seq FROM vector_files AS a JOIN vector_stores AS s ON s.seq = a.store
-    WHERE s.tenant = ?1 AND s.id = ?2 AND a.id = ?3
-), iif(?3 IS NULL, 9223372036854775807, NULL))
-AND seq > coalesce((
-    SELECT u.seq FROM vector_files AS u JOIN vector_stores AS s ON s.seq = u.store
-    WHERE s.tenant = ?1 AND s.id = ?2 AND u.id = ?4
-), iif(?4 IS NULL, 0, NULL))
-AND (?5 IS NULL OR status = ?5) AND (?6 IS NULL OR batch = ?6)
-ORDER BY seq DESC LIMIT ?7
-
--- drop_vector_file
-DELETE FROM vector_files WHERE id = ?
-AND store = (SELECT seq FROM vector_stores WHERE tenant = ? AND id = ?)
-
--- vector_batch
-SELECT b.body FROM vector_batches AS b JOIN vector_stores AS s ON s.seq = b.store
-WHERE s.tenant = ? AND s.id = ? AND b.id = ?
-
--- chunks
-SELECT c.start, c.text FROM chunks AS c
-JOIN vector_files AS f ON f.seq = c.file JOIN vector_stores AS s ON s.seq = f.store
-WHERE s.tenant = ? AND s.id = ? AND f.id = ? ORDER BY c.seq
-
--- chunk_texts
-SELECT c.seq, c.text FROM chunks AS c JOIN vector_stores AS s ON s.seq = c.store
-WHERE s.tenant = ? AND s.id = ? AND c.seq IN (SELECT value FROM json_each(?))
-
 -- search_chunks
 SELECT c.seq, f.id, -bm25(chunk_words, 0.0, 1.0) AS score
-FROM chunk_words JOIN chunks AS c ON c.seq = chunk_words.rowid
-JOIN vector_files AS f ON f.seq = c.file
-WHERE chunk_words MATCH ? AND f.id IN (SELECT value FROM json_each(?))
-ORDER BY score DESC, c.seq LIMIT ?
-
--- vector_mark
-SELECT coalesce(max(v.chunk), 0), count(*)
-FROM chunk_vectors AS v JOIN vector_stores AS s ON s.seq = v.store
-WHERE s.tenant = ? AND s.id = ? AND v.model = ?
-
--- vector_matrix
-SELECT v.chunk, f.id, v.vector
-FROM chunk_vectors AS v JOIN vector_stores AS s ON s.seq = v.store
-JOIN vector_files AS f ON f.seq = v.file
-WHERE s.tenant = ? AND s.id = ? AND v.model = ? ORDER BY v.chunk
-
--- unfinished_vector_files
-SELECT s.tenant, s.id, f.id FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-WHERE f.status = 'in_progress' ORDER BY f.seq
-
--- expire_vector_files
-DELETE FROM vector_files WHERE seq IN (
-    SELECT f.seq FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-    WHERE s.expires_at <= ? LIMIT ?
-)
+FROM vector_stores AS s CROSS JOIN chunk_words
+JOIN chunks AS c ON c.seq = chunk_words.rowid JOIN vector_files AS f ON f.seq = c.file
+WHERE s.tenant = ?1 AND s.id = ?2
+AND chunk_words MATCH 'store : "' || s.seq || '" AND text : (' || ?3 || ')'
+AND f.id IN (SELECT value FROM json_each(?4))
+ORDER BY score DESC, c.seq LIMIT ?5
 
 -- roll_up_usage_rows
 INSERT INTO usage_sums SELECT ?1, start - start % ?1, kind, tenant, api_key, model,
@@ -554,44 +434,6 @@ DELETE FROM jobs WHERE run IN (
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
 WHERE seq IN (SELECT seq FROM runs WHERE tenant = ?1 LIMIT ?2)
 
--- drop_tenant_responses
-DELETE FROM responses WHERE seq IN (SELECT seq FROM responses WHERE tenant = ?1 LIMIT ?2)
-
--- drop_tenant_items
-DELETE FROM conversation_items WHERE position IN (
-    SELECT position FROM conversation_items WHERE tenant = ?1 LIMIT ?2
-)
-
--- drop_tenant_conversations
-DELETE FROM conversations WHERE seq IN (SELECT seq FROM conversations WHERE tenant = ?1 LIMIT ?2)
-
--- drop_tenant_files
--- Files of pending uploads belong to tenant names that begin with this tenant's name and U+001F.
-DELETE FROM files WHERE seq IN (
-    SELECT seq FROM files
-    WHERE tenant = ?1 OR substr(tenant, 1, length(?1) + 1) = ?1 || char(31) LIMIT ?2
-)
-
--- drop_tenant_vector_files
-DELETE FROM vector_files WHERE seq IN (
-    SELECT f.seq FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
-    WHERE s.tenant = ?1 LIMIT ?2
-)
-
--- drop_tenant_vector_stores
-DELETE FROM vector_stores WHERE seq IN (SELECT seq FROM vector_stores WHERE tenant = ?1 LIMIT ?2)
-
--- drop_tenant_journal
-DELETE FROM journal WHERE rowid IN (SELECT rowid FROM journal WHERE tenant = ?1 LIMIT ?2)
-
--- drop_tenant_usage_rows
-DELETE FROM usage_rows WHERE (start, id) IN (
-    SELECT start, id FROM usage_rows WHERE tenant = ?1 LIMIT ?2
-)
-
--- drop_tenant_usage_sums
-DELETE FROM usage_sums WHERE rowid IN (SELECT rowid FROM usage_sums WHERE tenant = ?1 LIMIT ?2)
-
 -- heartbeat
 INSERT INTO owners (name, heard_at) VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET heard_at = excluded.heard_at
@@ -650,16 +492,6 @@ SELECT owner FROM reservations WHERE tenant = ? AND id = ?
 -- drop_reservation
 DELETE FROM reservations WHERE tenant = ? AND id = ? AND owner = ?
 
--- drop_tenant_locks
-DELETE FROM locks WHERE (tenant, conversation) IN (
-    SELECT tenant, conversation FROM locks WHERE tenant = ?1 LIMIT ?2
-)
-
--- drop_tenant_reservations
-DELETE FROM reservations WHERE (tenant, id) IN (
-    SELECT tenant, id FROM reservations WHERE tenant = ?1 LIMIT ?2
-)
-
 -- rate_level
 SELECT level, at FROM rate_levels WHERE scope = ?
 
@@ -695,8 +527,3 @@ SELECT count(*) FROM reservations AS r WHERE tenant = ? AND NOT EXISTS (
 
 -- forget_containers
 DELETE FROM named_values WHERE tenant = '' AND name = 'containers'
-
--- drop_tenant_values
-DELETE FROM named_values WHERE tenant = ?1 AND name IN (
-    SELECT name FROM named_values WHERE tenant = ?1 LIMIT ?2
-)

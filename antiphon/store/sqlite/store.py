@@ -90,7 +90,7 @@ class SqliteStore(Store):
         self.runs = SqliteRuns(database, self._save_work, peers)
         self.rates = SqliteRates(database)
         self.files = SqlFiles(executor)
-        self.vectors = SqliteVectorIndex(database)
+        self.vectors = SqliteVectorIndex(executor)
         self.values = SqlValues(executor)
         self.containers = ContainerDirectory(self.values)
         self.journal = SqlJournal(executor)
