@@ -189,11 +189,19 @@ class ConnectionPool:
         *,
         alone: tuple[str, str] | None = None,
         frees_space: bool = False,
+        then: Callable[[_T], None] | None = None,
     ) -> _T:
         """Run ``work`` in a transaction. See ``Executor``."""
-        context = self.transaction() if alone is None else self.tenant_transaction(*alone)
-        async with context as transaction:
-            return await work(transaction)
+
+        async def commit() -> _T:
+            context = self.transaction() if alone is None else self.tenant_transaction(*alone)
+            async with context as transaction:
+                result = await work(transaction)
+            if then is not None:
+                then(result)
+            return result
+
+        return await (commit() if then is None else self.run_to_completion(commit()))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:

@@ -162,12 +162,6 @@ SELECT pg_advisory_xact_lock(1634628610)
 -- try_lock_sweep
 SELECT pg_try_advisory_xact_lock(1634628611)
 
--- is_stored
-SELECT EXISTS (SELECT FROM responses WHERE tenant = $1 AND id = $2)
-
--- row_of
-SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live::int = 1
-
 -- expire
 -- Deletes the rows of those responses that have no child. The other responses are only marked as
 -- not live. Then deletes the rows of ancestors that are not live and whose last child was deleted.
@@ -323,9 +317,6 @@ WITH heard AS (
 INSERT INTO reservations (tenant, id, owner) VALUES ($1, $2, $3)
 ON CONFLICT (tenant, id) DO UPDATE SET owner = excluded.owner
 
--- release_reservation
-DELETE FROM reservations WHERE tenant = $1 AND id = $2 AND owner = $3
-
 -- forget_reservations
 DELETE FROM reservations WHERE NOT EXISTS (SELECT FROM owners WHERE name = reservations.owner)
 
@@ -360,94 +351,6 @@ WHERE locks.tenant = found.tenant AND locks.holder = found.id
 
 -- forget_owners
 DELETE FROM owners WHERE heard_at < now() - interval '1 day'
-
--- put_conversation
-INSERT INTO conversations (tenant, id, body) VALUES ($1, $2, $3)
-ON CONFLICT (tenant, id) DO UPDATE SET body = excluded.body
-
--- conversation
-SELECT body FROM conversations WHERE tenant = $1 AND id = $2
-
--- conversation_row
-SELECT seq FROM conversations WHERE tenant = $1 AND id = $2 FOR UPDATE
-
--- drop_conversation
-DELETE FROM conversations WHERE tenant = $1 AND id = $2 RETURNING seq
-
--- add_items
-INSERT INTO conversation_items (conversation, tenant, id, kind, body)
-SELECT $1, $2, g.id, g.kind, g.body
-FROM unnest($3::text[], $4::text[], $5::bytea[]) WITH ORDINALITY AS g (id, kind, body, at)
-ORDER BY g.at
-ON CONFLICT DO NOTHING
-
--- conversation_items
-SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.conversation
-WHERE c.tenant = $1 AND c.id = $2 ORDER BY i.position
-
--- oldest_items
--- The conversation and the cursors are looked up in subqueries. So the planner can read the page
--- from an index, in order and without a sort.
-SELECT body FROM conversation_items
-WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
-AND position > coalesce((
-    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
-    WHERE c.tenant = $1 AND c.id = $2 AND a.id = $3
-), CASE WHEN $3::text IS NULL THEN 0 END)
-AND position < coalesce((
-    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
-    WHERE c.tenant = $1 AND c.id = $2 AND u.id = $4
-), CASE WHEN $4::text IS NULL THEN 9223372036854775807 END)
-ORDER BY position LIMIT $5
-
--- oldest_items_of_kinds
-SELECT body FROM conversation_items
-WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
-AND position > coalesce((
-    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
-    WHERE c.tenant = $1 AND c.id = $2 AND a.id = $3
-), CASE WHEN $3::text IS NULL THEN 0 END)
-AND position < coalesce((
-    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
-    WHERE c.tenant = $1 AND c.id = $2 AND u.id = $4
-), CASE WHEN $4::text IS NULL THEN 9223372036854775807 END)
-AND kind = ANY ($6::text[]) ORDER BY position LIMIT $5
-
--- newest_items
-SELECT body FROM conversation_items
-WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
-AND position < coalesce((
-    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
-    WHERE c.tenant = $1 AND c.id = $2 AND a.id = $3
-), CASE WHEN $3::text IS NULL THEN 9223372036854775807 END)
-AND position > coalesce((
-    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
-    WHERE c.tenant = $1 AND c.id = $2 AND u.id = $4
-), CASE WHEN $4::text IS NULL THEN 0 END)
-ORDER BY position DESC LIMIT $5
-
--- newest_items_of_kinds
-SELECT body FROM conversation_items
-WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
-AND position < coalesce((
-    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
-    WHERE c.tenant = $1 AND c.id = $2 AND a.id = $3
-), CASE WHEN $3::text IS NULL THEN 9223372036854775807 END)
-AND position > coalesce((
-    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
-    WHERE c.tenant = $1 AND c.id = $2 AND u.id = $4
-), CASE WHEN $4::text IS NULL THEN 0 END)
-AND kind = ANY ($6::text[]) ORDER BY position DESC LIMIT $5
-
--- items_by_id
-SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.conversation
-WHERE c.tenant = $1 AND c.id = $2 AND i.id = ANY ($3::text[]) ORDER BY i.position
-
--- conversation_item
-SELECT body FROM conversation_items WHERE tenant = $1 AND id = $2 ORDER BY position LIMIT 1
-
--- remove_item
-DELETE FROM conversation_items WHERE conversation = $1 AND id = $2 RETURNING position
 
 -- begin_run
 INSERT INTO runs (tenant, id, model, request, prompt, api_key, by_name, start_by)
@@ -634,25 +537,6 @@ UPDATE runs SET ended_at = 0, owner = NULL, request = '', prompt = '', steering 
 WHERE tenant = $1 AND id = $2 AND epoch = $3 AND num_nulls(ended_at) = 1
 AND steering_count = $4 RETURNING seq
 
--- steering
-SELECT steering_count, steering FROM runs
-WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1
-
--- steered_runs
-SELECT id FROM runs WHERE owner = $1 AND ended_at IS NULL AND steering_count > 0
-
--- steer
-UPDATE runs SET steering = $4, steering_count = steering_count + 1
-WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1 AND steering_count = $3 RETURNING seq
-
--- release_locks_of
-DELETE FROM locks WHERE tenant = $1 AND holder = $2
-
--- history
-SELECT b.first, b.count, b.lines, b.tokens, b.at
-FROM batches AS b JOIN runs AS r ON r.seq = b.run
-WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
-
 -- events
 -- A page ends with the batch that makes it longer than $5 bytes. This limit is needed because each
 -- of the last batches of a run may contain the whole text of the response.
@@ -825,21 +709,6 @@ SELECT pg_notify(n.channel, n.payload)
 FROM set_config('synchronous_commit', 'off', TRUE) AS commits,
     unnest($1::text[], $2::text[]) AS n (channel, payload)
 
--- add_webhook
-INSERT INTO webhooks (id, body, due_at, tenant, endpoint) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT DO NOTHING
-
--- due_webhooks
-UPDATE webhooks SET due_at = $2, attempts = attempts + 1 WHERE id IN (
-    SELECT id FROM webhooks WHERE due_at <= $1 ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
-) RETURNING id, body, attempts, tenant, endpoint
-
--- postpone_webhook
-UPDATE webhooks SET due_at = $2 WHERE id = $1
-
--- drop_webhook
-DELETE FROM webhooks WHERE id = $1
-
 -- lock_files
 -- Only one transaction of each tenant at a time adds files. Otherwise two files that each fit into the
 -- quota could together exceed it.
@@ -972,17 +841,6 @@ WITH full_buckets AS (
     DELETE FROM rates WHERE updated_at < now() - interval '10 minutes'
 )
 DELETE FROM running_requests WHERE heard_at < now() - interval '10 minutes'
-
--- count_unended_runs
-SELECT count(*) FROM runs
-WHERE tenant = $1 AND ended_at IS NULL AND NOT by_name AND ($2::text IS NULL OR api_key = $2)
-
--- conversations
-SELECT body FROM conversations
-WHERE tenant = $1 AND seq > coalesce((
-    SELECT seq FROM conversations WHERE tenant = $1 AND id = $2::text
-), CASE WHEN $2::text IS NULL THEN 0 END)
-ORDER BY seq LIMIT $3
 
 -- drop_tenant_runs
 -- This is one of the steps that delete a tenant: see tenant_steps.py. Each step changes few rows.

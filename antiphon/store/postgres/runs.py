@@ -10,31 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec.structs import astuple
-
-from antiphon.store.common.row_mapping import claim_of, event_batch_of, steering_of
-from antiphon.store.common.saving import Saving
+from antiphon.store.common.row_mapping import claim_of, event_batch_of
 from antiphon.store.postgres.notifications.listener import Notice, RunNotifications
 from antiphon.store.records import (
     Append,
     Claim,
     ClaimQuery,
     ConversationLock,
-    DueWebhook,
     EventBatch,
     EventPage,
     NewRun,
     RunEnd,
-    RunLimit,
-    Steering,
-    WebhookEvent,
 )
-from antiphon.store.runs import RunLimitReached, RunStore
 from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.runs import PrepareSave, SqlRuns
 
 from .bus.connection import BusConnection
 from .pool import ConnectionPool, Transaction
@@ -51,25 +43,18 @@ _MAX_SEQUENCE_NUMBER = 2**31 - 1
 #: not valid is missing.
 _Followers = Mapping[tuple[int, int], Sequence[str]]
 
-#: A function that stores a response within a transaction.
-SaveStep = Callable[[Transaction], Awaitable[None]]
 
-
-class PostgresRuns(RunStore):
-    """Implements ``RunStore`` with tables in PostgreSQL. ``prepare_save``: an async function that
-    prepares the storage of a response, before the transaction. It returns a function that stores
-    the response within a transaction."""
-
-    supports_steering = True
+class PostgresRuns(SqlRuns[Transaction]):
+    """The runs in PostgreSQL."""
 
     def __init__(
         self,
         pool: ConnectionPool,
-        prepare_save: Callable[[Saving], Awaitable[SaveStep]],
+        prepare_save: PrepareSave[Transaction],
         bus: BusConnection | None = None,
     ) -> None:
+        super().__init__(pool, prepare_save)
         self._pool = pool
-        self._prepare_save = prepare_save
         self._process_id = secrets.token_hex(6)
         self.notifications = RunNotifications(pool, self._process_id, bus)
         self._claim_timer: asyncio.TimerHandle | None = None
@@ -79,19 +64,6 @@ class PostgresRuns(RunStore):
         """Exchange events with the other processes on this host over sockets in this folder. Call
         this before the first subscription."""
         await self.notifications.open_sockets(folder)
-
-    async def create(self, run: NewRun) -> bool:
-        job, lock = run.job, run.lock
-        save = await self._prepare_save(Saving.of_new_run(run))
-        async with self._counting(job.tenant, run.limits) as transaction:
-            if lock is not None and not await has_lock(
-                transaction, job.tenant, job.id, lock, for_run=True
-            ):
-                return False
-            await save(transaction)
-            await self._begin(transaction, run)
-        self.notifications.notify_queued()
-        return True
 
     async def _begin(self, transaction: Transaction, run: NewRun) -> None:
         """Add a run with its first events."""
@@ -109,24 +81,6 @@ class PostgresRuns(RunStore):
         row = await transaction.value("begin_run", *columns)
         await self._add_batch(transaction, row, run.batch)
         await self._notify(transaction, Notice(queued_runs=(job.id,)))
-
-    @asynccontextmanager
-    async def _counting(
-        self, tenant: str, limits: Sequence[RunLimit]
-    ) -> AsyncIterator[Transaction]:
-        """Context manager for a transaction in which a run may be created. If there are ``limits``,
-        only one such transaction of a tenant runs at a time, so the unended runs are counted
-        exactly. Raises ``RunLimitReached``."""
-        if not limits:
-            async with self._pool.transaction() as transaction:
-                yield transaction
-            return
-        async with self._pool.tenant_transaction("runs", tenant) as transaction:
-            for limit in limits:
-                count = await transaction.value("count_unended_runs", tenant, limit.api_key)
-                if count >= limit.max_runs:
-                    raise RunLimitReached(limit)
-            yield transaction
 
     async def claim(self, query: ClaimQuery) -> tuple[Claim, ...]:
         if query.limit < 1:
@@ -245,70 +199,22 @@ class PostgresRuns(RunStore):
             followers[claims[place - 1]].append(process_id)
         return followers
 
-    async def end(self, claim: Claim, end: RunEnd) -> bool:
-        return await self._pool.run_to_completion(self._end(claim, end))
+    async def _end(self, transaction: Transaction, claim: Claim, end: RunEnd) -> int | None:
+        columns = (claim.job.tenant, claim.job.id, claim.epoch, end.steering_count)
+        row: int | None = await transaction.value("end_run", *columns)
+        return row
 
-    async def _end(self, claim: Claim, end: RunEnd) -> bool:
-        tenant, name = claim.job.tenant, claim.job.id
-        successor = end.successor
-        save = await self._prepare_save(Saving.of_run_end(tenant, end))
-        save_next = await self._prepare_save(Saving.of_new_run(successor)) if successor else None
-        async with self._pool.transaction() as transaction:
-            columns = (tenant, name, claim.epoch, end.steering_count)
-            run = await transaction.value("end_run", *columns)
-            if run is None:  # perhaps this process ended it, but the answer was lost
-                self.mark_stale(tenant, name)
-                return False
-            await self._add_batch(transaction, run, end.batch)
-            await save(transaction)
-            await transaction.rows("release_locks_of", tenant, name)
-            await _insert_webhooks(transaction, end.webhooks)
-            if successor is not None and save_next is not None:
-                await save_next(transaction)
-                await self._begin(transaction, successor)
-            await self.notify_ended(transaction, ended=[(tenant, name)])
+    def _on_created(self, run: NewRun) -> None:
+        self.notifications.notify_queued()
+
+    def _on_ended(self, claim: Claim, end: RunEnd) -> None:
         if end.batch.count:
-            self.notifications.publish_local(tenant, name, end.batch)
-        self.mark_stale(tenant, name)
-        if successor is not None:
-            self.notifications.notify_queued()
-        return True
+            self.notifications.publish_local(claim.job.tenant, claim.job.id, end.batch)
+        self.mark_stale(claim.job.tenant, claim.job.id)
 
-    async def steering(self, tenant: str, response_id: str) -> Steering | None:
-        rows = await self._pool.rows("steering", tenant, index_key(response_id))
-        return steering_of(rows[0]) if rows else None
-
-    async def steered_runs(self, owner: str) -> tuple[str, ...]:
-        return tuple(row[0] for row in await self._pool.rows("steered_runs", owner))
-
-    async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
-        row = (tenant, index_key(response_id), steering.count, steering.body)
-        return bool(await self._pool.rows("steer", *row))
-
-    async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
-        ((count,),) = await self._pool.rows("count_unended_runs", tenant, api_key)
-        return int(count)
-
-    async def add_webhooks(self, webhooks: Sequence[WebhookEvent]) -> None:
-        async with self._pool.transaction() as transaction:
-            await _insert_webhooks(transaction, webhooks)
-
-    async def take_due_webhooks(
-        self, now: float, retry_at: float, *, limit: int
-    ) -> tuple[DueWebhook, ...]:
-        return tuple(
-            DueWebhook(*row) for row in await self._pool.rows("due_webhooks", now, retry_at, limit)
-        )
-
-    async def settle_webhook(self, event_id: str, retry_at: float | None) -> None:
-        if retry_at is None:
-            await self._pool.rows("drop_webhook", event_id)
-        else:
-            await self._pool.rows("postpone_webhook", event_id, retry_at)
-
-    async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
-        rows = await self._pool.rows("history", claim.job.tenant, claim.job.id)
-        return tuple(map(event_batch_of, rows))
+    def _on_not_ended(self, claim: Claim) -> None:
+        # Perhaps this process ended it, but the answer was lost.
+        self.mark_stale(claim.job.tenant, claim.job.id)
 
     async def events(
         self, tenant: str, response_id: str, after: int, *, limit: int
@@ -329,23 +235,28 @@ class PostgresRuns(RunStore):
         row = (tenant, index_key(lock.conversation), holder, lock.owner, lease_s)
         return bool(await self._pool.rows("lock_conversation", *row))
 
-    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        await self._pool.rows("release_lock", tenant, index_key(conversation_id), holder)
-
     async def close(self) -> None:
         """Stop the notifications."""
         if self._claim_timer is not None:
             self._claim_timer.cancel()
         await self.notifications.close()
 
+    async def has_lock(
+        self,
+        transaction: Transaction,
+        tenant: str,
+        holder: str,
+        lock: ConversationLock,
+        *,
+        for_run: bool = False,
+    ) -> bool:
+        row = (tenant, index_key(lock.conversation), holder, lock.owner, for_run)
+        return bool(await transaction.rows("confirm_lock", *row))
+
     # --- notifications ---------------------------------------------------------------------------
 
-    async def notify_ended(
-        self, transaction: Transaction, *, ended: Sequence[tuple[str, str]]
-    ) -> None:
-        """Notify other processes that these runs have ended or were deleted. ``ended``: the tenant
-        and id of each run. The notification is sent when the transaction commits."""
-        await self._notify(transaction, Notice(ended_runs=tuple(ended)))
+    async def announce_end(self, transaction: Transaction, tenant: str, response_id: str) -> None:
+        await self._notify(transaction, Notice(ended_runs=((tenant, response_id),)))
 
     def mark_stale(self, tenant: str, response_id: str) -> None:
         """Mark this process's subscriptions to a run as stale, because the run has ended or was
@@ -358,26 +269,6 @@ class PostgresRuns(RunStore):
     async def _add_batch(self, transaction: Transaction, run: int, batch: EventBatch) -> None:
         for part in batch.rows if batch.count else ():
             await transaction.rows("add_batch", run, *_columns(part))
-
-
-async def has_lock(
-    transaction: Transaction,
-    tenant: str,
-    holder: str,
-    lock: ConversationLock,
-    *,
-    for_run: bool = False,
-) -> bool:
-    """Return whether the response ``holder`` has this conversation lock. If it has, no other
-    response can take the lock before the end of the transaction. ``for_run``: also record that the
-    lock belongs to the run of the response from now on."""
-    row = (tenant, index_key(lock.conversation), holder, lock.owner, for_run)
-    return bool(await transaction.rows("confirm_lock", *row))
-
-
-async def _insert_webhooks(transaction: Transaction, webhooks: Sequence[WebhookEvent]) -> None:
-    for webhook in webhooks:
-        await transaction.rows("add_webhook", *astuple(webhook))
 
 
 def _columns(batch: EventBatch) -> tuple[int, int, bytes, bytes, float | None]:

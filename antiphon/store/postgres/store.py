@@ -8,22 +8,13 @@ The rows contain values in the same format as in the SQLite store (see
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-from msgspec.structs import replace
-
-from antiphon.errors import StoreError
-from antiphon.store.base import Retention, Store
+from antiphon.store.base import Retention
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import (
     Columns,
-    conversation_of,
-    encode,
-    item_kind,
-    item_of,
     items_of,
     response_row,
     stored_of,
@@ -34,29 +25,18 @@ from antiphon.store.common.row_mapping import (
 from antiphon.store.common.saving import Saving
 from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.files import BlobStorage
-from antiphon.store.keys import KeyStore
 from antiphon.store.postgres.vectors.index import PostgresVectorIndex
 from antiphon.store.postgres.vectors.pgvector import Pgvector
 from antiphon.store.records import (
-    ConversationLock,
-    ItemQuery,
     Reservation,
     ResponseQuery,
     StoredResponse,
-    TenantUsage,
 )
-from antiphon.store.response_lists import search_summaries
-from antiphon.store.skills import SkillStore
-from antiphon.store.sql.audit import SqlAudit
 from antiphon.store.sql.executor import index_key
-from antiphon.store.sql.files import SqlFiles
-from antiphon.store.sql.journal import SqlJournal
-from antiphon.store.sql.usage import SqlUsage
+from antiphon.store.sql.store import SaveStep, SqlStore
 from antiphon.store.sql.values import SqlValues
-from antiphon.store.usage import UsageRecord
 from antiphon.store.values import SERVER
 from antiphon.wire.items import Item
-from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
 from .bus.base import MessageSigner
@@ -67,7 +47,7 @@ from .large_responses import LargeResponses, encode_reference, put_contents, rea
 from .pool import ConnectionPool, Transaction
 from .rates import PostgresRates
 from .rewriting import rewrite_rows
-from .runs import PostgresRuns, SaveStep, has_lock
+from .runs import PostgresRuns
 from .save_queue import ResponseRow, SaveQueue
 from .sweep import PostgresSweep, delete_responses
 
@@ -81,8 +61,10 @@ _LOOKED_ROWS = 2000
 _ANY = summary_filters(ResponseQuery())
 
 
-class PostgresStore(Store):
+class PostgresStore(SqlStore[Transaction]):
     """Implements ``Store`` with a PostgreSQL database. Made by ``open``."""
+
+    runs: PostgresRuns
 
     def __init__(
         self,
@@ -90,21 +72,14 @@ class PostgresStore(Store):
         pgvector: Pgvector | None = None,
         bus: BusConnection | None = None,
     ) -> None:
+        super().__init__(pool)
         self._pool = pool
-        self.is_encrypted = pool.is_encrypted
         self._saves = SaveQueue(pool)
         self._large = LargeResponses()
-        self.runs = PostgresRuns(pool, self._prepare_save, bus)
-        self.files = SqlFiles(pool)
+        self.runs = PostgresRuns(pool, self.prepare_save, bus)
         self.vectors = PostgresVectorIndex(pool, pgvector)
-        self.values = SqlValues(pool)
-        self.journal = SqlJournal(pool)
-        self.keys = KeyStore(self.values)
-        self.skills = SkillStore(self.values)
-        self.audit = SqlAudit(pool)
         self.rates = PostgresRates(pool)
         self.containers = PostgresContainers(pool)
-        self.usage_log = SqlUsage(pool)
 
     @classmethod
     async def open(
@@ -151,56 +126,33 @@ class PostgresStore(Store):
             raise
         return store
 
-    async def save(
-        self,
-        tenant: str,
-        stored: StoredResponse,
-        *,
-        lock: ConversationLock | None = None,
-        usage: UsageRecord | None = None,
-    ) -> bool:
-        name = stored.response.id
-        saving = Saving(tenant=tenant, stored=stored, usage=usage)
-        if lock is None:
-            await self._saves.save(await self._saved_row(saving))
-            return True
-        save = await self._prepare_save(replace(saving, conversation=lock.conversation))
-        async with self._pool.transaction() as transaction:
-            is_locked = await has_lock(transaction, tenant, name, lock)
-            if await transaction.value("is_stored", tenant, name):
-                return True
-            if is_locked:
-                await save(transaction)
-            return is_locked
+    async def _save(self, saving: Saving) -> None:
+        await self._saves.save(await self._saved_row(saving))
 
-    async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
-        found = await self._stored("load", tenant, index_key(response_id))
-        return found[0] if found else None
+    async def _prepare_save(self, saving: Saving) -> SaveStep[Transaction]:
+        row = await self._saved_row(saving)
 
-    async def has_response(self, tenant: str, response_id: str) -> bool:
-        return bool(await self._pool.rows("row_of", tenant, index_key(response_id)))
+        async def save(transaction: Transaction) -> None:
+            await transaction.rows("save", *row.arguments)
 
-    async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
-        return tuple(await self._stored("chain", tenant, index_key(response_id))) or None
+        return save
 
-    async def _stored(self, name: str, *arguments: object) -> list[StoredResponse]:
-        rows = await self._pool.rows(name, *arguments)
-        restored = [await self._large.restore_stored(row) for row in rows]
-        return await self._pool.decode(stored_of, restored)
+    async def _stored(self, name: str, *key: str) -> list[StoredResponse]:
+        rows = await self._pool.rows(name, *key)
+        return await self._pool.decode(
+            stored_of, [await self._large.restore_stored(row) for row in rows]
+        )
 
-    async def list_responses(
-        self, tenant: str, query: ResponseQuery
-    ) -> tuple[ResponseSummary, ...] | None:
-        if self.is_encrypted and query.text:
-            return await search_summaries(self.list_responses, tenant, query)
-        after = None
-        if query.after is not None:
-            rows = await self._pool.rows("row_of", tenant, index_key(query.after))
-            if not rows:
-                return None
-            after = rows[0][0]
+    async def _items(self, *key: str) -> list[tuple[Item, ...]]:
+        rows = await self._pool.rows("item", *key)
+        return await self._pool.decode(
+            items_of, [await self._large.restore_items(row) for row in rows]
+        )
+
+    async def _summaries(
+        self, tenant: str, query: ResponseQuery, filters: Columns, after: int | None
+    ) -> list[ResponseSummary]:
         name = "summaries_newest" if query.newest_first else "summaries_oldest"
-        filters = summary_filters(query)
         looked = query.limit if filters == _ANY else max(query.limit, _LOOKED_ROWS)
         found: list[bytes] = []
         while (missing := query.limit - len(found)) > 0:
@@ -210,22 +162,7 @@ class PostgresStore(Store):
             found += bodies
             if after is None:
                 break
-        try:
-            return tuple(summary_of((body,)) for body in found)
-        except msgspec.MsgspecError as error:
-            raise StoreError("The store could not be read.") from error
-
-    async def load_item(self, tenant: str, item_id: str) -> Item | None:
-        found = await self._pool.rows("item", tenant, index_key(item_id))
-        rows = await self._pool.decode(
-            items_of, [await self._large.restore_items(row) for row in found]
-        )
-        if not rows:
-            items = await self._pool.decoded_rows(
-                item_of, "conversation_item", tenant, index_key(item_id)
-            )
-            return items[0] if items else None
-        return next((item for item in rows[0] if item.id == item_id), None)
+        return await self._pool.decode(summary_of, [(body,) for body in found])
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         return await self._pool.run_to_completion(self._delete(tenant, response_id))
@@ -233,11 +170,11 @@ class PostgresStore(Store):
     async def _delete(self, tenant: str, response_id: str) -> bool:
         async with self._pool.transaction() as transaction:
             await transaction.rows("lock_deletions")
-            row = await transaction.value("row_of", tenant, index_key(response_id))
+            row = await transaction.value("loadable_row", tenant, index_key(response_id))
             if row is None:
                 return False
             await delete_responses(transaction, [row])
-            await self.runs.notify_ended(transaction, ended=[(tenant, response_id)])
+            await self.runs.announce_end(transaction, tenant, response_id)
         self.runs.mark_stale(tenant, response_id)
         return True
 
@@ -256,9 +193,6 @@ class PostgresStore(Store):
     async def rewrite_rows(self) -> int:
         return await rewrite_rows(self._pool, is_searchable=not self.is_encrypted)
 
-    async def usage(self, tenant: str) -> TenantUsage:
-        return TenantUsage(*(await self._pool.rows("usage", tenant))[0])
-
     async def reserve_response(self, reservation: Reservation) -> bool:
         tenant, max_bytes = reservation.tenant, reservation.max_bytes
         key = index_key(reservation.response_id)
@@ -274,85 +208,12 @@ class PostgresStore(Store):
             await transaction.rows("reserve_response", *row)
             return True
 
-    async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
-        await self._pool.rows("release_reservation", tenant, index_key(response_id), owner)
-
     async def clock(self, now: float) -> float:
         ((seconds,),) = await self._pool.rows("clock")
         return float(seconds)
 
     async def sweep(self, retention: Retention, now: int) -> int:
         return await PostgresSweep(self._pool, retention, now).run()
-
-    async def save_conversation(
-        self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
-    ) -> None:
-        async with self._pool.transaction() as transaction:
-            row = (tenant, index_key(conversation.id), encode(conversation))
-            await transaction.rows("put_conversation", *row)
-            await _append(transaction, tenant, conversation.id, items)
-
-    async def list_conversations(
-        self, tenant: str, *, after: str | None = None, limit: int
-    ) -> tuple[ConversationResource, ...]:
-        key = None if after is None else index_key(after)
-        return tuple(
-            await self._pool.decoded_rows(conversation_of, "conversations", tenant, key, limit)
-        )
-
-    async def load_conversation(
-        self, tenant: str, conversation_id: str
-    ) -> ConversationResource | None:
-        found = await self._pool.decoded_rows(
-            conversation_of, "conversation", tenant, index_key(conversation_id)
-        )
-        return found[0] if found else None
-
-    async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
-        return bool(await self._pool.rows("drop_conversation", tenant, index_key(conversation_id)))
-
-    async def add_conversation_items(
-        self, tenant: str, conversation_id: str, items: tuple[Item, ...]
-    ) -> bool:
-        async with self._pool.transaction() as transaction:
-            return await _append(transaction, tenant, conversation_id, items)
-
-    async def load_conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
-        return tuple(
-            await self._pool.decoded_rows(
-                item_of, "conversation_items", tenant, index_key(conversation_id)
-            )
-        )
-
-    async def list_conversation_items(
-        self, tenant: str, conversation_id: str, query: ItemQuery
-    ) -> tuple[Item, ...] | None:
-        name = "newest_items" if query.newest_first else "oldest_items"
-        key = (tenant, index_key(conversation_id))
-        after, until = (None if id is None else index_key(id) for id in (query.after, query.until))
-        kinds = () if query.kinds is None else (sorted(query.kinds),)
-        if kinds:
-            name = f"{name}_of_kinds"
-        items = await self._pool.decoded_rows(
-            item_of, name, *key, after, until, query.limit, *kinds
-        )
-        if not items and query.cursors:
-            found = await self.find_conversation_items(tenant, conversation_id, query.cursors)
-            return () if len(found) == len(query.cursors) else None
-        return tuple(items)
-
-    async def find_conversation_items(
-        self, tenant: str, conversation_id: str, item_ids: Collection[str]
-    ) -> tuple[Item, ...]:
-        key = (tenant, index_key(conversation_id), [index_key(id) for id in item_ids])
-        return tuple(await self._pool.decoded_rows(item_of, "items_by_id", *key))
-
-    async def remove_conversation_item(
-        self, tenant: str, conversation_id: str, item_id: str
-    ) -> bool:
-        async with self._pool.transaction() as transaction:
-            row = await transaction.value("conversation_row", tenant, index_key(conversation_id))
-            return bool(row and await transaction.rows("remove_item", row, index_key(item_id)))
 
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
         self._large.use(blobs, min_bytes)
@@ -379,18 +240,6 @@ class PostgresStore(Store):
             after = rows[-1][1]
         return total
 
-    async def _prepare_save(self, saving: Saving) -> SaveStep:
-        """Return a function that saves a response within a transaction."""
-        row, stored = await self._saved_row(saving), saving.stored
-
-        async def save(transaction: Transaction) -> None:
-            await transaction.rows("save", *row.arguments)
-            if saving.conversation is not None:
-                added = (*stored.input, *stored.response.output)
-                await _append(transaction, saving.tenant, saving.conversation, added)
-
-        return save
-
     async def _saved_row(self, saving: Saving) -> ResponseRow:
         stored = saving.stored
         items = (*stored.input, *stored.response.output) if saving.listed else ()
@@ -405,15 +254,3 @@ class PostgresStore(Store):
         await self._saves.close()
         await self.runs.close()
         await self._pool.close()
-
-
-async def _append(
-    transaction: Transaction, tenant: str, conversation: str, items: tuple[Item, ...]
-) -> bool:
-    row = await transaction.value("conversation_row", tenant, index_key(conversation))
-    if row is not None and items:
-        columns = zip(
-            *((index_key(item.id), item_kind(item), encode(item)) for item in items), strict=True
-        )
-        await transaction.rows("add_items", row, tenant, *map(list, columns))
-    return row is not None

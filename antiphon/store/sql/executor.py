@@ -76,13 +76,15 @@ class Executor(Protocol[_Tx_co]):
         *,
         alone: tuple[str, str] | None = None,
         frees_space: bool = False,
+        then: Callable[[_T], None] | None = None,
     ) -> _T:
         """Run ``work`` in a transaction, and return its result after the commit. ``work`` may run
         again in a new transaction, and waits only for operations of its transaction.
 
         ``alone``: the name of a lock and a tenant. No other write with the same lock of the same
         tenant runs at the same time. ``frees_space``: whether ``work`` deletes data, so that it may
-        use the reserve of a full disk.
+        use the reserve of a full disk. ``then``: called with the result after the commit, even if
+        the caller was cancelled, because subscribers must be notified of committed data.
         """
 
 

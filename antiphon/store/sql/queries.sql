@@ -1,3 +1,125 @@
+-- stored_row
+SELECT seq FROM responses WHERE tenant = $1 AND id = $2
+
+-- loadable_row
+-- The condition live::int = 1, here and in other look-ups of responses, prevents PostgreSQL's planner
+-- from using the partial indexes, whose condition is "live". Otherwise, a generic plan that was made
+-- while the table was empty might use such an index. It would then read all responses of the tenant.
+SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live::int = 1
+
+-- release_reservation
+DELETE FROM reservations WHERE tenant = $1 AND id = $2 AND owner = $3
+
+-- put_conversation
+INSERT INTO conversations (tenant, id, body) VALUES ($1, $2, $3)
+ON CONFLICT (tenant, id) DO UPDATE SET body = excluded.body
+
+-- conversation
+SELECT body FROM conversations WHERE tenant = $1 AND id = $2
+
+-- conversations
+SELECT body FROM conversations
+WHERE tenant = $1 AND seq > coalesce((
+    SELECT seq FROM conversations WHERE tenant = $1 AND id = $2::text
+), CASE WHEN $2::text IS NULL THEN 0 END)
+ORDER BY seq LIMIT $3
+
+-- lock_conversation_row
+SELECT seq FROM conversations WHERE tenant = $1 AND id = $2 FOR UPDATE
+
+-- drop_conversation
+DELETE FROM conversations WHERE tenant = $1 AND id = $2
+
+-- add_item
+INSERT INTO conversation_items (conversation, tenant, id, kind, body) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT DO NOTHING
+
+-- conversation_items
+SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.conversation
+WHERE c.tenant = $1 AND c.id = $2 ORDER BY i.position
+
+-- newest_items | oldest_items
+-- The conversation and the cursors are looked up in subqueries. So the planner can read the page
+-- from an index, in order and without a sort.
+SELECT body FROM conversation_items
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
+AND position {< | >} coalesce((
+    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND a.id = $3
+), CASE WHEN $3::text IS NULL THEN {9223372036854775807 | 0} END)
+AND position {> | <} coalesce((
+    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND u.id = $4
+), CASE WHEN $4::text IS NULL THEN {0 | 9223372036854775807} END)
+ORDER BY position {DESC | ASC} LIMIT $5
+
+-- newest_items_of_kinds | oldest_items_of_kinds
+SELECT body FROM conversation_items /* sqlite: INDEXED BY conversation_items_by_kind */
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
+AND position {< | >} coalesce((
+    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND a.id = $3
+), CASE WHEN $3::text IS NULL THEN {9223372036854775807 | 0} END)
+AND position {> | <} coalesce((
+    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND u.id = $4
+), CASE WHEN $4::text IS NULL THEN {0 | 9223372036854775807} END)
+AND kind = ANY ($6::text[]) ORDER BY position {DESC | ASC} LIMIT $5
+
+-- items_by_id
+SELECT body FROM conversation_items /* sqlite: INDEXED BY conversation_items_by_id */
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
+AND id = ANY ($3::text[]) ORDER BY position
+
+-- conversation_item
+SELECT body FROM conversation_items WHERE tenant = $1 AND id = $2 ORDER BY position LIMIT 1
+
+-- remove_item
+DELETE FROM conversation_items WHERE conversation = $1 AND id = $2
+
+-- count_unended_runs
+SELECT count(*) FROM runs
+WHERE tenant = $1 AND ended_at IS NULL AND NOT by_name AND ($2::text IS NULL OR api_key = $2)
+
+-- steering
+-- num_nulls(ended_at) = 1 means that a run has not ended, here and in other queries. With the
+-- condition ended_at IS NULL, PostgreSQL's planner might read all unended runs, if its statistics show
+-- only few.
+SELECT steering_count, steering FROM runs
+WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1
+
+-- steered_runs
+SELECT id FROM runs WHERE owner = $1 AND ended_at IS NULL AND steering_count > 0
+
+-- steer
+UPDATE runs SET steering = $4, steering_count = steering_count + 1
+WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1 AND steering_count = $3
+
+-- history
+SELECT b.first, b.count, b.lines, b.tokens, b.at
+FROM batches AS b JOIN runs AS r ON r.seq = b.run
+WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
+
+-- drop_locks
+DELETE FROM locks WHERE tenant = $1 AND holder = $2
+
+-- add_webhook
+INSERT INTO webhooks (id, body, due_at, tenant, endpoint) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT DO NOTHING
+
+-- due_webhooks
+SELECT id, body, attempts + 1, tenant, endpoint FROM webhooks
+WHERE due_at <= $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
+
+-- count_webhook_attempt
+UPDATE webhooks SET due_at = $2, attempts = attempts + 1 WHERE id = $1
+
+-- postpone_webhook
+UPDATE webhooks SET due_at = $2 WHERE id = $1
+
+-- drop_webhook
+DELETE FROM webhooks WHERE id = $1
+
 -- value
 SELECT content FROM named_values WHERE tenant = $1 AND name = $2
 

@@ -76,10 +76,12 @@ class SqliteExecutor:
         *,
         alone: tuple[str, str] | None = None,
         frees_space: bool = False,
+        then: Callable[[_T], None] | None = None,
     ) -> _T:
         queries = self._database.queries
         return await self._database.write(
             lambda connection: _run(work(SqliteTransaction(connection, queries))),
+            then=then,
             frees_space=frees_space,
         )
 

@@ -23,9 +23,6 @@ ON CONFLICT (seq) DO UPDATE SET
     conversation = excluded.conversation, background = excluded.background,
     failed = excluded.failed, tools = excluded.tools, text = excluded.text, body = excluded.body
 
--- loadable_row
-SELECT seq FROM responses WHERE tenant = ? AND id = ? AND live = 1
-
 -- summaries_newest
 SELECT s.body FROM summaries AS s WHERE s.tenant = ?1
 AND (?2 IS NULL OR s.status = ?2)
@@ -79,9 +76,6 @@ SELECT bytes, tenant, parent FROM responses WHERE seq = ? AND live = 0 AND NOT E
 
 -- drop_response
 DELETE FROM responses WHERE seq = ?
-
--- row_of
-SELECT seq FROM responses WHERE tenant = ? AND id = ?
 
 -- outdated
 WITH RECURSIVE tenants (name) AS (
@@ -139,90 +133,6 @@ SELECT
 SELECT seq FROM responses WHERE live = 1 AND expires_at <= ? LIMIT ?
 
 
--- put_conversation
-INSERT INTO conversations (tenant, id, body) VALUES (?, ?, ?)
-ON CONFLICT (tenant, id) DO UPDATE SET body = excluded.body
-
--- conversation
-SELECT body FROM conversations WHERE tenant = ? AND id = ?
-
--- conversation_row
-SELECT seq FROM conversations WHERE tenant = ? AND id = ?
-
--- drop_conversation
-DELETE FROM conversations WHERE tenant = ? AND id = ?
-
--- add_item
-INSERT OR IGNORE INTO conversation_items (conversation, tenant, id, kind, body)
-VALUES (?, ?, ?, ?, ?)
-
--- conversation_items
-SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.conversation
-WHERE c.tenant = ? AND c.id = ? ORDER BY i.position
-
--- oldest_items
-SELECT body FROM conversation_items
-WHERE conversation = (SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2)
-AND position > coalesce((
-    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
-    WHERE c.tenant = ?1 AND c.id = ?2 AND a.id = ?3
-), iif(?3 IS NULL, 0, NULL))
-AND position < coalesce((
-    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
-    WHERE c.tenant = ?1 AND c.id = ?2 AND u.id = ?4
-), iif(?4 IS NULL, 9223372036854775807, NULL))
-ORDER BY position LIMIT ?5
-
--- oldest_items_of_kinds
-SELECT body FROM conversation_items INDEXED BY conversation_items_by_kind
-WHERE conversation = (SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2)
-AND position > coalesce((
-    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
-    WHERE c.tenant = ?1 AND c.id = ?2 AND a.id = ?3
-), iif(?3 IS NULL, 0, NULL))
-AND position < coalesce((
-    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
-    WHERE c.tenant = ?1 AND c.id = ?2 AND u.id = ?4
-), iif(?4 IS NULL, 9223372036854775807, NULL))
-AND kind IN (SELECT value FROM json_each(?6)) ORDER BY position LIMIT ?5
-
--- newest_items
-SELECT body FROM conversation_items
-WHERE conversation = (SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2)
-AND position < coalesce((
-    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
-    WHERE c.tenant = ?1 AND c.id = ?2 AND a.id = ?3
-), iif(?3 IS NULL, 9223372036854775807, NULL))
-AND position > coalesce((
-    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
-    WHERE c.tenant = ?1 AND c.id = ?2 AND u.id = ?4
-), iif(?4 IS NULL, 0, NULL))
-ORDER BY position DESC LIMIT ?5
-
--- newest_items_of_kinds
-SELECT body FROM conversation_items INDEXED BY conversation_items_by_kind
-WHERE conversation = (SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2)
-AND position < coalesce((
-    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
-    WHERE c.tenant = ?1 AND c.id = ?2 AND a.id = ?3
-), iif(?3 IS NULL, 9223372036854775807, NULL))
-AND position > coalesce((
-    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
-    WHERE c.tenant = ?1 AND c.id = ?2 AND u.id = ?4
-), iif(?4 IS NULL, 0, NULL))
-AND kind IN (SELECT value FROM json_each(?6)) ORDER BY position DESC LIMIT ?5
-
--- items_by_id
-SELECT body FROM conversation_items INDEXED BY conversation_items_by_id
-WHERE conversation = (SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2)
-AND id IN (SELECT value FROM json_each(?3)) ORDER BY position
-
--- conversation_item
-SELECT body FROM conversation_items WHERE tenant = ? AND id = ? ORDER BY position LIMIT 1
-
--- remove_item
-DELETE FROM conversation_items WHERE id = ? AND conversation = ?
-
 -- begin_run
 INSERT INTO runs (tenant, id, model, conversation, api_key, by_name, start_by)
 VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -232,16 +142,6 @@ INSERT INTO jobs (run, request, prompt) VALUES (?, ?, ?)
 
 -- run
 SELECT seq, epoch, next, ended_at, owner, steering_count FROM runs WHERE tenant = ? AND id = ?
-
--- steering
-SELECT steering_count, steering FROM runs WHERE tenant = ? AND id = ? AND ended_at IS NULL
-
--- steered_runs
-SELECT id FROM runs WHERE owner = ? AND ended_at IS NULL AND steering_count > 0
-
--- steer
-UPDATE runs SET steering = ?, steering_count = steering_count + 1
-WHERE tenant = ? AND id = ? AND ended_at IS NULL AND steering_count = ?
 
 -- unended_runs
 SELECT seq, id, model, by_name, owner, start_by FROM runs WHERE ended_at IS NULL AND tenant = ?
@@ -299,11 +199,6 @@ WHERE tenant = ? AND id = ?
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
 WHERE (tenant, id) = (SELECT tenant, id FROM responses WHERE seq = ?)
 
--- history
-SELECT b.first, b.count, b.lines, b.tokens, b.at
-FROM batches AS b JOIN runs AS r ON r.seq = b.run
-WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
-
 -- events
 -- For a large batch, the column of the lines is NULL. The caller then reads the lines separately,
 -- by the rowid of the batch.
@@ -331,22 +226,6 @@ DELETE FROM runs WHERE seq IN (
     SELECT seq FROM runs WHERE ended_at = -1
     AND NOT EXISTS (SELECT 1 FROM batches WHERE run = runs.seq) LIMIT ?
 )
-
--- add_webhook
-INSERT OR IGNORE INTO webhooks (id, body, due_at, tenant, endpoint) VALUES (?, ?, ?, ?, ?)
-
--- due_webhooks
-SELECT id, body, attempts + 1, tenant, endpoint FROM webhooks WHERE due_at <= ?
-ORDER BY due_at LIMIT ?
-
--- count_webhook_attempt
-UPDATE webhooks SET due_at = ?, attempts = attempts + 1 WHERE id = ?
-
--- postpone_webhook
-UPDATE webhooks SET due_at = ? WHERE id = ?
-
--- drop_webhook
-DELETE FROM webhooks WHERE id = ?
 
 -- unknown_blobs
 SELECT value FROM json_each(?)
@@ -412,17 +291,6 @@ DELETE FROM usage_sums WHERE rowid IN (
     ORDER BY start, kind, tenant, api_key, model LIMIT ?3
 )
 
--- count_unended_runs
-SELECT count(*) FROM runs
-WHERE tenant = ?1 AND ended_at IS NULL AND NOT by_name AND (?2 IS NULL OR api_key = ?2)
-
--- conversations
-SELECT body FROM conversations
-WHERE tenant = ?1 AND seq > coalesce((
-    SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2
-), CASE WHEN ?2 IS NULL THEN 0 END)
-ORDER BY seq LIMIT ?3
-
 -- drop_tenant_jobs
 -- The first of the steps that delete a tenant: see tenant_steps.py. Each step changes few rows.
 DELETE FROM jobs WHERE run IN (
@@ -467,14 +335,11 @@ ON CONFLICT (tenant, conversation) DO UPDATE SET holder = excluded.holder, owner
 -- transfer_locks
 UPDATE locks SET owner = ? WHERE tenant = ? AND holder = ?
 
--- unlock
+-- release_lock
 DELETE FROM locks WHERE tenant = ? AND conversation = ? AND holder = ? AND NOT EXISTS (
     SELECT 1 FROM runs
     WHERE runs.tenant = locks.tenant AND runs.id = locks.holder AND runs.ended_at IS NULL
 )
-
--- drop_locks
-DELETE FROM locks WHERE tenant = ? AND holder = ?
 
 -- release_locks
 DELETE FROM locks WHERE owner = ? AND NOT EXISTS (
@@ -488,9 +353,6 @@ ON CONFLICT (tenant, id) DO UPDATE SET owner = excluded.owner
 
 -- reserving_owner
 SELECT owner FROM reservations WHERE tenant = ? AND id = ?
-
--- drop_reservation
-DELETE FROM reservations WHERE tenant = ? AND id = ? AND owner = ?
 
 -- rate_level
 SELECT level, at FROM rate_levels WHERE scope = ?

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, closing
 
 from antiphon.store.common.claims import Rank, choose_fairly
@@ -20,8 +20,8 @@ from antiphon.store.records import (
     EventPage,
     NewRun,
     RunEnd,
-    RunLimit,
 )
+from antiphon.store.sql.executor import index_key
 
 #: A page ends after this many bytes of events. A batch with more bytes than this is large.
 _PAGE_BYTES = _LARGE_BYTES = 1 << 20
@@ -40,22 +40,10 @@ class RunTables:
         #: Number of bytes of lines above which they are read and written in place.
         self.large_bytes = sys.maxsize if is_encrypted else _LARGE_BYTES
 
-    def find_reached_limit(
-        self, connection: sqlite3.Connection, tenant: str, limits: Sequence[RunLimit]
-    ) -> RunLimit | None:
-        """Return one of the ``limits`` if the tenant's runs have reached it. Returns None if the
-        tenant may have another run."""
-        query = self._queries["count_unended_runs"]
-        for limit in limits:
-            ((count,),) = connection.execute(query, (tenant, limit.api_key))
-            if count >= limit.max_runs:
-                return limit
-        return None
-
     def begin(self, connection: sqlite3.Connection, new: NewRun) -> None:
         """Add a run with its first events."""
         job, lock = new.job, new.lock
-        conversation = lock.conversation if lock is not None else None
+        conversation = index_key(lock.conversation) if lock is not None else None
         name = (job.tenant, job.id, job.model)
         row = (*name, conversation, new.api_key, new.by_name, new.start_by)
         run = connection.execute(self._queries["begin_run"], row).lastrowid
@@ -113,16 +101,15 @@ class RunTables:
             return None
         return self._take(connection, row[0], owner), row[4]
 
-    def end(self, connection: sqlite3.Connection, claim: Claim, end: RunEnd) -> bool:
-        """End a run with its last events. Returns False and changes nothing if the claim is no
-        longer valid, or if the run was steered since ``end`` was made."""
+    def end(self, connection: sqlite3.Connection, claim: Claim, end: RunEnd) -> int | None:
+        """Mark a run as ended, and return its row number. Returns None and changes nothing if the
+        claim is no longer valid, or if the run was steered since ``end`` was made."""
         run = self.claimed_run(connection, claim)
         if run is None or run[2] != end.steering_count:
-            return False
-        self.add_batch(connection, run[0], end.batch)
+            return None
         connection.execute(self._queries["end_run"], (run[0],))
         connection.execute(self._queries["drop_job"], (run[0],))
-        return True
+        return run[0]
 
     def _queued(
         self,

@@ -14,30 +14,24 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from msgspec.structs import astuple
-
 from antiphon.store.common.claims import free_runs
-from antiphon.store.common.row_mapping import Columns, event_batch_of, steering_of
-from antiphon.store.common.saving import Saving
 from antiphon.store.records import (
     Append,
     Claim,
     ClaimQuery,
     ConversationLock,
-    DueWebhook,
     EventBatch,
     EventPage,
     NewRun,
     Reservation,
     RunEnd,
-    RunLimit,
-    Steering,
-    WebhookEvent,
     exceeds,
 )
-from antiphon.store.runs import RunLimitReached, RunStore
+from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.runs import PrepareSave, SqlRuns
 
 from .database import Database
+from .executor import SqliteExecutor, SqliteTransaction
 from .notifications.peer_notifications import PeerNotifications
 from .run_tables import ClaimedFrom, RunTables, page_of
 
@@ -47,22 +41,19 @@ _MAX_SEQUENCE_NUMBER = 2**31 - 1
 _TAKEOVER_OWNER = ""
 
 
-#: Returns a function that saves a response. The function must be called within a transaction
-#: (``Database.write``).
-SaveWork = Callable[[Saving], Callable[[sqlite3.Connection], None]]
+class SqliteRuns(SqlRuns[SqliteTransaction]):
+    """The runs in an SQLite database. ``folder``: the folder with the sockets of the processes that
+    share the database; None if only this process uses it."""
 
-
-class SqliteRuns(RunStore):
-    """Implements ``RunStore`` with tables. ``save``: prepares the storage of a response; see
-    ``SaveWork``. ``folder``: the folder with the sockets of the processes that share the
-    database; None if only this process uses it."""
-
-    supports_steering = True
-
-    def __init__(self, database: Database, save: SaveWork, folder: Path | None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        prepare_save: PrepareSave[SqliteTransaction],
+        folder: Path | None,
+    ) -> None:
+        super().__init__(SqliteExecutor(database), prepare_save)
         self._database = database
         self._queries = database.queries
-        self._save = save
         self._tables = RunTables(database.queries, is_encrypted=database.is_encrypted)
         self.notifications = PeerNotifications(folder)
 
@@ -73,29 +64,6 @@ class SqliteRuns(RunStore):
     async def close(self) -> None:
         """Close the connections to the other processes."""
         await self.notifications.close()
-
-    async def create(self, run: NewRun) -> bool:
-        job, lock = run.job, run.lock
-        save_response = self._save(Saving.of_new_run(run))
-
-        def work(connection: sqlite3.Connection) -> bool | RunLimit:
-            if lock is not None and not self.has_lock(connection, job.tenant, job.id, lock):
-                return False
-            limit = self._tables.find_reached_limit(connection, job.tenant, run.limits)
-            if limit is not None:
-                return limit
-            save_response(connection)
-            self._tables.begin(connection, run)
-            return True
-
-        def notify(created: bool | RunLimit) -> None:
-            if created is True:
-                self.notifications.on_created(job.id)
-
-        created = await self._database.write(work, then=notify)
-        if isinstance(created, RunLimit):
-            raise RunLimitReached(created)
-        return created
 
     async def claim(self, query: ClaimQuery) -> tuple[Claim, ...]:
         if query.limit < 1:
@@ -164,82 +132,6 @@ class SqliteRuns(RunStore):
 
         return frozenset((await self._database.write(work, then=notify))[1])
 
-    async def end(self, claim: Claim, end: RunEnd) -> bool:
-        tenant, response_id = claim.job.tenant, claim.job.id
-        successor = end.successor
-        save_response = self._save(Saving.of_run_end(tenant, end))
-        save_successor = self._save(Saving.of_new_run(successor)) if successor else None
-
-        def work(connection: sqlite3.Connection) -> bool:
-            if not self._tables.end(connection, claim, end):
-                return False
-            save_response(connection)
-            if successor is not None and save_successor is not None:
-                save_successor(connection)
-                self._tables.begin(connection, successor)
-            self._insert_webhooks(connection, end.webhooks)
-            self.forget(connection, tenant, response_id)
-            return True
-
-        def notify(ended: bool) -> None:
-            if ended:
-                self._publish(claim, end.batch)
-                self.remove(tenant, response_id)
-                if successor is not None:
-                    self.notifications.on_created(successor.job.id)
-
-        return await self._database.write(work, then=notify)
-
-    async def steering(self, tenant: str, response_id: str) -> Steering | None:
-        found = await self._database.rows("steering", (tenant, response_id), steering_of)
-        return found[0] if found else None
-
-    async def steered_runs(self, owner: str) -> tuple[str, ...]:
-        return tuple(await self._database.rows("steered_runs", (owner,), lambda row: row[0]))
-
-    async def steer(self, tenant: str, response_id: str, steering: Steering) -> bool:
-        row = (steering.body, tenant, response_id, steering.count)
-
-        def work(connection: sqlite3.Connection) -> bool:
-            return connection.execute(self._queries["steer"], row).rowcount > 0
-
-        return await self._database.write(work)
-
-    async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
-        ((count,),) = await self._database.rows("count_unended_runs", (tenant, api_key), tuple)
-        return int(count)
-
-    async def add_webhooks(self, webhooks: Sequence[WebhookEvent]) -> None:
-        await self._database.write(lambda connection: self._insert_webhooks(connection, webhooks))
-
-    def _insert_webhooks(
-        self, connection: sqlite3.Connection, webhooks: Sequence[WebhookEvent]
-    ) -> None:
-        connection.executemany(self._queries["add_webhook"], map(astuple, webhooks))
-
-    async def take_due_webhooks(
-        self, now: float, retry_at: float, *, limit: int
-    ) -> tuple[DueWebhook, ...]:
-        def work(connection: sqlite3.Connection) -> tuple[DueWebhook, ...]:
-            rows = connection.execute(self._queries["due_webhooks"], (now, limit)).fetchall()
-            for row in rows:
-                connection.execute(self._queries["count_webhook_attempt"], (retry_at, row[0]))
-            return tuple(DueWebhook(*row) for row in rows)
-
-        if not await self._database.rows("due_webhooks", (now, 1), lambda row: row[0]):
-            return ()
-        return await self._database.write(work)
-
-    async def settle_webhook(self, event_id: str, retry_at: float | None) -> None:
-        if retry_at is None:
-            await self._execute("drop_webhook", (event_id,))
-        else:
-            await self._execute("postpone_webhook", (retry_at, event_id))
-
-    async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
-        key = (claim.job.tenant, claim.job.id)
-        return tuple(await self._database.rows("history", key, event_batch_of))
-
     async def events(
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
@@ -254,7 +146,7 @@ class SqliteRuns(RunStore):
     async def lock_conversation(
         self, tenant: str, holder: str, lock: ConversationLock, *, lease_s: float
     ) -> bool:
-        key = (tenant, lock.conversation)
+        key = (tenant, index_key(lock.conversation))
 
         def work(connection: sqlite3.Connection) -> bool:
             if self._run_has_ended(connection, tenant, holder) is True:
@@ -270,23 +162,12 @@ class SqliteRuns(RunStore):
 
         return await self._database.write(work)
 
-    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        await self._execute("unlock", (tenant, conversation_id, holder))
-
     # --- called by the store ---------------------------------------------------------------------
-
-    def has_lock(
-        self, connection: sqlite3.Connection, tenant: str, holder: str, lock: ConversationLock
-    ) -> bool:
-        """Return whether the response ``holder`` has this conversation lock."""
-        key = (tenant, lock.conversation)
-        row = connection.execute(self._queries["lock_holder"], key).fetchone()
-        return row is not None and tuple(row) == (holder, lock.owner)
 
     async def reserve_response(self, reservation: Reservation) -> bool:
         """See ``Store.reserve_response``."""
         tenant, owner = reservation.tenant, reservation.owner
-        key = (tenant, reservation.response_id)
+        key = (tenant, index_key(reservation.response_id))
 
         def work(connection: sqlite3.Connection) -> bool:
             self._record_heartbeat(connection, owner)
@@ -304,16 +185,12 @@ class SqliteRuns(RunStore):
             ):
                 return True
             if former is None:
-                connection.execute(self._queries["drop_reservation"], (*key, owner))
+                connection.execute(self._queries["release_reservation"], (*key, owner))
             else:
                 connection.execute(self._queries["put_reservation"], (*key, former[0]))
             return False
 
         return await self._database.write(work)
-
-    async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
-        """See ``Store.release_reservation``."""
-        await self._execute("drop_reservation", (tenant, response_id, owner))
 
     def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
         """Delete the conversation locks of a run that has ended or was deleted. Called within the
@@ -325,18 +202,40 @@ class SqliteRuns(RunStore):
         transaction that ended or deleted the run."""
         self.notifications.on_run_ended(tenant, response_id)
 
+    def _on_created(self, run: NewRun) -> None:
+        self.notifications.on_created(run.job.id)
+
+    def _on_ended(self, claim: Claim, end: RunEnd) -> None:
+        self._publish(claim, end.batch)
+        self.remove(claim.job.tenant, claim.job.id)
+
     def _publish(self, claim: Claim, batch: EventBatch) -> None:
         """Deliver a committed batch of events to the subscribers of its run."""
         if batch.count:
             self.notifications.on_appended(claim.job.tenant, claim.job.id, batch)
 
-    async def _execute(self, query: str, arguments: Columns) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute(self._queries[query], arguments)
-
-        await self._database.write(work)
-
     # --- within a transaction --------------------------------------------------------------------
+
+    async def has_lock(
+        self,
+        transaction: SqliteTransaction,
+        tenant: str,
+        holder: str,
+        lock: ConversationLock,
+        *,
+        for_run: bool = False,
+    ) -> bool:
+        key = (tenant, index_key(lock.conversation))
+        return await transaction.rows("lock_holder", *key) == [(holder, lock.owner)]
+
+    async def _begin(self, transaction: SqliteTransaction, run: NewRun) -> None:
+        self._tables.begin(transaction.connection, run)
+
+    async def _end(self, transaction: SqliteTransaction, claim: Claim, end: RunEnd) -> int | None:
+        return self._tables.end(transaction.connection, claim, end)
+
+    async def _add_batch(self, transaction: SqliteTransaction, run: int, batch: EventBatch) -> None:
+        self._tables.add_batch(transaction.connection, run, batch)
 
     def _record_heartbeat(self, connection: sqlite3.Connection, owner: str) -> None:
         connection.execute(self._queries["heartbeat"], (owner, time.monotonic()))

@@ -14,52 +14,32 @@ import asyncio
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
-from antiphon.store.base import Retention, Store
+from antiphon.store.base import Retention
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_mapping import (
     Columns,
-    conversation_of,
-    encode,
-    item_kind,
-    item_of,
-    items_of,
     response_row,
-    stored_of,
-    summary_filters,
     summary_of,
     summary_row,
 )
 from antiphon.store.common.saving import Saving
 from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.containers import ContainerDirectory
-from antiphon.store.keys import KeyStore
 from antiphon.store.records import (
-    ConversationLock,
-    ItemQuery,
     Reservation,
     ResponseQuery,
-    StoredResponse,
-    TenantUsage,
 )
-from antiphon.store.response_lists import search_summaries
-from antiphon.store.skills import SkillStore
-from antiphon.store.sql.audit import SqlAudit
-from antiphon.store.sql.files import SqlFiles
-from antiphon.store.sql.journal import SqlJournal
-from antiphon.store.sql.usage import SqlUsage
-from antiphon.store.sql.values import SqlValues
-from antiphon.store.usage import UsageRecord
-from antiphon.wire.items import Item
-from antiphon.wire.resources.conversations import ConversationResource
+from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.store import SaveStep, SqlStore
 from antiphon.wire.response_list import ResponseSummary
 
 from .database import Database, Deletion
-from .executor import SqliteExecutor
+from .executor import SqliteExecutor, SqliteTransaction
 from .rates import SqliteRates
 from .rewriting import rewrite_rows
 from .runs import SqliteRuns
@@ -78,26 +58,21 @@ _FORGET_PROCESSES = (
 )
 
 
-class SqliteStore(Store):
+class SqliteStore(SqlStore[SqliteTransaction]):
     """Implements ``Store`` with one database file. Made by ``open``. ``peers``: a folder for the
     sockets of the processes that share the database; None if only this process uses it."""
 
+    runs: SqliteRuns
+
     def __init__(self, database: Database, peers: Path | None = None) -> None:
+        executor = SqliteExecutor(database)
+        super().__init__(executor)
         self._database = database
         self._queries = database.queries
-        self.is_encrypted = database.is_encrypted
-        executor = SqliteExecutor(database)
-        self.runs = SqliteRuns(database, self._save_work, peers)
+        self.runs = SqliteRuns(database, self.prepare_save, peers)
         self.rates = SqliteRates(database)
-        self.files = SqlFiles(executor)
         self.vectors = SqliteVectorIndex(executor)
-        self.values = SqlValues(executor)
         self.containers = ContainerDirectory(self.values)
-        self.journal = SqlJournal(executor)
-        self.keys = KeyStore(self.values)
-        self.skills = SkillStore(self.values)
-        self.audit = SqlAudit(executor)
-        self.usage_log = SqlUsage(executor)
 
     @classmethod
     async def open(
@@ -146,72 +121,30 @@ class SqliteStore(Store):
 
     # --- the contract ----------------------------------------------------------------------------
 
-    async def save(
-        self,
-        tenant: str,
-        stored: StoredResponse,
-        *,
-        lock: ConversationLock | None = None,
-        usage: UsageRecord | None = None,
-    ) -> bool:
-        saving = Saving(tenant=tenant, stored=stored, usage=usage)
-        if lock is None:
-            await self._database.write(self._save_work(saving))
-            return True
-        key = (tenant, stored.response.id)
-        save_response = self._save_work(replace(saving, conversation=lock.conversation))
+    async def _save(self, saving: Saving) -> None:
+        await self._database.write(self._save_work(saving))
 
-        def work(connection: sqlite3.Connection) -> bool:
-            if connection.execute(self._queries["row_of"], key).fetchone() is not None:
-                return True
-            is_locked = self.runs.has_lock(connection, *key, lock)
-            if is_locked:
-                save_response(connection)
-            return is_locked
+    async def _prepare_save(self, saving: Saving) -> SaveStep[SqliteTransaction]:
+        work = self._save_work(saving)
 
-        return await self._database.write(work)
+        async def save(transaction: SqliteTransaction) -> None:
+            work(transaction.connection)
 
-    async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
-        found = await self._database.rows("load", (tenant, response_id), stored_of)
-        return found[0] if found else None
+        return save
 
-    async def has_response(self, tenant: str, response_id: str) -> bool:
-        return await self._loadable_row(tenant, response_id) is not None
-
-    async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
-        return tuple(await self._database.rows("chain", (tenant, response_id), stored_of)) or None
-
-    async def list_responses(
-        self, tenant: str, query: ResponseQuery
-    ) -> tuple[ResponseSummary, ...] | None:
-        if self.is_encrypted and query.text:
-            return await search_summaries(self.list_responses, tenant, query)
-        after = None
-        if query.after is not None:
-            after = await self._loadable_row(tenant, query.after)
-            if after is None:
-                return None
+    async def _summaries(
+        self, tenant: str, query: ResponseQuery, filters: Columns, after: int | None
+    ) -> list[ResponseSummary]:
         name = "summaries_newest" if query.newest_first else "summaries_oldest"
-        arguments = (tenant, *summary_filters(query), after, query.limit)
-        return tuple(await self._database.rows(name, arguments, summary_of))
-
-    async def _loadable_row(self, tenant: str, response_id: str) -> int | None:
-        key = (tenant, response_id)
-        found = await self._database.rows("loadable_row", key, lambda row: int(row[0]))
-        return found[0] if found else None
-
-    async def load_item(self, tenant: str, item_id: str) -> Item | None:
-        rows = await self._database.rows("item", (tenant, item_id), items_of)
-        if not rows:
-            items = await self._database.rows("conversation_item", (tenant, item_id), item_of)
-            return items[0] if items else None
-        return next(item for item in rows[0] if item.id == item_id)
+        return await self._executor.decoded_rows(
+            summary_of, name, tenant, *filters, after, query.limit
+        )
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         key = (tenant, response_id)
 
         def work(connection: sqlite3.Connection) -> tuple[bool, bool]:
-            row = connection.execute(self._queries["row_of"], key).fetchone()
+            row = connection.execute(self._queries["stored_row"], key).fetchone()
             if row is None or not connection.execute(self._queries["mark_deleted"], row).rowcount:
                 return False, False
             had_run = connection.execute(self._queries["mark_run_deleted"], key).rowcount > 0
@@ -237,89 +170,12 @@ class SqliteStore(Store):
     async def rewrite_rows(self) -> int:
         return await rewrite_rows(self._database)
 
-    async def usage(self, tenant: str) -> TenantUsage:
-        return (await self._database.rows("usage", (tenant,), lambda row: TenantUsage(*row)))[0]
-
     async def reserve_response(self, reservation: Reservation) -> bool:
         return await self.runs.reserve_response(reservation)
-
-    async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
-        await self.runs.release_reservation(tenant, response_id, owner)
 
     async def sweep(self, retention: Retention, now: int) -> int:
         with self._database.sweep_lock() as is_free:
             return await SqliteSweep(self._database, retention, now).run() if is_free else 0
-
-    async def save_conversation(
-        self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
-    ) -> None:
-        row = (tenant, conversation.id, encode(conversation))
-
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute(self._queries["put_conversation"], row)
-            self._append_items(connection, tenant, conversation.id, items)
-
-        await self._database.write(work)
-
-    async def list_conversations(
-        self, tenant: str, *, after: str | None = None, limit: int
-    ) -> tuple[ConversationResource, ...]:
-        key = (tenant, after, limit)
-        return tuple(await self._database.rows("conversations", key, conversation_of))
-
-    async def load_conversation(
-        self, tenant: str, conversation_id: str
-    ) -> ConversationResource | None:
-        found = await self._database.rows(
-            "conversation", (tenant, conversation_id), conversation_of
-        )
-        return found[0] if found else None
-
-    async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
-        return await self._database.delete("drop_conversation", (tenant, conversation_id)) > 0
-
-    async def add_conversation_items(
-        self, tenant: str, conversation_id: str, items: tuple[Item, ...]
-    ) -> bool:
-        return await self._database.write(
-            lambda connection: self._append_items(connection, tenant, conversation_id, items)
-        )
-
-    async def load_conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
-        return tuple(
-            await self._database.rows("conversation_items", (tenant, conversation_id), item_of)
-        )
-
-    async def list_conversation_items(
-        self, tenant: str, conversation_id: str, query: ItemQuery
-    ) -> tuple[Item, ...] | None:
-        name = "newest_items" if query.newest_first else "oldest_items"
-        key = (tenant, conversation_id)
-        arguments: Columns = (*key, query.after, query.until, query.limit)
-        if query.kinds is not None:
-            name, arguments = f"{name}_of_kinds", (*arguments, encode(sorted(query.kinds)).decode())
-        items = await self._database.rows(name, arguments, item_of)
-        if not items and query.cursors:
-            found = await self.find_conversation_items(*key, query.cursors)
-            return () if len(found) == len(query.cursors) else None
-        return tuple(items)
-
-    async def find_conversation_items(
-        self, tenant: str, conversation_id: str, item_ids: Collection[str]
-    ) -> tuple[Item, ...]:
-        arguments = (tenant, conversation_id, encode(sorted(item_ids)).decode())
-        return tuple(await self._database.rows("items_by_id", arguments, item_of))
-
-    async def remove_conversation_item(
-        self, tenant: str, conversation_id: str, item_id: str
-    ) -> bool:
-        def work(connection: sqlite3.Connection) -> bool:
-            row = self._conversation_row(connection, tenant, conversation_id)
-            if row is None:
-                return False
-            return connection.execute(self._queries["remove_item"], (item_id, row)).rowcount > 0
-
-        return await self._database.write(work, frees_space=True)
 
     async def close(self) -> None:
         await self.runs.close()
@@ -328,11 +184,11 @@ class SqliteStore(Store):
     # --- within a write --------------------------------------------------------------------------
 
     def _save_work(self, saving: Saving) -> Callable[[sqlite3.Connection], None]:
-        """Return a function that saves a response. The function must be called within a transaction
-        (``Database.write``)."""
+        """Return a function that saves a response, except for the items of its conversation. The
+        function must be called within a transaction (``Database.write``)."""
         tenant, stored = saving.tenant, saving.stored
         added = (*stored.input, *stored.response.output)
-        ids = encode([item.id for item in added]).decode() if saving.listed else None
+        ids = [index_key(item.id) for item in added] if saving.listed else None
 
         def work(connection: sqlite3.Connection) -> None:
             # Encode in this thread, because encoding a long response takes a while and needs
@@ -342,8 +198,6 @@ class SqliteStore(Store):
             connection.execute(self._queries["save_summary"], (row, tenant, *columns))
             if ids is not None:
                 connection.execute(self._queries["save_items"], (ids, tenant, row))
-            if saving.conversation is not None:
-                self._append_items(connection, tenant, saving.conversation, added)
             if saving.usage is not None:
                 connection.execute(self._queries["add_usage"], astuple(saving.usage))
 
@@ -355,30 +209,8 @@ class SqliteStore(Store):
         if inserted.rowcount:
             return inserted.lastrowid or 0
         connection.execute(self._queries["replace"], columns)
-        row: int = connection.execute(self._queries["row_of"], columns[:2]).fetchone()[0]
+        row: int = connection.execute(self._queries["stored_row"], columns[:2]).fetchone()[0]
         return row
-
-    def _conversation_row(
-        self, connection: sqlite3.Connection, tenant: str, conversation: str
-    ) -> int | None:
-        query = self._queries["conversation_row"]
-        row = connection.execute(query, (tenant, conversation)).fetchone()
-        return None if row is None else int(row[0])
-
-    def _append_items(
-        self,
-        connection: sqlite3.Connection,
-        tenant: str,
-        conversation: str,
-        items: tuple[Item, ...],
-    ) -> bool:
-        row = self._conversation_row(connection, tenant, conversation)
-        if row is not None:
-            connection.executemany(
-                self._queries["add_item"],
-                [(row, tenant, item.id, item_kind(item), encode(item)) for item in items],
-            )
-        return row is not None
 
 
 def _tenant_deletion(query: str, tenant: str) -> Deletion:

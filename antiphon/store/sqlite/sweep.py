@@ -176,5 +176,5 @@ def free_unneeded(connection: sqlite3.Connection, queries: Mapping[str, str], se
             break
         connection.execute(queries["drop_response"], row)
         freed += int(unneeded[0])
-        row = connection.execute(queries["row_of"], unneeded[1:]).fetchone()
+        row = connection.execute(queries["stored_row"], unneeded[1:]).fetchone()
     return freed
