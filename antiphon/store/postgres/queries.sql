@@ -91,15 +91,16 @@ WITH given AS MATERIALIZED (
 )
 INSERT INTO items (tenant, id, response) SELECT tenant, id, seq FROM listed ON CONFLICT DO NOTHING
 
--- summaries_newest
+-- summaries_newest | summaries_oldest
 -- Reads up to $12 rows, and returns two columns. The first one is the row number of the last row
 -- that was read; NULL if there are no more rows. The second one is the list of the bodies of the
 -- rows that match.
 WITH looked AS MATERIALIZED (
-    SELECT * FROM summaries WHERE tenant = $1 AND seq < coalesce($10::bigint, 9223372036854775807)
-    ORDER BY seq DESC LIMIT $12
+    SELECT * FROM summaries
+    WHERE tenant = $1 AND seq {< | >} coalesce($10::bigint, {9223372036854775807 | -1})
+    ORDER BY seq {DESC | ASC} LIMIT $12
 )
-SELECT (SELECT CASE WHEN count(*) = $12 THEN min(seq) END FROM looked), ARRAY(
+SELECT (SELECT CASE WHEN count(*) = $12 THEN {min | max}(seq) END FROM looked), ARRAY(
     SELECT s.body FROM looked AS s
     WHERE ($2::text IS NULL OR s.status = $2)
     AND ($3::text IS NULL OR s.model = $3)
@@ -109,25 +110,7 @@ SELECT (SELECT CASE WHEN count(*) = $12 THEN min(seq) END FROM looked), ARRAY(
     AND ($7::boolean IS NULL OR s.failed = $7)
     AND ($8::text IS NULL OR strpos(s.tools, $8) > 0)
     AND ($9::text IS NULL OR strpos(s.text, $9) > 0)
-    ORDER BY seq DESC LIMIT $11
-)
-
--- summaries_oldest
-WITH looked AS MATERIALIZED (
-    SELECT * FROM summaries WHERE tenant = $1 AND seq > coalesce($10::bigint, -1)
-    ORDER BY seq LIMIT $12
-)
-SELECT (SELECT CASE WHEN count(*) = $12 THEN max(seq) END FROM looked), ARRAY(
-    SELECT s.body FROM looked AS s
-    WHERE ($2::text IS NULL OR s.status = $2)
-    AND ($3::text IS NULL OR s.model = $3)
-    AND ($4::text IS NULL OR s.parent = $4)
-    AND ($5::text IS NULL OR s.conversation = $5)
-    AND ($6::boolean IS NULL OR s.background = $6)
-    AND ($7::boolean IS NULL OR s.failed = $7)
-    AND ($8::text IS NULL OR strpos(s.tools, $8) > 0)
-    AND ($9::text IS NULL OR strpos(s.text, $9) > 0)
-    ORDER BY seq LIMIT $11
+    ORDER BY seq {DESC | ASC} LIMIT $11
 )
 
 -- load
@@ -648,9 +631,9 @@ WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE ended_at = 0 LIMIT $2 FOR UPDA
 -- mark_runs_deleted
 -- Sets ended_at of expired runs to the negative of the current time. Since that time, the runs wait
 -- for their partition to be dropped.
-UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -$3::bigint
+UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -$2::bigint
 WHERE seq = ANY (ARRAY(
-    SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < $1 LIMIT $3 FOR UPDATE SKIP LOCKED
 ))
 
 -- partition_state
@@ -757,36 +740,14 @@ JOIN vector_stores AS s ON s.seq = c.store JOIN vector_files AS f ON f.seq = c.f
 WHERE s.tenant = $1 AND s.id = $2 AND c.words @@ asked AND f.id = ANY($4::text[])
 ORDER BY score DESC, c.seq LIMIT $5
 
--- roll_up_usage_rows
+-- roll_up_usage_rows | roll_up_usage_sums
 WITH old AS (
-    DELETE FROM usage_rows WHERE id IN (
-        SELECT id FROM usage_rows WHERE start < $2 ORDER BY start LIMIT $3
-    ) RETURNING *
+    DELETE FROM {usage_rows | usage_sums} WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM {usage_rows | usage_sums}
+        WHERE start < $2::bigint { | AND width = $3::bigint} ORDER BY start LIMIT {$3 | $4}
+    )) RETURNING *
 )
 INSERT INTO usage_sums SELECT $1::bigint, start - start % $1::bigint, kind, tenant, api_key, model,
-    sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
-    sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens), sum(tool_calls),
-    sum(latency_ms)
-FROM old GROUP BY 1, 2, 3, 4, 5, 6
-ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
-    requests = usage_sums.requests + excluded.requests,
-    failed_requests = usage_sums.failed_requests + excluded.failed_requests,
-    cancelled_requests = usage_sums.cancelled_requests + excluded.cancelled_requests,
-    input_tokens = usage_sums.input_tokens + excluded.input_tokens,
-    cached_tokens = usage_sums.cached_tokens + excluded.cached_tokens,
-    output_tokens = usage_sums.output_tokens + excluded.output_tokens,
-    reasoning_tokens = usage_sums.reasoning_tokens + excluded.reasoning_tokens,
-    tool_calls = usage_sums.tool_calls + excluded.tool_calls,
-    latency_ms = usage_sums.latency_ms + excluded.latency_ms
-
--- roll_up_usage_sums
-WITH old AS (
-    DELETE FROM usage_sums WHERE (width, start, kind, tenant, api_key, model) IN (
-        SELECT width, start, kind, tenant, api_key, model FROM usage_sums
-        WHERE width = $1::bigint AND start < $3::bigint ORDER BY start LIMIT $4
-    ) RETURNING *
-)
-INSERT INTO usage_sums SELECT $2::bigint, start - start % $2::bigint, kind, tenant, api_key, model,
     sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
     sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens), sum(tool_calls),
     sum(latency_ms)

@@ -14,16 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from antiphon.store.base import Retention
 from antiphon.store.common.eviction import TenantTotals
-from antiphon.store.usage import usage_cutoffs
+from antiphon.store.sql.sweep_steps import ROWS, SMALL_ROWS, sweep_steps
 
 from .partitions import EventPartitions
 from .pool import ConnectionPool, Transaction
 
-#: Largest number of rows that one transaction changes: ordinary rows, and files, which are larger.
-_ROWS, _FILES = 500, 10
-#: Largest number of small rows, of the usage log or of changed totals, that one transaction adds
-#: up.
-_SMALL_ROWS = 5000
 #: Largest number of responses that one transaction deletes. Other deletions wait for its lock.
 _RESPONSES = 100
 #: Seconds that the batches of an expired run wait for their partition to be dropped. Batches of
@@ -76,33 +71,17 @@ class PostgresSweep:
         return expired
 
     def _first_steps(self) -> Sequence[_Step]:
-        retention, now = self._retention, self._now
-        steps = [
-            _query("expire_files", now, _FILES),
-            _query("expire_vector_files", now, _FILES),
+        return (
             _query("forget_owners"),
             _query("forget_reservations"),
             _query("forget_rates"),
             _add_response_changes,
             _query("drop_empty_totals"),
-            _query("set_end_times", max(now, 1), _ROWS),
-        ]
-        if retention.max_age_s is not None:
-            steps.append(_query("expire_approvals", int(now - retention.max_age_s), _ROWS))
-        if retention.max_log_age_s is not None:
-            before = int(now - retention.max_log_age_s)
-            steps.append(_query("mark_runs_deleted", before, _ROWS, max(now, 1)))
-        for rollup, before in usage_cutoffs(now):
-            if rollup.width == 0:
-                steps.append(_query("roll_up_usage_rows", rollup.to, before, _SMALL_ROWS))
-            else:
-                row = (rollup.width, rollup.to, before, _SMALL_ROWS)
-                steps.append(_query("roll_up_usage_sums", *row))
-        if retention.max_audit_age_s is not None:
-            steps.append(_query("expire_audit", int(now - retention.max_audit_age_s), _ROWS))
-        if retention.max_usage_age_s is not None:
-            steps.append(_query("expire_usage", int(now - retention.max_usage_age_s), _ROWS))
-        return steps
+            *(
+                _query(step.query, *step.arguments, step.rows)
+                for step in sweep_steps(self._retention, self._now)
+            ),
+        )
 
     async def _drop_deleted(self) -> bool:
         """Finish the deletion of some renamed runs. (A run is renamed when it expires or is
@@ -110,8 +89,8 @@ class PostgresSweep:
         runs that have no events left. Return whether anything was deleted. Runs that expired less
         than an hour ago are left out, because their partition may soon be dropped as a whole."""
         since = min(_PARTITION_WAIT_S - self._now, -1)
-        batches = await self._repeat(_query("drop_deleted_batches", _ROWS, since))
-        runs = await self._repeat(_query("drop_deleted_runs", _ROWS, since))
+        batches = await self._repeat(_query("drop_deleted_batches", ROWS, since))
+        runs = await self._repeat(_query("drop_deleted_runs", ROWS, since))
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step, *, frees: bool = False) -> int | None:
@@ -188,15 +167,15 @@ async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int
 
 async def _add_response_changes(transaction: Transaction) -> int:
     """Add recorded changes of responses to the totals of the tenants. One call adds at most
-    ``_SMALL_ROWS`` changes.
+    ``SMALL_ROWS`` changes.
 
-    If a call adds ``_SMALL_ROWS`` changes, it returns this number, so the step of the sweep is
+    If a call adds ``SMALL_ROWS`` changes, it returns this number, so the step of the sweep is
     repeated. If it adds fewer, it returns 0, which ends the step: hardly any changes are left, and
     the next sweep adds them. Without this rule, the step might not end while clients record further
     changes.
     """
-    count = await transaction.change("add_response_changes", _SMALL_ROWS)
-    return count if count == _SMALL_ROWS else 0
+    count = await transaction.change("add_response_changes", SMALL_ROWS)
+    return count if count == SMALL_ROWS else 0
 
 
 def _query(name: str, *arguments: object) -> _Step:

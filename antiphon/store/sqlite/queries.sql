@@ -23,7 +23,7 @@ ON CONFLICT (seq) DO UPDATE SET
     conversation = excluded.conversation, background = excluded.background,
     failed = excluded.failed, tools = excluded.tools, text = excluded.text, body = excluded.body
 
--- summaries_newest
+-- summaries_newest | summaries_oldest
 SELECT s.body FROM summaries AS s WHERE s.tenant = ?1
 AND (?2 IS NULL OR s.status = ?2)
 AND (?3 IS NULL OR s.model = ?3)
@@ -33,19 +33,8 @@ AND (?6 IS NULL OR s.background = ?6)
 AND (?7 IS NULL OR s.failed = ?7)
 AND (?8 IS NULL OR instr(s.tools, ?8))
 AND (?9 IS NULL OR instr(s.text, ?9))
-AND s.seq < coalesce(?10, 9223372036854775807) ORDER BY s.seq DESC LIMIT ?11
-
--- summaries_oldest
-SELECT s.body FROM summaries AS s WHERE s.tenant = ?1
-AND (?2 IS NULL OR s.status = ?2)
-AND (?3 IS NULL OR s.model = ?3)
-AND (?4 IS NULL OR s.parent = ?4)
-AND (?5 IS NULL OR s.conversation = ?5)
-AND (?6 IS NULL OR s.background = ?6)
-AND (?7 IS NULL OR s.failed = ?7)
-AND (?8 IS NULL OR instr(s.tools, ?8))
-AND (?9 IS NULL OR instr(s.text, ?9))
-AND s.seq > coalesce(?10, -1) ORDER BY s.seq LIMIT ?11
+AND s.seq {< | >} coalesce(?10, {9223372036854775807 | -1})
+ORDER BY s.seq {DESC | ASC} LIMIT ?11
 
 -- load
 SELECT body, input, output, base, tokens, fingerprint, times FROM responses
@@ -213,7 +202,7 @@ UPDATE runs SET ended_at = ? WHERE seq IN (SELECT seq FROM runs WHERE ended_at =
 
 -- mark_runs_deleted
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1
-WHERE seq IN (SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < ? LIMIT ?)
+WHERE seq IN (SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < ?1 LIMIT ?3)
 
 -- drop_deleted_batches
 DELETE FROM batches WHERE rowid IN (
@@ -241,37 +230,14 @@ AND chunk_words MATCH 'store : "' || s.seq || '" AND text : (' || ?3 || ')'
 AND f.id IN (SELECT value FROM json_each(?4))
 ORDER BY score DESC, c.seq LIMIT ?5
 
--- roll_up_usage_rows
+-- roll_up_usage_rows | roll_up_usage_sums
 INSERT INTO usage_sums SELECT ?1, start - start % ?1, kind, tenant, api_key, model,
     sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
     sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens), sum(tool_calls),
     sum(latency_ms)
-FROM (SELECT * FROM usage_rows WHERE start < ?2 ORDER BY start, id LIMIT ?3)
-GROUP BY 1, 2, 3, 4, 5, 6
-ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
-    requests = usage_sums.requests + excluded.requests,
-    failed_requests = usage_sums.failed_requests + excluded.failed_requests,
-    cancelled_requests = usage_sums.cancelled_requests + excluded.cancelled_requests,
-    input_tokens = usage_sums.input_tokens + excluded.input_tokens,
-    cached_tokens = usage_sums.cached_tokens + excluded.cached_tokens,
-    output_tokens = usage_sums.output_tokens + excluded.output_tokens,
-    reasoning_tokens = usage_sums.reasoning_tokens + excluded.reasoning_tokens,
-    tool_calls = usage_sums.tool_calls + excluded.tool_calls,
-    latency_ms = usage_sums.latency_ms + excluded.latency_ms
-
--- drop_usage_rows
-DELETE FROM usage_rows WHERE (start, id) IN (
-    SELECT start, id FROM usage_rows WHERE start < ?1 ORDER BY start, id LIMIT ?2
-)
-
--- roll_up_usage_sums
-INSERT INTO usage_sums SELECT ?2, start - start % ?2, kind, tenant, api_key, model,
-    sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
-    sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens), sum(tool_calls),
-    sum(latency_ms)
 FROM (
-    SELECT * FROM usage_sums WHERE width = ?1 AND start < ?3
-    ORDER BY start, kind, tenant, api_key, model LIMIT ?4
+    SELECT * FROM {usage_rows | usage_sums} WHERE start < ?2 { | AND width = ?3}
+    ORDER BY start, {id | kind, tenant, api_key, model} LIMIT {?3 | ?4}
 )
 GROUP BY 1, 2, 3, 4, 5, 6
 ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
@@ -285,10 +251,11 @@ ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
     tool_calls = usage_sums.tool_calls + excluded.tool_calls,
     latency_ms = usage_sums.latency_ms + excluded.latency_ms
 
--- drop_usage_sums
-DELETE FROM usage_sums WHERE rowid IN (
-    SELECT rowid FROM usage_sums WHERE width = ?1 AND start < ?2
-    ORDER BY start, kind, tenant, api_key, model LIMIT ?3
+-- drop_usage_rows | drop_usage_sums
+-- Deletes the rows that roll_up_usage_rows or roll_up_usage_sums has read with the same arguments.
+DELETE FROM {usage_rows | usage_sums} WHERE {(start, id) | rowid} IN (
+    SELECT {start, id FROM usage_rows | rowid FROM usage_sums} WHERE start < ?2 { | AND width = ?3}
+    ORDER BY start, {id | kind, tenant, api_key, model} LIMIT {?3 | ?4}
 )
 
 -- drop_tenant_jobs

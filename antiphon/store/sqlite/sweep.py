@@ -11,33 +11,20 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
-
-from msgspec import Struct
 
 from antiphon.store.base import Retention
 from antiphon.store.common.eviction import TenantTotals
 from antiphon.store.common.row_mapping import Columns
-from antiphon.store.usage import Rollup, usage_cutoffs
+from antiphon.store.sql.sweep_steps import ROWS, SweepStep, sweep_steps
 
-from .database import Database, Deletion
+from .database import Database
 
-#: Largest number of rows that one write changes: ordinary rows, and files, which are larger.
-_ROWS, _FILES = 500, 10
-#: Number of usage log rows, which are small, that one write adds up.
-_USAGE_ROWS = 5000
 #: Number of responses of one tenant that one query reads.
 _TENANT_ROWS = 50
 #: Seconds after which a write that deletes responses ends.
 _SLICE_S = 0.02
-
-
-class _Step(Struct, frozen=True):
-    """A part of a sweep. ``rows``: how many rows one write changes at most."""
-
-    delete: Deletion
-    rows: int = _ROWS
 
 
 class SqliteSweep:
@@ -52,68 +39,36 @@ class SqliteSweep:
 
     async def run(self) -> int:
         """Delete all expired data. Return how many responses have expired."""
-        for step in self._first_steps():
-            await self._repeat(step)
-        expired = await self._repeat(_Step(self._expire_by_time))
-        expired += await self._repeat(_Step(self._expire_by_age))
+        for step in sweep_steps(self._retention, self._now):
+            await self._repeat_query(step)
+        expired = await self._database.delete_in_steps(self._expire_by_time, ROWS)
+        expired += await self._database.delete_in_steps(self._expire_by_age, ROWS)
         if self._retention.bounds_size:
             expired += await self._expire_by_size()
         while await self._drop_deleted():
             pass
         return expired
 
-    def _first_steps(self) -> Sequence[_Step]:
-        retention, now = self._retention, self._now
-        steps = [
-            self._query("expire_files", now, rows=_FILES),
-            self._query("expire_vector_files", now, rows=_FILES),
-            self._query("set_end_times", max(now, 1)),
-        ]
-        if retention.max_age_s is not None:
-            steps.append(self._query("expire_approvals", int(now - retention.max_age_s)))
-        if retention.max_log_age_s is not None:
-            steps.append(self._query("mark_runs_deleted", int(now - retention.max_log_age_s)))
-        steps += [self._roll_up(rollup, before) for rollup, before in usage_cutoffs(now)]
-        if retention.max_audit_age_s is not None:
-            steps.append(self._query("expire_audit", int(now - retention.max_audit_age_s)))
-        if retention.max_usage_age_s is not None:
-            steps.append(self._query("expire_usage", int(now - retention.max_usage_age_s)))
-        return steps
-
-    def _roll_up(self, rollup: Rollup, before: int) -> _Step:
-        """Return the step of the sweep that replaces old rows of the usage log with their sums over
-        longer intervals. A row is old if its time is before ``before`` (Unix seconds)."""
-        queries = self._queries
-        table = "rows" if rollup.width == 0 else "sums"
-        width = () if rollup.width == 0 else (rollup.width,)
+    async def _repeat_query(self, step: SweepStep) -> int:
+        """Repeat a step until it changes no row. Return how many rows were changed."""
+        queries, name = self._queries, step.query
 
         def delete(connection: sqlite3.Connection, limit: int) -> int:
-            arguments = (*width, rollup.to, before, limit)
-            connection.execute(queries[f"roll_up_usage_{table}"], arguments)
-            dropped = (*width, before, limit)
-            return connection.execute(queries[f"drop_usage_{table}"], dropped).rowcount
+            arguments = (*step.arguments, limit)
+            changed = connection.execute(queries[name], arguments)
+            if name.startswith("roll_up_"):  # added up, so they can be deleted
+                changed = connection.execute(queries[name.replace("roll_up", "drop")], arguments)
+            return changed.rowcount
 
-        return _Step(delete, _USAGE_ROWS)
-
-    def _query(self, name: str, *arguments: object, rows: int = _ROWS) -> _Step:
-        """Return the step of the sweep that runs the query with this name. The last argument of
-        the query is the number of rows."""
-        query = self._queries[name]
-        return _Step(
-            lambda connection, limit: connection.execute(query, (*arguments, limit)).rowcount, rows
-        )
+        return await self._database.delete_in_steps(delete, step.rows)
 
     async def _drop_deleted(self) -> bool:
         """Finish the deletion of some renamed runs. (A run is renamed when it is deleted, so that
         it can no longer be found.) Delete their batches of events, and then those renamed runs that
         have no batches left. Return whether anything was deleted."""
-        batches = await self._repeat(self._query("drop_deleted_batches"))
-        runs = await self._repeat(self._query("drop_deleted_runs"))
+        batches = await self._repeat_query(SweepStep("drop_deleted_batches", ()))
+        runs = await self._repeat_query(SweepStep("drop_deleted_runs", ()))
         return bool(batches or runs)
-
-    async def _repeat(self, step: _Step) -> int:
-        """Repeat a step of the sweep until it changes no row. Return how many rows were changed."""
-        return await self._database.delete_in_steps(step.delete, step.rows)
 
     def _expire_by_time(self, connection: sqlite3.Connection, limit: int) -> int:
         return self._delete_found(connection, "expired_responses", (self._now, limit))
