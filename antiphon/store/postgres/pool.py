@@ -183,6 +183,13 @@ class ConnectionPool:
             async with self._connections.use() as connection:
                 return await _change(connection, self.queries[name], arguments)
 
+    async def change_many(self, name: str, rows: Sequence[Row]) -> None:
+        """Execute the query with this name once for each row of arguments. PostgreSQL makes a
+        transaction of them."""
+        with self._operations:
+            async with self._connections.use() as connection:
+                await _execute_many(connection, self.queries[name], rows)
+
     async def write(
         self,
         work: Callable[[Transaction], Coroutine[object, None, _T]],
@@ -381,9 +388,7 @@ class Transaction:
     async def execute_many(self, statement: str, rows: Sequence[Row]) -> None:
         """Execute an SQL statement once for each row of arguments. The statement need not be one of
         the named queries."""
-        await self._connection.executemany(
-            statement, [tuple(map(_without_nul, row)) for row in rows]
-        )
+        await _execute_many(self._connection, statement, rows)
 
     async def fetch(self, statement: str, *arguments: object) -> list[Row]:
         """Run an SQL statement, and return its rows. The statement need not be one of the named
@@ -407,6 +412,11 @@ class Transaction:
         """Run the query with this name, and return the first column of its first row. Returns None
         if there is no row."""
         return await self._connection.fetchval(self._queries[name], *map(_without_nul, arguments))
+
+
+async def _execute_many(connection: DriverConnection, statement: str, rows: Sequence[Row]) -> None:
+    if rows:
+        await connection.executemany(statement, [tuple(map(_without_nul, row)) for row in rows])
 
 
 async def _change(connection: DriverConnection, query: str, arguments: Sequence[object]) -> int:

@@ -70,6 +70,9 @@ class Executor(Protocol[_Tx_co]):
         """Execute a query that inserts, changes or deletes rows in a transaction of its own. Return
         the number of these rows. ``frees_space``: as in ``write``."""
 
+    async def change_many(self, name: str, rows: Sequence[Columns]) -> None:
+        """Execute a query once for each element of ``rows``, in one transaction."""
+
     async def write(
         self,
         work: Callable[[_Tx_co], Coroutine[object, None, _T]],

@@ -28,11 +28,8 @@ class SqlJournal(Journal):
             )
             for each in sorted(entries, key=lambda each: each.key)  # one order: no deadlocks
         ]
-
-        async def work(transaction: SqlTransaction) -> None:
-            await transaction.change_many("begin_entry", rows)
-
-        await self._executor.write(work)
+        await self._executor.change_many("begin_entry", rows)
+        # A statement of its own: an entry that another process has just begun is visible only now.
         stored = {each.key: each for each in await self.find(tenant, [e.key for e in entries])}
         return tuple(stored.get(each.key) for each in entries)
 

@@ -161,8 +161,7 @@ class SqlRuns(RunStore, Generic[Tx]):
         return int(count)
 
     async def add_webhooks(self, webhooks: Sequence[WebhookEvent]) -> None:
-        rows = [astuple(each) for each in webhooks]
-        await self._executor.write(lambda transaction: transaction.change_many("add_webhook", rows))
+        await self._executor.change_many("add_webhook", [astuple(each) for each in webhooks])
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int

@@ -19,12 +19,7 @@ class SqlUsage(UsageLog):
         self._executor = executor
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
-        rows = [astuple(record) for record in records]
-
-        async def work(transaction: SqlTransaction) -> None:
-            await transaction.change_many("add_usage", rows)
-
-        await self._executor.write(work)
+        await self._executor.change_many("add_usage", [astuple(record) for record in records])
 
     async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
         named = (query.tenants, query.api_keys, query.models)

@@ -70,6 +70,9 @@ class SqliteExecutor:
             frees_space=frees_space,
         )
 
+    async def change_many(self, name: str, rows: Sequence[Columns]) -> None:
+        await self.write(lambda transaction: transaction.change_many(name, rows))
+
     async def write(
         self,
         work: Callable[[SqliteTransaction], Coroutine[object, None, _T]],
