@@ -73,8 +73,10 @@ implementation that calls these methods. Override one of them if your database h
 `antiphon/testing/memory_store/` implements what is required with dictionaries. It is the
 reference: if a question is open, do what it does. `antiphon/store/common/` has code that the
 built-in stores share and that may change, such as the fair choice of the runs to claim
-(`claims.py`), the choice of the responses that a sweep deletes (`eviction.py`), and the conversion
-between values and rows (`row_mapping.py`). `antiphon.wire` has the types of the API, such as `File`
+(`claims.py`) and the choice of the responses that a sweep deletes (`eviction.py`). If your
+database speaks SQL, read `antiphon/store/sql/`: the built-in stores are classes of this package,
+each over an `Executor` of its own (`executor.py`), and the conversion between values and rows is
+there, too (`row_mapping.py`). `antiphon.wire` has the types of the API, such as `File`
 and `ResponseSummary`; `antiphon.wire.response_list.summarize` makes the summary of a response.
 
 `KeyStore`, `RateStore`, `ContainerDirectory` and `SkillStore` keep their data in `values`. The

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from antiphon.store.common.row_mapping import container_of, encode
 from antiphon.store.containers import EXPIRED_RETENTION_S, ContainerDirectory, ContainerRecord
 from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.row_mapping import container_of, encode
 from antiphon.wire.resources.containers import ContainerResource
 
 from .pool import ConnectionPool, Transaction

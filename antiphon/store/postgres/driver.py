@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from antiphon.store.common.row_mapping import Row
+from antiphon.store.sql.row_mapping import Row
 
 
 class DriverConnection(Protocol):

@@ -9,8 +9,8 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import StoreError
-from antiphon.store.common.row_mapping import Columns, Row
 from antiphon.store.files import BlobRef, BlobStorage
+from antiphon.store.sql.row_mapping import Columns, Row
 
 _log = structlog.get_logger(__name__)
 

@@ -18,9 +18,9 @@ import structlog
 
 from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.store.common.row_cipher import RowCipher
-from antiphon.store.common.row_mapping import Row
 from antiphon.store.sql.executor import index_key
 from antiphon.store.sql.queries import migrations, queries
+from antiphon.store.sql.row_mapping import Row
 from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import BackgroundTasks, Backoff
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from antiphon.store.common.row_mapping import Row, search_column, summary_of
+from antiphon.store.sql.row_mapping import Row, search_column, summary_of
 
 from .pool import ConnectionPool
 from .table_names import SCHEMA

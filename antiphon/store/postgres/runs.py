@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from antiphon.store.common.row_mapping import claim_of, event_batch_of
 from antiphon.store.postgres.notifications.listener import Notice, RunNotifications
 from antiphon.store.records import (
     Append,
@@ -26,6 +25,7 @@ from antiphon.store.records import (
     RunEnd,
 )
 from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.row_mapping import claim_of, event_batch_of
 from antiphon.store.sql.runs import PrepareSave, SqlRuns
 
 from .bus.connection import BusConnection

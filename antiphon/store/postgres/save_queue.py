@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from antiphon.errors import StoreError
-from antiphon.store.common.row_mapping import Columns, encode_usage
+from antiphon.store.sql.row_mapping import Columns, encode_usage
 from antiphon.store.usage import UsageRecord
 
 from .pool import ConnectionPool

@@ -2,7 +2,7 @@
 conversations.
 
 The rows contain values in the same format as in the SQLite store (see
-``common/row_mapping.py``).
+``sql/row_mapping.py``).
 """
 
 from __future__ import annotations
@@ -13,17 +13,7 @@ from typing import Literal
 
 from antiphon.store.base import Retention
 from antiphon.store.common.row_cipher import RowCipher
-from antiphon.store.common.row_mapping import (
-    Columns,
-    items_of,
-    response_row,
-    stored_of,
-    summary_filters,
-    summary_of,
-    summary_row,
-)
 from antiphon.store.common.saving import Saving
-from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.files import BlobStorage
 from antiphon.store.postgres.vectors.index import PostgresVectorIndex
 from antiphon.store.postgres.vectors.pgvector import Pgvector
@@ -33,7 +23,17 @@ from antiphon.store.records import (
     StoredResponse,
 )
 from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.row_mapping import (
+    Columns,
+    items_of,
+    response_row,
+    stored_of,
+    summary_filters,
+    summary_of,
+    summary_row,
+)
 from antiphon.store.sql.store import SaveStep, SqlStore
+from antiphon.store.sql.tenant_steps import TENANT_STEPS
 from antiphon.store.sql.values import SqlValues
 from antiphon.store.values import SERVER
 from antiphon.wire.items import Item

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
-from antiphon.store.common.row_mapping import Columns, Row
+from antiphon.store.sql.row_mapping import Columns, Row
 
 _T = TypeVar("_T")
 

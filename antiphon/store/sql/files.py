@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from antiphon.store.common.row_mapping import blob_of, file_of, file_row, stored_content_of
 from antiphon.store.files import (
     NO_LIMITS,
     BlobRef,
@@ -15,6 +14,7 @@ from antiphon.store.files import (
     FileStore,
     StoredContent,
 )
+from antiphon.store.sql.row_mapping import blob_of, file_of, file_row, stored_content_of
 from antiphon.wire.resources.files import File
 
 from .executor import Executor, SqlTransaction, first, index_key

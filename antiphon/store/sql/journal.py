@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from antiphon.store.common.row_mapping import journal_entry_of
 from antiphon.store.journal import Journal, JournalEntry
+from antiphon.store.sql.row_mapping import journal_entry_of
 
 from .executor import Executor, SqlTransaction, index_key
 

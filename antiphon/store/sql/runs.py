@@ -8,7 +8,6 @@ from typing import Generic
 
 from msgspec.structs import astuple
 
-from antiphon.store.common.row_mapping import event_batch_of, steering_of
 from antiphon.store.common.saving import Saving
 from antiphon.store.records import (
     Claim,
@@ -22,6 +21,7 @@ from antiphon.store.records import (
     WebhookEvent,
 )
 from antiphon.store.runs import RunLimitReached, RunStore
+from antiphon.store.sql.row_mapping import event_batch_of, steering_of
 
 from .executor import Executor, Tx, first, index_key
 

@@ -9,16 +9,6 @@ from typing import Generic
 from msgspec.structs import replace
 
 from antiphon.store.base import Store
-from antiphon.store.common.row_mapping import (
-    Columns,
-    conversation_of,
-    encode,
-    item_kind,
-    item_of,
-    items_of,
-    stored_of,
-    summary_filters,
-)
 from antiphon.store.common.saving import Saving
 from antiphon.store.keys import KeyStore
 from antiphon.store.records import (
@@ -30,6 +20,16 @@ from antiphon.store.records import (
 )
 from antiphon.store.response_lists import search_summaries
 from antiphon.store.skills import SkillStore
+from antiphon.store.sql.row_mapping import (
+    Columns,
+    conversation_of,
+    encode,
+    item_kind,
+    item_of,
+    items_of,
+    stored_of,
+    summary_filters,
+)
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource

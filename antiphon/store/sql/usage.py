@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import astuple
 
-from antiphon.store.common.row_mapping import usage_totals_of
+from antiphon.store.sql.row_mapping import usage_totals_of
 from antiphon.store.usage import UsageLog, UsageQuery, UsageRecord, UsageTotals
 
 from .executor import Executor, SqlTransaction

@@ -10,7 +10,7 @@ from typing import Generic
 
 from msgspec.structs import replace
 
-from antiphon.store.common.row_mapping import (
+from antiphon.store.sql.row_mapping import (
     Columns,
     chunk_row,
     encode,

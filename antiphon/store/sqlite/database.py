@@ -27,8 +27,8 @@ import structlog
 
 from antiphon.errors import DISK_FULL, SetupError, StoreError
 from antiphon.store.common.row_cipher import RowCipher
-from antiphon.store.common.row_mapping import Columns, encode
 from antiphon.store.sql.queries import for_sqlite, migrations, queries
+from antiphon.store.sql.row_mapping import Columns, encode
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.fair_threads import current_tenant
 from antiphon.support.file_locks import try_lock

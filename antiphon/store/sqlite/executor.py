@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from antiphon.store.common.row_mapping import Columns, Row
+from antiphon.store.sql.row_mapping import Columns, Row
 
 from .database import Database
 

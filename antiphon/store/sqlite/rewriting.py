@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from antiphon.store.common.row_mapping import search_column, summary_of
+from antiphon.store.sql.row_mapping import search_column, summary_of
 
 from .database import Database
 

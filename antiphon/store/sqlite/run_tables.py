@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, closing
 
 from antiphon.store.common.claims import Rank, choose_fairly
-from antiphon.store.common.row_mapping import Columns, claim_of
 from antiphon.store.records import (
     Claim,
     ClaimQuery,
@@ -22,6 +21,7 @@ from antiphon.store.records import (
     RunEnd,
 )
 from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.row_mapping import Columns, claim_of
 
 #: A page ends after this many bytes of events. A batch with more bytes than this is large.
 _PAGE_BYTES = _LARGE_BYTES = 1 << 20

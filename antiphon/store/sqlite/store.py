@@ -21,21 +21,21 @@ from msgspec.structs import astuple
 
 from antiphon.store.base import Retention
 from antiphon.store.common.row_cipher import RowCipher
-from antiphon.store.common.row_mapping import (
-    Columns,
-    response_row,
-    summary_of,
-    summary_row,
-)
 from antiphon.store.common.saving import Saving
-from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.containers import ContainerDirectory
 from antiphon.store.records import (
     Reservation,
     ResponseQuery,
 )
 from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.row_mapping import (
+    Columns,
+    response_row,
+    summary_of,
+    summary_row,
+)
 from antiphon.store.sql.store import SaveStep, SqlStore
+from antiphon.store.sql.tenant_steps import TENANT_STEPS
 from antiphon.wire.response_list import ResponseSummary
 
 from .database import Database, Deletion

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention, Store
 from antiphon.store.common.eviction import TenantTotals
-from antiphon.store.common.row_mapping import item_kind
 from antiphon.store.common.saving import Saving
 from antiphon.store.containers import ContainerDirectory
 from antiphon.store.keys import KeyStore
@@ -30,6 +29,7 @@ from antiphon.store.records import (
     exceeds,
 )
 from antiphon.store.skills import SkillStore
+from antiphon.store.sql.row_mapping import item_kind
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource

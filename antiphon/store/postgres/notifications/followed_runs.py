@@ -21,11 +21,11 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import RunError
-from antiphon.store.common.row_mapping import event_batch_of
 from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import EventBatch
 from antiphon.store.sql.executor import index_key
+from antiphon.store.sql.row_mapping import event_batch_of
 from antiphon.support.tasks import BackgroundTasks
 
 from .batch_payloads import decode_batches

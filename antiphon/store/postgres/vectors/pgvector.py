@@ -23,8 +23,8 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.store.common.row_mapping import Columns, Row
 from antiphon.store.postgres.pool import ConnectionPool, Transaction
+from antiphon.store.sql.row_mapping import Columns, Row
 from antiphon.store.vectors import ChunkHit, VectorQuery
 
 _log = structlog.get_logger(__name__)
