@@ -33,7 +33,6 @@ from antiphon.http.streaming.response import StreamFormat
 from antiphon.http.streaming.task_stream import (
     TaskStream,
     first_awaited,
-    with_failure,
 )
 from antiphon.resources.audio import (
     MEDIA_TYPES,
@@ -88,7 +87,7 @@ class AudioRoutes:
             return await self._answer(request, form, task)
         context = request_context(request.scope)
         events = await first_awaited(request, self._events(context, form, task))
-        return TaskStream(with_failure(events), self._deps.service.keepalive_s)
+        return TaskStream(events, self._deps.service.keepalive_s)
 
     @operation(
         "POST /v1/audio/translations",
@@ -132,10 +131,11 @@ class AudioRoutes:
         context = request_context(request.scope)
         pieces = await first_awaited(request, self._pieces(context, parsed, task))
         if parsed.stream_format == "sse":
-            return TaskStream(with_failure(_speech_events(pieces)), self._deps.service.keepalive_s)
+            return TaskStream(_speech_events(pieces), self._deps.service.keepalive_s)
         kind = (b"content-type", MEDIA_TYPES[parsed.response_format].encode())
         audio = StreamFormat(headers=(kind, *sse.HEADERS[1:]), end_mark=b"")
-        return TaskStream(pieces, 0, bytes, audio)  # audio has no form of keepalives
+        # Audio has no form of keepalives and errors.
+        return TaskStream(pieces, 0, bytes, audio, failure=None)
 
     async def _read(self, request: Request) -> tuple[bytes, str, tuple[tuple[str, str], ...]]:
         """Read the form of a request: the recording, its name and the fields. Raises

@@ -33,7 +33,6 @@ from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.task_stream import (
     TaskStream,
     first_awaited,
-    with_failure,
 )
 
 _MAX_IMAGES = 16
@@ -95,7 +94,7 @@ class ImageRoutes:
         if parsed.stream:
             events = await first_awaited(request, self._events(context, parsed, uploads))
             keepalive_s = self._deps.service.keepalive_s
-            return TaskStream(with_failure(events), keepalive_s)
+            return TaskStream(events, keepalive_s)
         async with (
             CancelOnDisconnect(request.scope, request.receive),
             self._deps.slot(context),

@@ -52,7 +52,7 @@ from antiphon.http.openapi.operation import Operation, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import JSON_LINES_HEADERS, StreamFormat
-from antiphon.http.streaming.task_stream import TaskStream
+from antiphon.http.streaming.task_stream import TaskStream, pull_failure
 from antiphon.wire.admin.managed_models import (
     ManagedModel,
     PullEvent,
@@ -254,7 +254,7 @@ class OllamaRoutes:
         _, model = self._find(request_context(request.scope), body.wanted)
         events = await self._download(request, model)
         if body.stream:
-            return TaskStream(events, self._service.keepalive_s, _line, _LINES)
+            return TaskStream(events, self._service.keepalive_s, _line, _LINES, pull_failure)
         async with CancelOnDisconnect(request.scope, request.receive), aclosing(events) as pulling:
             async for event in pulling:
                 if isinstance(event, PullFailed):

@@ -49,6 +49,9 @@ class OpenConnection(Protocol):
     def shut_down(self) -> None:
         """Close the connection at the end of the server. A request may still be answered."""
 
+    def stop_request(self) -> None:
+        """End the request that is being answered, which tells the client the reason."""
+
 
 class OpenConnections:
     """The open connections of one server.
@@ -123,14 +126,23 @@ class OpenConnections:
         for connection in tuple(self._open):
             connection.finish_request()
 
-    async def close(self, grace_s: float) -> None:
-        """Close all connections, and cancel the requests that have not ended after ``grace_s``
-        seconds."""
+    def shut_down(self) -> None:
+        """Close the connections at the end of the server."""
         for connection in tuple(self._open):
             connection.shut_down()
-        end = asyncio.get_running_loop().time() + grace_s
+
+    async def wait(self, patience_s: float) -> None:
+        """Wait until all connections are closed and all requests are answered."""
+        end = asyncio.get_running_loop().time() + patience_s
         while (self._open or self._tasks) and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(_CLOSING_STEP_S)
+
+    async def close(self, flush_s: float) -> None:
+        """Stop the requests that have not ended, and cancel those that need more than ``flush_s``
+        seconds for their end."""
+        for connection in tuple(self._open):
+            connection.stop_request()
+        await self.wait(flush_s)
         while self._tasks:
             for task in self._tasks:
                 task.cancel()

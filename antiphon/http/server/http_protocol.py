@@ -92,6 +92,7 @@ class HttpProtocol(asyncio.Protocol):
         "_writable",
         "disconnect_callbacks",
         "is_lost",
+        "is_stopping",
         "output",
     )
 
@@ -119,7 +120,7 @@ class HttpProtocol(asyncio.Protocol):
         #: When the body began to be too slow to arrive in one piece.
         self._body_start = 0.0
         self.disconnect_callbacks: set[Callable[[], None]] = set()
-        self.is_lost = False
+        self.is_lost = self.is_stopping = False
 
     # --- the connection --------------------------------------------------------------------------
 
@@ -194,6 +195,11 @@ class HttpProtocol(asyncio.Protocol):
 
     def shut_down(self) -> None:
         self.finish_request()
+
+    def stop_request(self) -> None:
+        self.is_stopping = True
+        for callback in tuple(self.disconnect_callbacks):
+            callback()
 
     def close(self) -> None:
         """Close the connection when all data is sent. See ``ConnectionMonitor``."""

@@ -55,7 +55,8 @@ async def serve(
     connections, wait for the runs (responses in progress), close the sockets and return.
 
     - ``drain``: the function that waits for the runs to end.
-    - ``grace_s``: the seconds that ``drain`` may take. A second signal ends this time early.
+    - ``grace_s``: the seconds that runs and other requests may take. A second signal ends this time
+      early.
     - ``started`` is called when the server is ready to answer requests and to handle signals.
     - ``on_hangup``: a function that is called at a SIGHUP instead of stopping the server. A SIGHUP
       that is sent because the terminal was closed still stops the server, and the function is not
@@ -75,18 +76,21 @@ async def serve(
         for server in servers:
             server.close()
         connections.finish_requests()
-        await _drain(drain, grace_s, forced)
+        end = loop.time() + grace_s
+        await _until(forced, drain(grace_s))
+        if forced.is_set():
+            await drain(0)
+        connections.shut_down()
+        await _until(forced, connections.wait(end - loop.time()))
         await connections.close(_FLUSH_S)
 
 
-async def _drain(drain: Drain, grace_s: float, forced: asyncio.Event) -> None:
-    """Wait for the runs to end. ``forced`` ends this time early."""
-    async with running(drain(grace_s)) as drained, running(forced.wait()) as force:
-        await asyncio.wait((drained, force), return_when=asyncio.FIRST_COMPLETED)
-        if is_over := drained.done():
-            drained.result()
-    if not is_over:
-        await drain(0)
+async def _until(forced: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do some work to its end, or until ``forced`` is set."""
+    async with running(work) as working, running(forced.wait()) as force:
+        await asyncio.wait((working, force), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -77,6 +77,9 @@ class WebSocketProtocol(asyncio.Protocol):
     def finish_request(self) -> None:
         """Go on: the runs of a WebSocket end with all others."""
 
+    def stop_request(self) -> None:
+        """Do nothing: ``shut_down`` has ended the WebSocket."""
+
     def shut_down(self) -> None:
         if self._is_open and not self._is_over:
             self._end({"type": "websocket.disconnect", "code": _RESTART})

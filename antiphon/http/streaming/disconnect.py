@@ -15,6 +15,7 @@ from typing import Protocol
 
 from starlette.types import Receive, Scope
 
+from antiphon.errors import ServerStopped
 from antiphon.http.middleware.request_context import ClientDisconnected
 
 #: ASGI extension of Antiphon's server. Its ``connection`` is a ``ConnectionMonitor``.
@@ -23,10 +24,12 @@ DISCONNECT_EXTENSION = "antiphon.disconnect"
 
 class ConnectionMonitor(Protocol):
     """The state of a connection. When the connection is lost, ``is_lost`` is true and all
-    ``disconnect_callbacks`` are called."""
+    ``disconnect_callbacks`` are called. When the server stops and can wait no longer, they are
+    called too, and ``is_stopping`` is true."""
 
     disconnect_callbacks: set[Callable[[], None]]
     is_lost: bool
+    is_stopping: bool
 
     def close(self) -> None:
         """Close the connection when all data is sent."""
@@ -51,7 +54,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 class CancelOnDisconnect:
     """``async with CancelOnDisconnect(scope, receive):`` cancels the block and raises
-    ``ClientDisconnected`` when the client disconnects.
+    ``ClientDisconnected`` when the client disconnects, and ``ServerStopped`` when the server stops.
 
     Read the request's body before the block, and send the last chunk of the response after the
     block. Otherwise an ASGI server may report the normal end of the response as a disconnect.
@@ -105,4 +108,6 @@ class CancelOnDisconnect:
             and self._task.uncancel() <= self._cancelling
             and kind is asyncio.CancelledError
         ):
+            if self._connection is not None and self._connection.is_stopping:
+                raise ServerStopped("The server was stopped before the answer was complete.")
             raise ClientDisconnected from None

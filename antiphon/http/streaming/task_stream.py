@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import RequestError, RunError
+from antiphon.wire.admin.managed_models import PullFailed
 from antiphon.wire.error_reply import ErrorDetails, ErrorReply
 
 from . import sse
@@ -33,9 +34,22 @@ def _frame_event(event: object) -> bytes:
     return sse.frame_lines((encoded,))
 
 
+def _failure(error: RequestError | RunError) -> ErrorReply:
+    """Return the event of a failure."""
+    return ErrorReply(
+        error=ErrorDetails(message=error.message, type="server_error", param=None, code=error.code)
+    )
+
+
+def pull_failure(error: RequestError | RunError) -> PullFailed:
+    """Return the last event of a download that fails."""
+    return PullFailed(message=error.message)
+
+
 class TaskStream:
     """The stream of a task, as an ASGI app. If the client disconnects, the task is cancelled.
-    ``encode`` returns the bytes of an event."""
+    ``encode`` returns the bytes of an event. ``failure`` returns the last event of a task that
+    fails; None: the stream has no such event, and is cut off."""
 
     def __init__(
         self,
@@ -43,11 +57,13 @@ class TaskStream:
         keepalive_s: float,
         encode: Callable[[_EventT], bytes] = _frame_event,
         stream_format: StreamFormat = _EVENTS,
+        failure: Callable[[RequestError | RunError], object] | None = _failure,
     ) -> None:
         self._events: AsyncGenerator[Any, None] = events
         self._keepalive_s = keepalive_s
         self._encode: Callable[[Any], bytes] = encode
         self._format = stream_format
+        self._failure = failure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream, comment = EventStream(scope, send, self._format.headers), self._format.comment
@@ -56,12 +72,17 @@ class TaskStream:
             if (rest := stream.write(piece)) is not None:
                 await rest
 
-        async with CancelOnDisconnect(scope, receive), aclosing(self._events) as events:
-            await stream.start()
-            with KeepaliveTimer(self._keepalive_s, lambda: write(comment)) as keepalive:
-                async for event in events:
-                    async with keepalive.sending():
-                        await write(self._encode(event))
+        try:
+            async with CancelOnDisconnect(scope, receive), aclosing(self._events) as events:
+                await stream.start()
+                with KeepaliveTimer(self._keepalive_s, lambda: write(comment)) as keepalive:
+                    async for event in events:
+                        async with keepalive.sending():
+                            await write(self._encode(event))
+        except (RequestError, RunError) as error:
+            if self._failure is None:
+                raise
+            await write(self._encode(self._failure(error)))
         await stream.end(mark=self._format.end_mark)
 
 
@@ -82,18 +103,3 @@ async def _continued(
         yield first
         async for event in events:
             yield event
-
-
-async def with_failure(
-    events: AsyncGenerator[_EventT, None],
-) -> AsyncGenerator[_EventT | ErrorReply, None]:
-    """Yield events. A failure becomes the last event."""
-    async with aclosing(events):
-        try:
-            async for event in events:
-                yield event
-        except (RequestError, RunError) as error:
-            details = ErrorDetails(
-                message=error.message, type="server_error", param=None, code=error.code
-            )
-            yield ErrorReply(error=details)

@@ -26,7 +26,7 @@ from antiphon.http.server import http_protocol
 from antiphon.http.server.connections import ConnectionLimits
 from antiphon.http.server.listening import bind, raise_file_limit
 from antiphon.http.server.serve import serve
-from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
+from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION, CancelOnDisconnect
 from antiphon.limits.requests import RequestLimits
 from antiphon.tracing.base import Span
 from tests.http.middleware.test_auth import ACCESS
@@ -292,6 +292,36 @@ async def test_second_signal_ends_the_grace_period(make_app: Any, service: Any) 
         await given_up.wait()
         await server.task
     assert graces == [600, 0]
+
+
+async def test_request_without_a_run_gets_the_grace_period_and_then_the_reason() -> None:
+    begun, stopping = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/long":
+            begun.set()
+            async with CancelOnDisconnect(scope, receive):
+                await stopping.wait()
+                await asyncio.Event().wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def drain(grace_s: float) -> None:
+        stopping.set()
+
+    errors = ErrorMiddleware(app, log=structlog.get_logger())
+
+    async def with_context(scope: Any, receive: Any, send: Any) -> None:
+        scope["antiphon.context"] = RequestContext("req_1", 0.0, Span({}))
+        await errors(scope, receive, send)
+
+    async with run_server(with_context, drain, grace_s=0.1) as server:
+        request = asyncio.create_task(server.client.get("/long"))
+        await begun.wait()
+        server.signal()
+        answer = await request
+        assert answer.status_code == 503
+        assert "The server was stopped" in answer.json()["error"]["message"]
 
 
 SCRIPT = """

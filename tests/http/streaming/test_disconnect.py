@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 
+from antiphon.errors import ServerStopped
 from antiphon.http.middleware.request_context import ClientDisconnected
 from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION, CancelOnDisconnect
+from antiphon.http.streaming.task_stream import TaskStream
 
 
 class Client:
@@ -32,7 +34,7 @@ class ClientOfAntiphonServer(Client):
     def __init__(self) -> None:
         super().__init__()
         self.disconnect_callbacks: set[Callable[[], None]] = set()
-        self.is_lost = False
+        self.is_lost = self.is_stopping = False
         self.scope = {"extensions": {DISCONNECT_EXTENSION: {"connection": self}}}
 
     async def receive(self) -> dict[str, str]:
@@ -115,3 +117,36 @@ async def test_failing_receive_counts_as_disconnect() -> None:
     with pytest.raises(ClientDisconnected):
         async with CancelOnDisconnect({}, receive):
             await asyncio.Event().wait()
+
+
+async def test_end_of_the_server_cancels_the_block() -> None:
+    client = ClientOfAntiphonServer()
+
+    def stop() -> None:
+        client.is_stopping = True
+        for tell in tuple(client.disconnect_callbacks):
+            tell()
+
+    asyncio.get_running_loop().call_soon(stop)
+    with pytest.raises(ServerStopped):
+        async with CancelOnDisconnect(client.scope, client.receive):
+            await asyncio.Event().wait()
+
+
+async def test_task_stream_ends_with_the_reason_if_the_server_stops() -> None:
+    client = ClientOfAntiphonServer()
+    sent = list[bytes]()
+
+    async def events() -> AsyncGenerator[dict[str, str], None]:
+        yield {"type": "step"}
+        client.is_stopping = True
+        for tell in tuple(client.disconnect_callbacks):
+            tell()
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    await TaskStream(events(), 0)({**client.scope, "method": "GET"}, client.receive, send)
+    assert b'"type":"step"' in sent[1]
+    assert b"event: error" in sent[2] and b"The server was stopped" in sent[2]

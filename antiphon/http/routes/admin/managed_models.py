@@ -15,7 +15,7 @@ from antiphon.http.auditor import Auditor
 from antiphon.http.openapi.operation import Permission, operation
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import StreamFormat
-from antiphon.http.streaming.task_stream import TaskStream
+from antiphon.http.streaming.task_stream import TaskStream, pull_failure
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 from antiphon.wire.pagination import DeletedObject
 
@@ -90,7 +90,9 @@ class ManagedModelRoutes:
         name = request.path_params["model"]
         events = self._manager.pull(name)
         await self._auditor.record(request.scope, "model.pulled", name)
-        return TaskStream(events, self._keepalive_s, stream_format=StreamFormat())
+        return TaskStream(
+            events, self._keepalive_s, stream_format=StreamFormat(), failure=pull_failure
+        )
 
     @operation("DELETE /v1/models/{model:path}", "deleteModel", permission=MANAGE_MODELS)
     async def delete(self, request: Request) -> DeletedObject:
