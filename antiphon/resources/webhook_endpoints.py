@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 
 import msgspec
@@ -12,12 +12,12 @@ from msgspec.structs import asdict, replace
 from antiphon.errors import Conflict, InvalidRequest, NotFound
 from antiphon.security.encryption import DecryptionError, Encryptor
 from antiphon.store.records import WebhookEvent
-from antiphon.store.values import ValueStore
-from antiphon.store.webhook_endpoints import EncryptedSecret, EndpointRecord, endpoint_collection
+from antiphon.store.values import Document, ValueStore
+from antiphon.store.webhook_endpoints import EncryptedSecret, EndpointRecord, stored_endpoints
 from antiphon.stream.writer import Ids
 from antiphon.webhooks.deliver import WebhookSender, WebhookTarget, url_fault
 from antiphon.webhooks.signature import Secret, new_secret
-from antiphon.wire.cursors import PageParams, page_of
+from antiphon.wire.cursors import PageParams, make_page
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources.webhook_endpoints import (
     CreateWebhookEndpoint,
@@ -58,7 +58,7 @@ class WebhookEndpoints:
         ids: Ids,
         private: bool = False,
     ) -> None:
-        self._stored = endpoint_collection(values)
+        self._values = values
         self._sender = sender
         self._seal = seal
         self._clock = clock
@@ -70,8 +70,6 @@ class WebhookEndpoints:
         server does not send, and ``Conflict`` if the tenant has too many endpoints."""
         self._enabled_sender()
         self._check_url(wanted.url)
-        if len(await self._stored.ids(tenant)) >= _MAX_ENDPOINTS:
-            raise Conflict(f"There are {_MAX_ENDPOINTS} webhook endpoints already. Delete one.")
         now, secret = int(self._clock()), new_secret()
         endpoint = WebhookEndpoint(
             id=self._ids("whe"),
@@ -83,14 +81,20 @@ class WebhookEndpoints:
             signing_secret_hint=_hint(secret),
         )
         record = EndpointRecord(endpoint=endpoint, secrets=(self._encrypted(tenant, secret),))
-        await self._stored.add(tenant, endpoint.id, record)
+
+        def add(records: dict[str, EndpointRecord]) -> None:
+            if len(records) >= _MAX_ENDPOINTS:
+                raise Conflict(f"There are {_MAX_ENDPOINTS} webhook endpoints already. Delete one.")
+            records[endpoint.id] = record
+
+        await self._stored(tenant).update(add)
         return WebhookEndpointWithSecret(**asdict(endpoint), signing_secret=secret)
 
     async def list(self, tenant: str, params: PageParams) -> Page[WebhookEndpoint]:
         """Return a page of a tenant's endpoints. Raises ``InvalidRequest`` for an unknown
         cursor."""
-        records, has_more = await self._stored.page(tenant, params)
-        return page_of([record.endpoint for record in records], has_more)
+        records = await self._stored(tenant).load()
+        return make_page([record.endpoint for record in records.values()], params)
 
     async def retrieve(self, tenant: str, id: str) -> WebhookEndpoint:
         """Return an endpoint, without its secret."""
@@ -111,10 +115,7 @@ class WebhookEndpoints:
                 record.endpoint = replace(changed, updated_at=int(self._clock()))
             return record.endpoint
 
-        found = await self._stored.update(tenant, id, change)
-        if found is None:
-            raise _not_found(id)
-        return found
+        return await self._stored(tenant).update(lambda records: change(_find(records, id)))
 
     async def rotate_secret(
         self, tenant: str, id: str, *, keeps_old: bool
@@ -132,15 +133,17 @@ class WebhookEndpoints:
             )
             return record.endpoint
 
-        endpoint = await self._stored.update(tenant, id, change)
-        if endpoint is None:
-            raise _not_found(id)
+        endpoint = await self._stored(tenant).update(lambda records: change(_find(records, id)))
         return WebhookEndpointWithSecret(**asdict(endpoint), signing_secret=secret)
 
     async def delete(self, tenant: str, id: str) -> None:
         """Delete an endpoint. Webhooks that have not been delivered to it are dropped."""
-        await self._load(tenant, id)
-        await self._stored.delete(tenant, id)
+
+        def drop(records: dict[str, EndpointRecord]) -> None:
+            _find(records, id)
+            del records[id]
+
+        await self._stored(tenant).update(drop)
 
     async def test(self, tenant: str, id: str, event_type: str) -> WebhookEndpointTest:
         """Send a webhook about an object that does not exist, once. Raises ``InvalidRequest`` if
@@ -168,10 +171,10 @@ class WebhookEndpoints:
         webhooks again. Raises ``StoreError``."""
         receivers = [""] if for_operator else []
         if self._sender is not None:
-            for id in await self._stored.ids(tenant):
-                record = await self._stored.load(tenant, id)
-                if record is not None and event_type in record.endpoint.event_types:
-                    receivers.append(id)
+            records = await self._stored(tenant).load()
+            receivers += [
+                id for id, record in records.items() if event_type in record.endpoint.event_types
+            ]
         return tuple(
             self._event(_event_id(object_id, id), tenant, id, event_type, object_id)
             for id in receivers
@@ -222,11 +225,11 @@ class WebhookEndpoints:
                 f"Invalid 'url': it must {fault}.", param="url", code="invalid_value"
             )
 
+    def _stored(self, tenant: str) -> Document[dict[str, EndpointRecord]]:
+        return stored_endpoints(self._values, tenant)
+
     async def _load(self, tenant: str, id: str) -> EndpointRecord:
-        record = await self._stored.load(tenant, id)
-        if record is None:
-            raise _not_found(id)
-        return record
+        return _find(await self._stored(tenant).load(), id)
 
     def _encrypted(self, tenant: str, secret: str) -> EncryptedSecret:
         text = self._seal.encrypt(secret.encode(), purpose=_PURPOSE, tenant=tenant)
@@ -242,5 +245,7 @@ def _event_id(object_id: str, endpoint: str) -> str:
     return f"evt_{sha256(f'{object_id} {endpoint}'.encode()).hexdigest()[:32]}"
 
 
-def _not_found(id: str) -> NotFound:
-    return NotFound(f"No webhook endpoint found with id '{id}'.", param="id")
+def _find(records: Mapping[str, EndpointRecord], id: str) -> EndpointRecord:
+    if (record := records.get(id)) is None:
+        raise NotFound(f"No webhook endpoint found with id '{id}'.", param="id")
+    return record

@@ -24,7 +24,7 @@ from antiphon.store.batches import BatchStore
 from antiphon.store.files import FileQuery
 from antiphon.store.records import ItemQuery, ResponseQuery
 from antiphon.store.usage import UsageKind, UsageQuery
-from antiphon.store.webhook_endpoints import endpoint_collection
+from antiphon.store.webhook_endpoints import stored_endpoints
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.resources.files import File
 from antiphon.wire.response import Response
@@ -69,7 +69,6 @@ class Tenants:
         self._on_deleted = on_deleted
         self._store = store
         self._batch_store = BatchStore(store.values)
-        self._endpoints = endpoint_collection(store.values)
         self._contents = contents
         self._containers = containers
         self._cancel = cancel
@@ -187,9 +186,8 @@ class Tenants:
                 yield "batch", record.batch
 
     async def _webhook_endpoints(self, tenant: str) -> AsyncIterator[_Entry]:
-        for id in await self._endpoints.ids(tenant):
-            if (record := await self._endpoints.load(tenant, id)) is not None:
-                yield "webhook_endpoint", record.endpoint
+        for record in (await stored_endpoints(self._store.values, tenant).load()).values():
+            yield "webhook_endpoint", record.endpoint
 
     async def _container_resources(self, tenant: str) -> AsyncIterator[_Entry]:
         after: str | None = None

@@ -1,4 +1,5 @@
-"""Stores webhook endpoints as values of the store. The endpoints of a tenant are a collection."""
+"""Stores webhook endpoints. All endpoints of a tenant are one value of the store: there are few,
+and each end of a run reads them all."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from msgspec import Struct
 
 from antiphon.wire.resources.webhook_endpoints import WebhookEndpoint
 
-from .values import Collection, ValueStore
+from .values import Document, ValueStore
 
 
 class EncryptedSecret(Struct, frozen=True):
@@ -24,6 +25,7 @@ class EndpointRecord(Struct, kw_only=True):
     secrets: tuple[EncryptedSecret, ...]
 
 
-def endpoint_collection(values: ValueStore) -> Collection[EndpointRecord]:
-    """Return the webhook endpoints of all tenants."""
-    return Collection(values, "webhook endpoint", EndpointRecord)
+def stored_endpoints(values: ValueStore, tenant: str) -> Document[dict[str, EndpointRecord]]:
+    """Return the webhook endpoints of a tenant by their ids, in the order in which they were
+    created."""
+    return Document(values, tenant, "webhook endpoints", dict[str, EndpointRecord])

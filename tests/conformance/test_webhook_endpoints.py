@@ -119,7 +119,7 @@ async def test_secret_is_shown_once(server: Server, client_of: Clients) -> None:
     listed = (await server.get("webhook_endpoints")).text
     read = (await server.get(f"webhook_endpoints/{created.id}")).text
     archive = b"".join([line async for line in server.service.tenants.export("default")]).decode()
-    stored = await server.store.values.read("default", f"webhook endpoint {created.id}")
+    stored = await server.store.values.read("default", "webhook endpoints")
     assert stored is not None and "webhook_endpoint" in archive
     for text in (listed, read, archive, str(stored), server.log.getvalue()):
         for secret in (created.signing_secret, rotated.signing_secret):
