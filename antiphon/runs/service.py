@@ -497,16 +497,16 @@ class Service:
         response_id: str | None = None,
         *,
         client: Client = ANYONE,
-        is_line: bool = False,
+        choice: int | None = None,
     ) -> EnqueuedRun:
         """Store a background run. If ``response_id`` is the id of an existing response, no second
-        run is created. ``is_line``: as for ``BackgroundJobs.enqueue``. Raises ``RequestError``."""
+        run is created. ``choice``: as for ``BackgroundJobs.enqueue``. Raises ``RequestError``."""
         if self._dependencies.policy.stores_nothing:
             raise storage_disabled("background" if request.background else None)
         if (existing := await self._existing_run(tenant, response_id)) is not None:
             return existing
-        if is_line:
-            return await self._enqueue(tenant, request, response_id, client, (), is_line=True)
+        if choice is not None:
+            return await self._enqueue(tenant, request, response_id, client, (), choice=choice)
         async with self._run_limits.check(tenant, client) as limits:
             return await self._enqueue(tenant, request, response_id, client, limits)
 
@@ -518,7 +518,7 @@ class Service:
         client: Client,
         limits: Sequence[RunLimit],
         *,
-        is_line: bool = False,
+        choice: int | None = None,
     ) -> EnqueuedRun:
         accepted = await self._accept(
             tenant, request, client, response_id=response_id, is_durable=True
@@ -530,7 +530,7 @@ class Service:
                 accepted.held.lock,
                 api_key=client.key,
                 limits=limits,
-                is_line=is_line,
+                choice=choice,
             )
         except RunError:  # a concurrent call may have created the run
             await accepted.held.release()
@@ -595,7 +595,7 @@ class Service:
         name of the line. ``choice``: the index of the answer, if the request has several.
         ``id_prefix``: as for ``create``. Raises ``RequestError``."""
         response_id = line_response_id(line, choice, id_prefix)
-        queued = await self.enqueue(tenant, request, response_id, client=client, is_line=True)
+        queued = await self.enqueue(tenant, request, response_id, client=client, choice=choice)
         return self.line_runs.start(tenant, line, queued.response, queued.ignored_tools)
 
     async def steer(

@@ -20,6 +20,7 @@ from antiphon.backends.scripted_backend import ScriptedBackend, ScriptedReply
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store.base import Store
+from antiphon.store.usage import UsageQuery
 from antiphon.stream.deltas import Delta
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.tools.base import (
@@ -426,6 +427,15 @@ async def test_lines_are_stored_as_their_requests_say(serve: Serve, client_of: C
     assert len(done["id-1"]["response"]["body"]["choices"]) == 2
     (stored,) = (await server.get("responses")).json()["data"]
     assert stored["id"].startswith("resp_chat_")
+    query = UsageQuery(start=NOW - NOW % 86_400, end=NOW + 86_400, width=86_400)
+    (used,) = await server.service.usage_counter.totals(query)
+    assert (
+        0
+        < used.input_tokens
+        == sum(
+            done[name]["response"]["body"]["usage"]["prompt_tokens"] for name in ("id-1", "id-2")
+        )
+    )
 
 
 @pytest.mark.requirement("BA-LIST")

@@ -105,13 +105,13 @@ class BackgroundJobs:
         *,
         api_key: str | None = None,
         limits: Sequence[RunLimit] = (),
-        is_line: bool = False,
+        choice: int | None = None,
     ) -> Response:
         """Store a background run (a job) with its first events. Returns the queued response.
 
         ``lock``: the lock of the response's conversation. ``api_key``: the name of the API key to
         which the usage is charged. ``limits``: limits on the number of background runs.
-        ``is_line``: whether the run is a line of a batch, which only ``LineRuns`` claims.
+        ``choice``: for a line of a batch, which only ``LineRuns`` claims, the index of the answer.
 
         Raises ``RunError`` if a response with this id is already stored. Raises ``InvalidRequest``
         if the lock was lost. Raises ``RunLimitReached`` if a limit is reached.
@@ -133,7 +133,7 @@ class BackgroundJobs:
                     dependencies.seal,
                     tenant,
                     api_key=api_key,
-                    is_line=is_line,
+                    choice=choice,
                 )
             ),
             prompt=array("I", prompt_tokens.ids).tobytes() if prompt_tokens is not None else b"",
@@ -153,7 +153,7 @@ class BackgroundJobs:
                     lock=lock,
                     api_key=api_key or "",
                     limits=limits,
-                    by_name=is_line,
+                    by_name=choice is not None,
                     start_by=0 if max_wait_s is None else response.created_at + max_wait_s,
                 )
             )
@@ -274,6 +274,7 @@ class BackgroundJobs:
             model=job.model,
             started=response.created_at,
             clock=self._dependencies.clock,
+            counts_prompt=not request.choice,
         )
 
     async def _restore(self, claim: Claim) -> RestoredRun:

@@ -26,13 +26,18 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
     response.
 
     ``sealed_tools``: the encrypted tools with their secrets; None if the tools have no secrets.
-    ``api_key``: the name of the API key to which the usage is charged. ``is_line``: whether the
-    request is a line of a batch.
+    ``api_key``: the name of the API key to which the usage is charged. ``choice``: for a line of a
+    batch, the index of this answer to it; None for other requests.
     """
 
     sealed_tools: str | None = None
     api_key: str | None = None
-    is_line: bool = False
+    choice: int | None = None
+
+    @property
+    def is_line(self) -> bool:
+        """Whether the request is a line of a batch."""
+        return self.choice is not None
 
     @classmethod
     def seal(
@@ -43,7 +48,7 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
         tenant: str,
         *,
         api_key: str | None = None,
-        is_line: bool = False,
+        choice: int | None = None,
     ) -> StoredRequest:
         """Return the form of ``request`` that is stored. It has no input, and the secrets of its
         tools are encrypted with ``seal``. ``public_tools``: the request's tools in a form without
@@ -53,7 +58,7 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
             sealed = seal.encrypt(_encode(request.tools), purpose=_PURPOSE, tenant=tenant)
         fields = asdict(request) | {"input": None, "tools": public_tools}
         fields.pop("shape", None)
-        return cls(**fields, sealed_tools=sealed, api_key=api_key, is_line=is_line)
+        return cls(**fields, sealed_tools=sealed, api_key=api_key, choice=choice)
 
     def with_secrets(self, seal: Encryptor, tenant: str) -> StoredRequest:
         """Return the request with the decrypted secrets of its tools. Raises ``CannotContinue`` if
