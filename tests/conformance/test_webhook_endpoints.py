@@ -219,6 +219,26 @@ async def test_name_of_an_inner_address_is_not_dialled(
     assert receiver.count == 0
 
 
+@pytest.mark.requirement("API-WEBHOOK-ENDPOINTS")
+async def test_end_of_a_response_reads_all_endpoints_at_once(
+    server: Server, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhooks = client_of(server.app).webhooks
+    made = [await webhooks.create(name="a", url=URL, event_types=[COMPLETED]) for _ in range(5)]
+    reads = list[str]()
+    read = server.store.values.read
+
+    async def count(tenant: str, name: str) -> bytes | None:
+        reads.append(name)
+        return await read(tenant, name)
+
+    monkeypatch.setattr(server.store.values, "read", count)
+    endpoints = server.service.webhook_endpoints
+    events = await endpoints.events("default", COMPLETED, "resp_a", for_operator=False)
+    assert [event.endpoint for event in events] == [each.id for each in made]
+    assert len(reads) == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
