@@ -60,11 +60,12 @@ def test_every_module_has_a_docstring() -> None:
 def test_internal_modules_have_all_only_to_pass_names_on() -> None:
     """What an internal module offers are its names without an underscore. It lists them only if it
     also offers names of a package that its users must not import."""
+    public = public_modules()
     repeating = {
         name(path)
         for path in MODULES
         if (names := exported(tree(path))) is not None
-        and _module(path) not in public_modules()
+        and _module(path) not in public
         and not set(names) & _imported(tree(path))
     }
     assert repeating == set()
