@@ -64,6 +64,10 @@ async def _no_nested_calls(calls: Sequence[NestedCall]) -> Sequence[tuple[Item, 
     raise ToolError("Tools cannot be called from here.")
 
 
+async def _never() -> bool:
+    return False
+
+
 async def _no_note(note: bytes) -> bool:
     """Keep no note: nobody can take the call over."""
     return False
@@ -84,6 +88,7 @@ class CallContext(Struct, frozen=True, kw_only=True):
     - ``keep_note``: stores a note of the call durably, such as the id of a task that another server
       now works on. If the call is interrupted, it runs again, and finds this note in ``note``.
       Returns False if nobody would run the call again.
+    - ``has_ended``: returns whether the response has ended, so that nobody runs the call again.
     """
 
     tenant: str
@@ -96,6 +101,7 @@ class CallContext(Struct, frozen=True, kw_only=True):
     trace: Mapping[str, str] = {}
     note: bytes = b""
     keep_note: Callable[[bytes], Awaitable[bool]] = _no_note
+    has_ended: Callable[[], Awaitable[bool]] = _never
 
 
 class ToolProgress(Struct, frozen=True):

@@ -19,6 +19,7 @@ from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.records import NewRun
+from antiphon.tools.mcp.calls import McpCaller
 from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
 from antiphon.tools.mcp.provider import McpProvider
@@ -120,8 +121,8 @@ async def test_deferred_server_is_shown_without_tool_search(
 
 @pytest.mark.requirement("MCP-IMPLEMENTS")
 async def test_server_implements_the_code_interpreter(serve: Serve, ask: Ask, toys: Toys) -> None:
-    pool = SessionPool()
-    provider = McpImplementation(code_interpreter, "py", McpEndpoint(url=toys.url), pool)
+    caller = McpCaller(SessionPool())
+    provider = McpImplementation(code_interpreter, "py", McpEndpoint(url=toys.url), caller)
     scripted_engine = engine([tool_call("python", {"input": "print(1)"}), "Done."])
     server = serve(local(scripted_engine), providers={"code_interpreter": provider})
     answer = await ask(
@@ -134,13 +135,13 @@ async def test_server_implements_the_code_interpreter(serve: Serve, ask: Ask, to
     assert call["code"] == "print(1)"
     assert call["outputs"] == [{"type": "logs", "logs": "ran print(1)"}]
     assert message["content"][0]["text"] == "Done."
-    await pool.close()
+    await caller.close()
 
 
 @pytest.mark.requirement("MCP-IMPLEMENTS")
 async def test_server_implements_web_search(serve: Serve, ask: Ask, toys: Toys) -> None:
-    pool = SessionPool()
-    provider = McpImplementation(web_search, "browser", McpEndpoint(url=toys.url), pool)
+    caller = McpCaller(SessionPool())
+    provider = McpImplementation(web_search, "browser", McpEndpoint(url=toys.url), caller)
     scripted_engine = engine([tool_call("browser__search", {"query": "rain"}), "Wet."])
     server = serve(local(scripted_engine), providers={"web_search": provider})
     answer = await ask(server, tools=[{"type": "web_search"}])
@@ -148,7 +149,7 @@ async def test_server_implements_web_search(serve: Serve, ask: Ask, toys: Toys) 
     assert (call["type"], call["status"]) == ("web_search_call", "completed")
     assert call["action"]["query"] == "rain"
     assert "results of rain" in rendered_prompts(server)[-1]
-    await pool.close()
+    await caller.close()
 
 
 @pytest.mark.requirement("MCP-SESSIONS")

@@ -217,7 +217,7 @@ async def test_upstream_moderates_texts_and_images(serve: Serve, client_of: Clie
 
 
 async def test_tool_of_an_mcp_server_moderates(serve: Serve, ask: Ask) -> None:
-    toys = McpEndpoint(command=sys.executable, args=(str(TOYS), "stdio"))
+    toys = McpEndpoint(command=sys.executable, args=(str(TOYS), "judge"))
     provider = McpProvider({"toys": toys}, SessionPool())
     server = serve("I hate you.", providers={"mcp": provider}, guards={"toys": "mcp"})
     content = [

@@ -336,6 +336,7 @@ class CallRunner:
             trace=trace,
             note=call.note,
             keep_note=partial(environment.journal.keep_note, call),
+            has_ended=partial(environment.journal.has_ended, call),
         )
         try:
             async with (

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from antiphon.errors import StoreError
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.store.journal import Journal, JournalEntry
@@ -68,6 +69,11 @@ class CallJournal:
         """Store the note of a running call, and return True. Returns False if nobody reads it."""
         return False
 
+    async def has_ended(self, call: ToolCall) -> bool:
+        """Return whether the response of a call has ended, so nobody runs the call again. Returns
+        False if the store does not answer."""
+        return True
+
     async def finish(self, call: ToolCall) -> None:
         """Store the result of a call."""
 
@@ -103,7 +109,7 @@ class StoredCallJournal(CallJournal):
         self._clock = clock
 
     async def begin(self, calls: Sequence[ToolCall]) -> None:
-        entries = await self._begin({call.item_id: _encode(_intent(call)) for call in calls})
+        entries = await self._begin_safely({call.item_id: _encode(_intent(call)) for call in calls})
         if any(entry is None or entry.attempt != self._attempt for entry in entries):
             raise ReaderGone
 
@@ -111,6 +117,14 @@ class StoredCallJournal(CallJournal):
         call.note = note
         await self._settle(call, None, _NOTE + note)
         return True
+
+    async def has_ended(self, call: ToolCall) -> bool:
+        # Only a run that has not ended gets a new entry.
+        key = f"{call.item_id}/end/{self._attempt}"
+        try:
+            return (await self._begin({key: b""}))[0] is None
+        except StoreError:
+            return False
 
     async def finish(self, call: ToolCall) -> None:
         old = _NOTE + call.note if call.note else None
@@ -122,8 +136,11 @@ class StoredCallJournal(CallJournal):
         )
 
     async def recover(self, keys: Collection[str]) -> Mapping[str, JournaledCall]:
-        entries = await self._begin(dict.fromkeys(keys, b""))
+        entries = await self._begin_safely(dict.fromkeys(keys, b""))
         return {entry.key: self._read(entry) for entry in entries if entry is not None}
+
+    async def _begin_safely(self, intents: Mapping[str, bytes]) -> tuple[JournalEntry | None, ...]:
+        return await retry_until_available(lambda: self._begin(intents))
 
     async def _begin(self, intents: Mapping[str, bytes]) -> tuple[JournalEntry | None, ...]:
         entries = [
@@ -135,7 +152,7 @@ class StoredCallJournal(CallJournal):
         if not entries:
             return ()
         now = int(self._clock())
-        return await retry_until_available(lambda: self._journal.begin(self._tenant, entries, now))
+        return await self._journal.begin(self._tenant, entries, now)
 
     def _read(self, entry: JournalEntry) -> JournaledCall:
         if not entry.intent:  # begun by ``recover``

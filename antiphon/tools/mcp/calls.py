@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.support.tasks import BackgroundTasks
@@ -55,7 +55,7 @@ class McpCaller:
         with a note waits for its task, and starts nothing.
         """
         if context.note:
-            return await self._finish(session, context.note.decode(), _POLL_S, is_durable=True)
+            return await self._finish(session, context.note.decode(), _POLL_S, context.has_ended)
         meta = {IDEMPOTENCY_KEY: context.idempotency_key, **context.trace}
 
         async def start(client: Client) -> CallToolResult:
@@ -73,23 +73,27 @@ class McpCaller:
             return result
         task_id = result.task.task_id
         is_durable = await context.keep_note(task_id.encode())
-        seconds = _poll_seconds(result.task)
-        return await self._finish(session, task_id, seconds, is_durable=is_durable)
+        seconds, has_ended = _poll_seconds(result.task), context.has_ended if is_durable else None
+        return await self._finish(session, task_id, seconds, has_ended)
 
     async def _finish(
-        self, session: SessionKey, task_id: str, seconds: float, *, is_durable: bool
+        self,
+        session: SessionKey,
+        task_id: str,
+        seconds: float,
+        has_ended: Callable[[], Awaitable[bool]] | None,
     ) -> CallToolResult:
         """Wait for the end of a task and return its result. If the call fails, cancel the task.
 
         - ``seconds``: the time until the first request for the state of the task.
-        - ``is_durable``: whether another process may wait for the task if this one stops. Then the
-          task continues if the call is cancelled.
+        - ``has_ended``: returns whether the response has ended. If the call is cancelled and the
+          response has not ended, another process waits for the task. None if this cannot be.
         """
         try:
             return await self._poll(session, task_id, seconds)
         except BaseException as error:
-            if isinstance(error, McpFailure) or not is_durable:
-                self._cancelling.start(self._cancel(session, task_id))
+            is_over = isinstance(error, McpFailure) or has_ended is None
+            self._cancelling.start(self._cancel(session, task_id, None if is_over else has_ended))
             raise
 
     async def _poll(self, session: SessionKey, task_id: str, seconds: float) -> CallToolResult:
@@ -110,8 +114,15 @@ class McpCaller:
                 raise McpFailure(_end_details(state))
             seconds = _poll_seconds(state)
 
-    async def _cancel(self, session: SessionKey, task_id: str) -> None:
-        """Ask the server to stop a task whose result nobody waits for."""
+    async def _cancel(
+        self,
+        session: SessionKey,
+        task_id: str,
+        has_ended: Callable[[], Awaitable[bool]] | None,
+    ) -> None:
+        """Ask the server to stop a task, unless the response may still wait for its result."""
+        if has_ended is not None and not await has_ended():
+            return
         from .tasks import CancelTask, EmptyAnswer, TaskRequest
 
         request = CancelTask(params=TaskRequest(task_id=task_id))

@@ -57,11 +57,13 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 class RequestTrace(msgspec.Struct):
     """A record of one request to an MCP server. ``was_sent``: whether the transport has sent a
     message. ``statuses``: the HTTP statuses of answers without success (300 or higher).
-    ``transport_errors``: descriptions of the errors of the transport."""
+    ``transport_errors``: descriptions of the errors of the transport. ``challenge``: what the
+    server wants to be authorized with, i.e. the header ``WWW-Authenticate`` of its last refusal."""
 
     was_sent: bool = False
     statuses: list[int] = []
     transport_errors: list[str] = []
+    challenge: str = ""
 
 
 #: The trace of the current request. The MCP SDK sends a message in the context (``contextvars``) of

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,14 @@ _INTERNAL = -32603
 #: Errors about requests that the server has understood: wrong arguments, and a capability that the
 #: client lacks. New servers send them with HTTP status 400.
 _UNDERSTOOD = frozenset({-32602, -32021})
+#: The parameters in a header ``WWW-Authenticate``.
+_CHALLENGE = re.compile(r'(?<!\w)(\w{1,40})="([\x21\x23-\x7e ]{1,300})"')
+#: Parameter → how an error introduces it.
+_TOLD: Mapping[str, str] = {
+    "error": "error",
+    "scope": "scopes",
+    "resource_metadata": "metadata at",
+}
 #: The messages that the MCP SDK itself writes for HTTP errors, if the server sends no message.
 _STAND_INS = ("Not Found", "Session terminated", "Server returned an error response")
 
@@ -76,7 +85,7 @@ def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetail
         status = trace.statuses[-1]
         not_found = status == 404
         return FailureDetails(
-            error=_http_error(status), session_ended=not_found, can_retry=not_found
+            error=_http_error(status, trace.challenge), session_ended=not_found, can_retry=not_found
         )
     if trace.transport_errors:
         reason = trace.transport_errors[-1]
@@ -122,12 +131,22 @@ def _first_error(error: BaseException) -> BaseException:
     return error
 
 
-def _http_error(status: int) -> JsonObject:
+def _http_error(status: int, challenge: str) -> JsonObject:
     try:
         phrase = http.HTTPStatus(status).phrase
     except ValueError:
         phrase = "Unknown"
+    if status in (401, 403):
+        phrase += _wanted(dict(_CHALLENGE.findall(challenge)))
     return {"type": "http_error", "code": status, "message": phrase}
+
+
+def _wanted(challenge: Mapping[str, str]) -> str:
+    """Return what a server that refused a request says about the access token that it wants. This
+    server obtains no tokens: clients give them in ``authorization``."""
+    told = [f"{told} {challenge[name]}" for name, told in _TOLD.items() if challenge.get(name)]
+    more = f" ({'; '.join(told)})" if told else ""
+    return f": give an access token of this MCP server in 'authorization'{more}"
 
 
 def _protocol_failure(code: int, message: str, **marks: bool) -> FailureDetails:

@@ -222,6 +222,7 @@ class _TracedTransport(httpx2.AsyncHTTPTransport):
             raise
         if trace is not None and response.status_code >= 300:
             trace.statuses.append(response.status_code)
+            trace.challenge = response.headers.get("www-authenticate", "")
         content_type = response.headers.get("content-type", "")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         is_events = content_type.startswith("text/event-stream")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from antiphon.errors import RunError
 from antiphon.inference.conversation import ResumePoint
 from antiphon.runs.execution.run import ReaderGone
-from antiphon.runs.tool_loop.journal import StoredCallJournal
+from antiphon.runs.tool_loop.journal import CallJournal, StoredCallJournal
 from antiphon.store.journal import JournalEntry
 from antiphon.store.records import NewRun
 from antiphon.stream.deltas import Checkpoint, Close, Open
@@ -191,6 +192,16 @@ async def test_call_that_has_not_started_never_starts() -> None:
                     continued = await takeover.take_over(item)
     assert takeover.tool.keys == []
     assert "It was not done" in str(closing(continued).result["error"])
+
+
+async def test_journal_says_whether_the_response_has_ended() -> None:
+    takeover = Takeover()
+    await takeover.begin_run()
+    call: Any = SimpleNamespace(item_id="mcp_1")
+    assert not await takeover.journal("one").has_ended(call)
+    await takeover.store.delete("t", "resp_1")
+    assert await takeover.journal("two").has_ended(call)
+    assert await CallJournal().has_ended(call)
 
 
 async def test_call_does_not_start_after_the_end_of_its_run() -> None:

@@ -1,4 +1,6 @@
-"""A test server with the official MCP SDK: ``example_server.py http|stdio [PORT]``.
+"""A test server with the official MCP SDK: ``example_server.py http|stdio|judge [PORT]``.
+
+``judge`` has one tool, which moderates, and speaks over stdio.
 
 Over HTTP it prints its port on the first line of stdout. ``/mcp`` has streamable HTTP, ``/sse``
 SSE, ``/locked`` requires the key "secret", ``/broken`` answers 503 and ``/elsewhere`` redirects.
@@ -29,6 +31,7 @@ from mcp_types import (
 from pydantic import BaseModel
 
 toys = MCPServer("toys", log_level="CRITICAL")
+judge = MCPServer("judge", log_level="CRITICAL")
 READ_ONLY = ToolAnnotations(read_only_hint=True)
 
 
@@ -52,7 +55,7 @@ def delete(name: str) -> str:
     return f"{name} is gone"
 
 
-@toys.tool(annotations=READ_ONLY)
+@judge.tool()
 def moderate(input: str | list[dict[str, Any]]) -> dict[str, Any]:
     """Judge texts and images."""
     return {"categories": {"hate": "hate" in str(input), "illicit": None}, "flagged": None}
@@ -196,7 +199,8 @@ class Router:
         elif path == "/elsewhere":
             await answer(send, 307, (b"location", b"http://localhost.localdomain/mcp"))
         elif path == "/locked" and authorization != b"Bearer secret":
-            await answer(send, 401)
+            challenge = b'Bearer resource_metadata="https://toys.example/meta", scope="play"'
+            await answer(send, 401, (b"www-authenticate", challenge))
         else:
             await self.streaming({**scope, "path": "/mcp"}, receive, send)
 
@@ -207,6 +211,9 @@ async def answer(send: Any, status: int, *headers: tuple[bytes, bytes]) -> None:
 
 
 def main(transport: str, port: str = "0") -> None:
+    if transport == "judge":
+        judge.run("stdio")
+        return
     if transport == "stdio":
         toys.run("stdio")
         return

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -218,8 +219,12 @@ async def test_tools_listed_in_the_conversation_are_reused(provider: McpProvider
 
 
 async def test_failed_listing_raises_tool_error(provider: McpProvider, toys: Toys) -> None:
-    for path, why in (("/locked", "401 (Unauthorized)"), ("/broken", "503 (Service Unavailable)")):
-        with pytest.raises(ToolError, match=why.replace("(", r"\(").replace(")", r"\)")):
+    wanted = (
+        "401 (Unauthorized: give an access token of this MCP server in 'authorization'"
+        " (scopes play; metadata at https://toys.example/meta))"
+    )
+    for path, why in (("/locked", wanted), ("/broken", "503 (Service Unavailable)")):
+        with pytest.raises(ToolError, match=re.escape(why)):
             async with provider.open(tool(toys.root + path), response_context()):
                 pass
     authorized = tool(f"{toys.root}/locked", authorization="secret", headers={"X-Toy": "yes"})

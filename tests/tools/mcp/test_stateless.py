@@ -293,9 +293,17 @@ async def test_call_with_a_note_waits_for_its_task() -> None:
         assert result.text == "42" and "tools/call" not in server.methods
 
 
-async def test_task_is_cancelled_with_a_call_that_nobody_continues() -> None:
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_task_is_cancelled_with_a_call_that_nobody_continues(is_durable: bool) -> None:
+    async def keep_note(note: bytes) -> bool:
+        return is_durable
+
+    async def has_ended() -> bool:
+        return True
+
+    context = replace(CONTEXT, keep_note=keep_note, has_ended=has_ended)
     async with server_and_host() as (server, host):
-        call = asyncio.create_task(host.respond("long"))
+        call = asyncio.create_task(host.respond("long", context))
         await server.tasks.asked.wait()
         call.cancel()
         await server.tasks.cancelled.wait()
