@@ -158,10 +158,11 @@ Tenants whose names are not in the settings share the label value `other`. The n
 ends with `_total`. A histogram has three kinds of series, whose names end with `_bucket`, `_sum`
 and `_count`. [monitoring.md](monitoring.md) explains how to use the metrics.
 
-With `metrics_export = "otlp"`, which needs the extra `otel`, Antiphon also sends four metrics to
-the collector at `otlp_endpoint`. OpenTelemetry's semantic conventions for generative AI define
+With `metrics_export = "otlp"`, which needs the extra `otel`, Antiphon also sends these metrics to
+the collector at `otlp_endpoint`, as OpenTelemetry's semantic conventions for generative AI define
 them: `gen_ai.server.request.duration`, `gen_ai.server.time_to_first_token`,
-`gen_ai.server.time_per_output_token` and `gen_ai.client.token.usage`.
+`gen_ai.server.time_per_output_token`, `gen_ai.client.token.usage`, `gen_ai.execute_tool.duration`
+and, for responses in which the model called server-side tools, `gen_ai.invoke_agent.duration`.
 
 | name | type | labels | meaning |
 |---|---|---|---|

@@ -1,4 +1,5 @@
-"""A backend wrapper that records each model call as a span of an OpenTelemetry trace."""
+"""Wrappers that record spans of an OpenTelemetry trace: one for each model call, and one for all
+model calls and tool calls of a response with server-side tools."""
 
 from __future__ import annotations
 
@@ -79,6 +80,51 @@ class _TracedReply(ReplyWrapper):
                 return sink(batch)
 
             await self._reply.pump(record)
+
+
+class TracedAgentReply(ReplyWrapper):
+    """``Reply`` with a tool loop, which is recorded as a span, ``invoke_agent``. The spans of its
+    model calls and tool calls become children of this span. ``trace``: the trace headers of the
+    parent span; the other spans read this dict when they start. ``conversation_id``: "" if the
+    response belongs to no conversation."""
+
+    def __init__(
+        self,
+        reply: Reply,
+        tracer: Tracer,
+        trace: dict[str, str],
+        model: str,
+        conversation_id: str,
+    ) -> None:
+        super().__init__(reply)
+        self._tracer = tracer
+        self._trace = trace
+        self._attributes: dict[str, AttributeValue | None] = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": PROVIDER_NAME,
+            "gen_ai.request.model": model,
+            "gen_ai.conversation.id": conversation_id or None,
+        }
+
+    def resume(self, point: ResumePoint) -> Reply:
+        self._reply = self._reply.resume(point)
+        return self
+
+    async def pump(self, sink: DeltaSink) -> None:
+        parent = dict(self._trace)
+        with self._tracer.start("invoke_agent", parent, self._attributes) as span:
+
+            def record(batch: tuple[Delta, ...]) -> Awaitable[None] | None:
+                if (finish := finish_of(batch)) is not None:
+                    _record_finish(span, finish)
+                return sink(batch)
+
+            self._trace |= span.headers
+            try:
+                await self._reply.pump(record)
+            finally:
+                self._trace.clear()
+                self._trace |= parent
 
 
 def _request_attributes(options: Options) -> dict[str, AttributeValue]:

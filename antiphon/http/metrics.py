@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import choose_encoder
 
 from antiphon.limits.admission import Admission
-from antiphon.runs.usage_counter import UsageRecord
+from antiphon.runs.usage_counter import TOOL_KINDS, UsageRecord
 from antiphon.tracing.metrics import MetricsExporter
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response, Usage
@@ -38,6 +38,8 @@ _TOOL_CALL = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _STORE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 #: The label of tenants that the settings do not name.
 _OTHER_TENANTS = "other"
+#: Kind of a request whose tokens are counted → name of its operation in OpenTelemetry.
+_OPERATIONS: Mapping[str, str] = {"completion": "chat", "embedding": "embeddings"}
 
 
 class RunTiming:
@@ -334,6 +336,7 @@ class Metrics:
         """Record a server-side tool call that has ended. ``tool``: the type of its output item."""
         self._tools.calls.values[tool, "failed" if failed else "completed"] += 1
         self._tools.seconds.of[tool,].observe(seconds)
+        self._exporter.record_tool_call(tool, seconds, failed)
 
     def count_stall(self) -> None:
         """Count one stall of the event loop. Any thread may call it."""
@@ -410,22 +413,28 @@ class Metrics:
         self._store.events.inc(events)
 
     def on_usage(self, records: Sequence[UsageRecord]) -> None:
-        """Add the usage of requests to their tenants' metrics."""
+        """Add the usage of requests to their tenants' metrics. What models for audio and tools have
+        read is not measured in tokens, and calls of tools are no requests."""
         for record in records:
+            if record.kind in TOOL_KINDS:
+                continue
             tenant = record.tenant if record.tenant in self._tenant_names else _OTHER_TENANTS
             status = _status(record)
             self._tenants.requests.values[tenant, status] += record.requests
+            if (operation := _OPERATIONS.get(record.kind)) is None:
+                continue
             tokens = self._tenants.tokens.values
             tokens[tenant, "input"] += record.input_tokens
             tokens[tenant, "cached"] += record.cached_tokens
             tokens[tenant, "output"] += record.output_tokens
             self._exporter.record_request(
                 record.model,
-                "embeddings" if record.kind == "embedding" else "chat",
+                operation,
                 seconds=record.latency_ms / 1000,
                 input_tokens=record.input_tokens,
                 output_tokens=record.output_tokens,
                 status=status,
+                has_tool_calls=record.tool_calls > 0,
             )
 
     def on_follower(self, subscription: _Follower) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply
 from antiphon.backends.catalog import CatalogModel
 from antiphon.backends.repeating import RepeatingBackend
-from antiphon.backends.tracing import TracedBackend
+from antiphon.backends.tracing import TracedAgentReply, TracedBackend
 from antiphon.errors import NotFound
 from antiphon.inference.conversation import Conversation, Options, PromptTokens
 from antiphon.resources.input_items import lacks_call_id
@@ -252,6 +252,7 @@ class Preparer:
         except BaseException:
             await release()
             raise
+        reply = self._traced_agent(reply, trace, model, tools, tool_context)
         response = self._initial_response(request, model, response_id, context, tools, reply)
         return PreparedRequest(
             request=request,
@@ -335,6 +336,18 @@ class Preparer:
             build_options(request, scope, tenant=tenant, session=session), model.thinking_budgets
         )
         return with_functions(options, tools, toolsets, tool_context.items)
+
+    def _traced_agent(
+        self,
+        reply: Reply,
+        trace: dict[str, str],
+        model: CatalogModel,
+        tools: ToolSelection,
+        context: ResponseContext,
+    ) -> Reply:
+        if not self._tracer.enabled or not tools.needs_loop(context.items):
+            return reply
+        return TracedAgentReply(reply, self._tracer, trace, model.name, context.conversation_id)
 
     # --- the reply -------------------------------------------------------------------------------
 

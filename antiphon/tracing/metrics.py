@@ -17,9 +17,14 @@ class MetricsExporter:
         input_tokens: int,
         output_tokens: int,
         status: str,
+        has_tool_calls: bool = False,
     ) -> None:
         """Record a request that ended. ``operation``: ``chat`` or ``embeddings``. ``status``:
-        ``completed``, ``failed`` or ``cancelled``."""
+        ``completed``, ``failed`` or ``cancelled``. ``has_tool_calls``: whether the model called
+        server-side tools."""
+
+    def record_tool_call(self, tool: str, seconds: float, failed: bool) -> None:
+        """Record a server-side tool call that has ended. ``tool``: the type of its output item."""
 
     def record_first_token(self, model: str, seconds: float) -> None:
         """Record the time from the arrival of a streamed request to its first token."""

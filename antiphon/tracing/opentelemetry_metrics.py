@@ -72,6 +72,15 @@ class OtelMetrics(MetricsExporter):
             "Time per output token after the first.",
             _OUTPUT_TOKEN,
         )
+        self._agent = self._histogram(
+            "gen_ai.invoke_agent.duration",
+            "s",
+            "Duration of a response in which the model called server-side tools.",
+            _DURATION,
+        )
+        self._tool = self._histogram(
+            "gen_ai.execute_tool.duration", "s", "Duration of a server-side tool call.", _DURATION
+        )
         self._tokens = self._histogram(
             "gen_ai.client.token.usage", "{token}", "Input and output tokens.", _TOKENS
         )
@@ -85,13 +94,21 @@ class OtelMetrics(MetricsExporter):
         input_tokens: int,
         output_tokens: int,
         status: str,
+        has_tool_calls: bool = False,
     ) -> None:
         attributes = _attributes(model, operation)
         outcome = {} if status == "completed" else {"error.type": status}
         self._duration.record(seconds, {**attributes, **outcome})
+        if has_tool_calls:
+            self._agent.record(seconds, {**_attributes(model, "invoke_agent"), **outcome})
         self._tokens.record(input_tokens, {**attributes, "gen_ai.token.type": "input"})
         if operation == "chat":
             self._tokens.record(output_tokens, {**attributes, "gen_ai.token.type": "output"})
+
+    def record_tool_call(self, tool: str, seconds: float, failed: bool) -> None:
+        outcome = {"error.type": "tool_error"} if failed else {}
+        names = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool}
+        self._tool.record(seconds, {**names, **outcome})
 
     def record_first_token(self, model: str, seconds: float) -> None:
         self._first_token.record(seconds, _attributes(model, "chat"))

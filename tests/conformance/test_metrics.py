@@ -7,11 +7,13 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.errors import BackendError, SetupError
 from antiphon.http.metrics import Metrics
+from antiphon.store.usage import UsageKind, UsageRecord
 from antiphon.stream.deltas import Open, Text
 from antiphon.tracing.opentelemetry_metrics import OtelMetrics, open_exporter
 from antiphon.wire.items import Message
@@ -124,6 +126,29 @@ async def test_collector_receives_metrics_of_the_semantic_conventions(serve: Ser
         for point in observed["gen_ai.client.token.usage"]
     }
     assert tokens == {"input": 2 * usage["input_tokens"], "output": 2 * usage["output_tokens"]}
+
+
+async def test_tool_calls_and_agents_have_durations() -> None:
+    reader = InMemoryMetricReader()
+    exporter = OtelMetrics(reader)
+    metrics = Metrics(["t"], exporter=exporter)
+    metrics.record_tool_call("web_search", 0.5, True)
+    one = UsageRecord(id="a", start=1, tenant="t", model="m", input_tokens=5, latency_ms=3000)
+    kinds: tuple[UsageKind, ...] = ("completion", "transcription", "web_search")
+    records = [replace(one, id=kind, kind=kind, tool_calls=1) for kind in kinds]
+    metrics.on_usage(records)
+    observed = points(reader)
+    exporter.close()
+    (tool,) = observed["gen_ai.execute_tool.duration"]
+    assert (tool.sum, tool.attributes["gen_ai.tool.name"]) == (0.5, "web_search")
+    assert tool.attributes["error.type"] == "tool_error"
+    (agent,) = observed["gen_ai.invoke_agent.duration"]
+    assert (agent.count, agent.sum) == (1, 3.0)
+    (duration,) = observed["gen_ai.server.request.duration"]
+    assert duration.count == 1, "audio and calls of tools are no model calls with tokens"
+    shown = (await metrics.exposition("text/plain"))[0].decode()
+    assert 'antiphon_tenant_requests_total{status="completed",tenant="t"} 2.0' in shown
+    assert 'antiphon_tenant_tokens_total{tenant="t",type="input"} 5.0' in shown
 
 
 async def test_failed_request_has_an_error_type(serve: Serve) -> None:
