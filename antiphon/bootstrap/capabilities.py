@@ -17,7 +17,7 @@ from antiphon.tools.base import AnyToolProvider, AvailabilityReporter
 from antiphon.workers.start_report import Capability
 
 #: Engines that run llama.cpp on this machine.
-_LLAMA = ("auto", "llama", "llama_embeddings")
+_LLAMA = ("auto", "llama", "llama_embeddings", "llama_rerank")
 #: The tool that is listed with its parts.
 _FILE_SEARCH = "file_search"
 

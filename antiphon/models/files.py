@@ -34,6 +34,7 @@ _FETCHERS: Mapping[str, _Fetch] = {
     "auto": fetch_gguf,
     "llama": fetch_gguf,
     "llama_embeddings": fetch_gguf,
+    "llama_rerank": fetch_gguf,
     "openvino": fetch_gguf,
     "tensorrt_llm": pull_folder,
     "transformers": pull_folder,

