@@ -22,6 +22,8 @@ __all__ = ["server", "server_folder", "server_setup", "shared_server"]
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".venv-clients" / "bin"
+#: Names of one model. Some clients send other requests to a model whose name they know.
+MODELS = ("tiny", "gpt-6-astra")
 _WAIT_S = 120
 _IMAGES = 'image_generation.url = "{}"\n'
 

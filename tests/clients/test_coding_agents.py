@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.clients.conftest import HERE, Shell
+from tests.clients.conftest import HERE, MODELS, Shell
 
 CODEX = """
 model = "{model}"
@@ -32,8 +32,8 @@ cwd = "{work}"
 default_tools_approval_mode = "approve"
 """
 OPENCODE = {
-    "model": "antiphon/tiny",
-    "small_model": "antiphon/tiny",
+    "model": "antiphon/MODEL",
+    "small_model": "antiphon/MODEL",
     "permission": {"*": "allow"},
     "autoupdate": False,
     "share": "disabled",
@@ -42,7 +42,7 @@ OPENCODE = {
             "npm": "@ai-sdk/openai",
             "name": "Antiphon",
             "options": {"baseURL": "URL", "apiKey": "none"},
-            "models": {"tiny": {"name": "tiny", "limit": {"context": 128000, "output": 8000}}},
+            "models": {"MODEL": {"name": "tiny", "limit": {"context": 128000, "output": 8000}}},
         }
     },
 }
@@ -52,7 +52,7 @@ PI = {
             "baseUrl": "URL",
             "api": "openai-responses",
             "apiKey": "none",
-            "models": [{"id": "tiny", "contextWindow": 128000, "maxTokens": 8000}],
+            "models": [{"id": "MODEL", "contextWindow": 128000, "maxTokens": 8000}],
         }
     }
 }
@@ -181,20 +181,32 @@ def test_codex_starts_a_sub_agent(shell: Shell, model: str, more: str, websocket
     assert connections(shell) - before == (3 if websockets else 0)
 
 
-def test_opencode_finishes_a_task(shell: Shell) -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_opencode_finishes_a_task(shell: Shell, model: str) -> None:
     folder = shell.home / ".config" / "opencode"
     folder.mkdir(parents=True)
-    settings = json.dumps(OPENCODE).replace("URL", shell.server.url)
+    settings = json.dumps(OPENCODE).replace("URL", shell.server.url).replace("MODEL", model)
     (folder / "opencode.json").write_text(settings)
     shell.run("git", "init", "--quiet", ".")
     done(shell, shell.run("opencode", "run", "Task for opencode"))
 
 
-def test_pi_finishes_a_task(shell: Shell) -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_pi_finishes_a_task(shell: Shell, model: str) -> None:
     folder = shell.home / ".pi" / "agent"
     folder.mkdir(parents=True)
-    (folder / "models.json").write_text(json.dumps(PI).replace("URL", shell.server.url))
-    done(shell, shell.run("pi", "--provider", "antiphon", "--model", "tiny", "-p", "Task for pi"))
+    settings = json.dumps(PI).replace("URL", shell.server.url).replace("MODEL", model)
+    (folder / "models.json").write_text(settings)
+    done(shell, shell.run("pi", "--provider", "antiphon", "--model", model, "-p", "Task for pi"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_qwen_code_finishes_a_task_over_the_messages_api(shell: Shell, model: str) -> None:
+    more = {"ANTHROPIC_BASE_URL": shell.server.url.removesuffix("/v1"), "ANTHROPIC_MODEL": model}
+    command = ("qwen", "--auth-type", "anthropic", "--approval-mode", "yolo", "Task for qwen")
+    done(
+        shell, shell.run(*command, ANTHROPIC_API_KEY="none", QWEN_TELEMETRY_ENABLED="false", **more)
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import HERE, TOOLS, Shell
+from tests.clients.conftest import HERE, MODELS, TOOLS, Shell
 
 PYTHON = sorted((HERE / "python").glob("use_*.py"))
 NODE = sorted((HERE / "node").glob("use_*.mjs"))
-#: Names of one model. Some clients send other requests to a model whose name they know.
-MODELS = ("tiny", "gpt-6-astra")
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -29,25 +27,26 @@ def test_program_with_a_node_sdk_succeeds(shell: Shell, program: Path, model: st
 
 LLM_MODELS = """
 - model_id: local
-  model_name: tiny
+  model_name: {name}
   api_base: {url}
   responses: true
   supports_tools: true
   supports_schema: true
 - model_id: local-chat
-  model_name: tiny
+  model_name: {name}
   api_base: {url}
   supports_tools: true
   supports_schema: true
 """
 
 
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("model", ["local", "local-chat"])
-def test_llm_command_line(shell: Shell, model: str) -> None:
+def test_llm_command_line(shell: Shell, model: str, name: str) -> None:
     """The command line tool of that name."""
     folder = shell.home / "llm"
     folder.mkdir()
-    models = LLM_MODELS.format(url=shell.server.url)
+    models = LLM_MODELS.format(url=shell.server.url, name=name)
     (folder / "extra-openai-models.yaml").write_text(models)
     (folder / "tools.py").write_text("def get_weather(city: str) -> str:\n    return 'sunny'\n")
     llm = (TOOLS / "llm",)

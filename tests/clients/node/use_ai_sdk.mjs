@@ -1,11 +1,13 @@
-// Vercel's AI SDK, over the Responses API (its default) and over Chat Completions.
+// Vercel's AI SDK, over the Responses API (its default), Chat Completions and Anthropic's API.
+import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { Output, generateText, isStepCount, streamText, tool } from "ai";
 import { z } from "zod";
 import { MODEL, assert, run } from "./checks.mjs";
 
 const openai = createOpenAI();
-const models = [openai(MODEL), openai("gpt-5.5"), openai.chat(MODEL)];
+const anthropic = createAnthropic({ baseURL: process.env.OPENAI_BASE_URL, apiKey: "none" });
+const models = [openai(MODEL), openai("gpt-5.5"), openai.chat(MODEL), anthropic(MODEL)];
 const City = z.object({ name: z.string(), country: z.string() });
 const tools = {
   get_weather: tool({
@@ -78,6 +80,8 @@ async function aTypedAnswer() {
       prompt: "Name a city as JSON",
       output: Output.object({ schema: City }),
       maxRetries: 0,
+      // By default, this provider calls a tool for models that it does not know.
+      providerOptions: { anthropic: { structuredOutputMode: "outputFormat" } },
     });
     assert.deepEqual(done.output, { name: "Rome", country: "Italy" });
   }
