@@ -87,7 +87,8 @@ def omission_note(what: str, path: str, unreadable: Unreadable) -> str:
     if unreadable == "refuse":
         raise InvalidRequest(
             f"Invalid value: this model cannot read the {what}. Send text instead, or use a model "
-            "whose 'input_modalities' in GET /v1/models allow it.",
+            "whose 'input_modalities' in GET /v1/models allow it. With the model's setting "
+            "'unsupported_modality = \"describe\"', a note replaces such parts.",
             param=path,
             code="invalid_value",
         )
