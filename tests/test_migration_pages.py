@@ -61,6 +61,13 @@ def test_endpoints_exist(path: Path, make_document: Any) -> None:
                 assert any(each.startswith(match[1]) for each in paths), word
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_endpoints_that_are_not_available_do_not_exist(path: Path, make_document: Any) -> None:
+    for row in tables(path, "Endpoints"):
+        if row[1].startswith("not available"):
+            assert not {word.split()[-1] for word in code(row[0])} & make_document["paths"]
+
+
 @pytest.fixture(scope="module")
 def make_document() -> Any:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
