@@ -22,6 +22,8 @@ EDGES = (
     "\r\n",
     "\\ud83d",
     "9" * 40,
+    "1e999",
+    '"1e999"',
     '"' * 3,
     "\\",
     *('"params": ', '"kwargs": ', '"argument": ', '"input": ', '"arguments": ', '"name": '),

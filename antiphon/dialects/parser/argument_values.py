@@ -109,7 +109,8 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     - Python literals and literals of the form ``{key:value}`` are converted.
     - All other text becomes a string. Quotes around the text become part of the string.
 
-    If the schema allows no string, closing brackets at the end that nothing opened are dropped.
+    If the schema allows no string, closing brackets at the end that nothing opened are dropped, and
+    quotes around a value of an allowed type.
 
     Exception to the first two rules: if the schema allows a string but not the type of this value,
     the text becomes a string. A text without any characters becomes an empty array or object, or
@@ -130,6 +131,9 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
             found = candidate if candidate == bare else dump(value)
         except (ValueError, RecursionError):
             continue
+        if isinstance(value, str) and types and "string" not in types:
+            found = convert_string(candidate, types)
+            value = load(found)
         if not isinstance(value, str) and ("string" not in types or _fits(value, types)):
             return found
     return dump(text.replace(QUOTE, ""))
@@ -155,12 +159,14 @@ def convert_string(text: str, types: frozenset[str]) -> str:
     for candidate in (bare, _literal_to_json(bare)):
         try:
             value = load(candidate)
-        except (ValueError, RecursionError):
+            if isinstance(value, str):  # in quotes that do not belong to it
+                value = load(_WORDS.get(value, value))
+            if isinstance(value, float) and value.is_integer() and "number" not in types:
+                value = int(value)
+            if _fits(value, types):
+                return dump(value)
+        except (ValueError, RecursionError):  # no literal, or a number that JSON cannot express
             continue
-        if isinstance(value, float) and value.is_integer() and "number" not in types:
-            value = int(value)
-        if _fits(value, types):
-            return dump(value)
     return dump(text)
 
 

@@ -315,7 +315,7 @@ class CallBuilder:
             self.stray_text.append(f"{key} ")
             return
         if self._wrapper is not None:
-            self._end_wrapper_parameter()
+            self.add_value(self._start_wrapper_parameter())
         if self._object is None:
             if self._has_wrappers and key in _WRAPPERS:
                 self._wrapper = (key, "")
@@ -330,13 +330,14 @@ class CallBuilder:
         self._write(self._object.write_key(key))
         self._in_string, self._lacks_value = False, True
 
-    def _end_wrapper_parameter(self) -> None:
-        """Add the parameter that could wrap all arguments as an ordinary parameter."""
+    def _start_wrapper_parameter(self) -> str:
+        """Start the parameter that could wrap all arguments, because it is an ordinary parameter.
+        Returns its value."""
         assert self._wrapper is not None
         (key, value), self._wrapper = self._wrapper, None
         self._has_wrappers = False
         self.start_parameter(key)
-        self.add_value(value)
+        return value
 
     def _unwrap_parameter(self, key: str, value: str) -> None:
         """Add the arguments that the only parameter of the call wraps. If its value is no object,
@@ -345,7 +346,7 @@ class CallBuilder:
             self._wrapper, self._wrapper_head = None, None
             self._write_json(text)
         else:
-            self._end_wrapper_parameter()
+            self.add_value(self._start_wrapper_parameter())
 
     def _write_missing_value(self) -> None:
         """Write ``null`` as the value of the last key if the model wrote no value for it."""
@@ -389,9 +390,12 @@ class CallBuilder:
 
     def add_json_value(self, text: str) -> None:
         """Add the complete value of the current key. ``text``: the value as JSON."""
-        if self._wrapper is not None:
+        if self._wrapper is not None and _is_object(text):
             self._wrapper = (self._wrapper[0], text)
-        elif self._object is None:
+            return
+        if self._wrapper is not None:
+            self._start_wrapper_parameter()
+        if self._object is None:
             self.stray_text.append(text)
         else:
             self._lacks_value = False

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder
-from antiphon.dialects.parser.argument_values import property_types, to_json_text
+from antiphon.dialects.parser.argument_values import (
+    convert_string,
+    property_types,
+    to_json_text,
+)
 from antiphon.dialects.parser.delta_builder import ParserDeltaBuilder
 from antiphon.dialects.parser.keyword_arguments import KeywordArgumentReader
 from antiphon.dialects.parser.lexer import QUOTE
@@ -226,3 +230,10 @@ def test_types_of_a_property_follow_circular_alternatives() -> None:
         "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 100 + [{"type": "string"}]}},
     }
     assert property_types(schema, "x") == {"string"}
+
+
+@pytest.mark.parametrize("text", ["1e999", '"1e999"', "[1e999]", '"[-1e999]"'])
+def test_a_number_that_json_cannot_express_stays_a_string(text: str) -> None:
+    types = frozenset({"number", "array"})
+    assert json.loads(convert_string(text, types)) == text
+    json.loads(to_json_text(text, types))

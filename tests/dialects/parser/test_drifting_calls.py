@@ -140,3 +140,20 @@ def test_an_answer_in_json_with_other_fields_is_no_call(name: str) -> None:
     assert calls_in(name, '{"name": "search", "query": "a", "age": 3}') == [
         ("search", {"query": "a", "age": 3})
     ]
+
+
+@pytest.mark.parametrize("name", TAG_FORMATS)
+def test_quotes_that_do_not_belong_to_a_value(name: str) -> None:
+    form = TOOLS[name]
+    assert form.written.parameter is not None
+    for text, value in (('"42"', 42), ('"forty"', '"forty"')):
+        written = form.written.parameter.render("limit", "VALUE").replace("VALUE", text)
+        calls = calls_in(name, form.written.render_calls([("search", written)]))
+        assert calls == [("search", {"limit": value})]
+
+
+def test_a_parameter_with_the_name_of_a_wrapper() -> None:
+    """What is no object wraps no arguments."""
+    for name in ("minimax_m3", "qwen3_coder", "deepseek_v4"):
+        output = write_calls(TOOLS[name], [("search", {"parameters": "a", "query": "b"})])
+        assert calls_in(name, output) == [("search", {"parameters": "a", "query": "b"})]
