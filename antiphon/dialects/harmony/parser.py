@@ -346,13 +346,14 @@ class HarmonyParser:
         return not is_native and (shape is None or not shape.custom)
 
     def _decide_message(self, text: str, *, final: bool = False) -> bool:
-        """Decide whether a message to a tool is a call. It is one if its text is a JSON object or
-        empty. Returns False if this cannot be decided yet. ``final``: whether the text is whole."""
-        start = text.lstrip()[:1]
-        if not start and not final:
+        """Decide whether a message to a tool is a call. It is one if its text is a JSON object, a
+        string of such an object, ``null`` or empty. Returns False if this cannot be decided yet.
+        ``final``: whether the text is whole."""
+        start = text.strip()
+        if not final and ("null".startswith(start) or start == '"'):
             return False
         name, self._pending_name = self._pending_name, ""
-        if start in ("{", ""):
+        if start in ("", "null") or start.removeprefix('"').lstrip().startswith("{"):
             self._call = self._open_call(name)
         else:
             self._kind, self._json_span = "final", None
@@ -414,7 +415,8 @@ class HarmonyParser:
             self._text.append(self._detokenizer.finish())
         self._emit_content()
         if self._pending_name:
-            self._decide_message("", final=True)
+            self._decide_message("".join(self._text), final=True)
+            self._emit_content()
         if is_cut and isinstance(self._call, ExecCall):
             self._call.finish_incomplete()
         if is_cut or self.done:

@@ -274,6 +274,19 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "<|channel|>final to=functions.get_weather<|message|>The answer is here.<|return|>",
         [answer("The answer is here.")],
     ),
+    "a string of JSON": (
+        "<|channel|>commentary to=functions.get_weather<|message|>"
+        '"{\\"city\\": \\"Oslo\\"}"<|call|>',
+        [call("get_weather", '{"city": "Oslo"}')],
+    ),
+    "no arguments": (
+        "<|channel|>commentary to=functions.get_weather<|message|>null<|call|>",
+        [call("get_weather", "{}")],
+    ),
+    "a word to a tool that begins like null": (
+        "<|channel|>final to=functions.get_weather<|message|>nu<|return|>",
+        [answer("nu")],
+    ),
     "a control token in a string": (
         '<|channel|>commentary to=functions.get_weather<|message|>{"city":"<|end|>"}<|call|>',
         [call("get_weather", '{"city":"<|end|>"}')],
