@@ -1249,6 +1249,8 @@ def key_value_tags(
     tags: tuple[str, str],
     *,
     mark: str,
+    section: tuple[str, str] = ("", ""),
+    after_name: str = "",
     key_end: str | None = None,
     value_end: str | None = None,
     line: str = "{line}",
@@ -1259,6 +1261,8 @@ def key_value_tags(
 
     - ``call``: the tags before and after a call.
     - ``tags``: the opening tags of keys and values, such as ``<arg_key>`` and ``<arg_value>``.
+    - ``section``: the tags before the first call and after the last call, if there are such tags.
+    - ``after_name``: the tag after a tool's name, if there is such a tag.
     - ``key_end``, ``value_end``: the closing tags of keys and values. None means the opening tag
       with a slash, such as ``</arg_key>``. If ``key_end`` is ``""``, a key ends where its value
       begins.
@@ -1266,45 +1270,48 @@ def key_value_tags(
     - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
       of models with this format, and the format's documentation.
     """
-    opening, closing = call
-    key, value = tags
+    (opening, closing), (first, last), (key, value) = call, section, tags
     key_end = key.replace("<", "</") if key_end is None else key_end
     value_end = value.replace("<", "</") if value_end is None else value_end
     ends = {opening: "head", closing: START}
+    if first:
+        ends |= {first: "calls", closing: "calls", last: START}
     after_key = {value: "value"} | ({key_end: "lead"} if key_end else {})
-    between = f"{key_end}{line}{value}" if key_end else value
+    called = ((opening, "{"), *_named([opening], filter(None, (key, closing, after_name))))
     on_value, value_ends = _value_ends(
         value_end,
         {key: tuple(after_key)},
-        "",
-        closing,
-        again=((opening, "{"), *_named([opening], (key, closing))),
+        closing if first else "",
+        last or closing,
+        again=_in_section(first, called) if first else called,
     )
-    lead = State(reads="lead", on=ends | {key: "key", value: "value"}, then="value")
+    inside = ends | {key: "key", value: "value"}
+    after = {after_name: "parameters"} if after_name else {}
     return ToolFormat(
         name=name,
-        opens={opening: "head"},
+        opens={opening: "head"} | ({first: "calls"} if first else {}),
         states={
+            "calls": State(reads="between", on=ends),
             # Some models write JSON here nevertheless.
             "head": State(reads="between", on=ends, peek={"{": "record"}, then="name"),
-            "record": State(reads="record", on=ends, then="rest"),
-            "rest": State(reads="between", on=ends),
+            "record": State(reads="record", on=ends, then="calls"),
             # Ling 3 sometimes writes a literal backslash and n after the name.
             "name": State(
-                reads="name", on=ends | {key: "key", "\\n": "parameters"}, peek={"{": "arguments"}
+                reads="name",
+                on=ends | {key: "key", "\\n": "parameters"} | after,
+                peek={"{": "arguments"},
             ),
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on=ends | after_key),
-            "parameters": State(reads="gap", on=ends | {key: "key", value: "value"}),
+            "parameters": State(reads="gap", on=inside),
             "value": State(reads="value", on=on_value, ends=value_ends),
         }
-        | ({"lead": lead} if key_end else {}),
-        written=CallSyntax(
-            before=opening,
-            between=line,
-            after=closing,
-            separator="{line}",
-            parameter=_parameter(key, between, value_end + line),
+        | ({"lead": State(reads="lead", on=inside, then="value")} if key_end else {}),
+        written=_key_value_syntax(
+            call,
+            section,
+            after_name + line,
+            _parameter(key, (key_end and key_end + line) + value, value_end + line),
         ),
         mark=mark,
         **metadata,
@@ -1321,61 +1328,56 @@ def sectioned_key_value_tags(
     typed: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build a tool format with a tag for each key and a tag for each value, as in
-    ``key_value_tags``. In addition, tags stand before the first call and after the last call.
+    """Build a tool format as ``key_value_tags`` with tags before the first call and after the last
+    call. The names of all tags have a prefix or a suffix.
 
     - ``tag``: the prefix and the suffix of every tag's name.
     - ``after_name``: the name of the tag after a tool's name, or ``""`` if there is no such tag.
-    - ``line``: the text between the name, keys and values. By default, it is an optional line end.
     - ``typed``: whether a call may state the types of its values.
-    - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
-      of models with this format, and the format's documentation.
+    - ``name``, ``mark``, ``line``, ``metadata``: as in ``key_value_tags``.
     """
 
     def pair(word: str) -> tuple[str, str]:
         tag_name = f"{tag[0]}{word}{tag[1]}"
         return f"<{tag_name}>", f"</{tag_name}>"
 
-    (first, last), (opening, closing) = pair("tool_calls"), pair("tool_call")
-    (key, key_end), (value, value_end) = pair("arg_key"), pair("arg_value")
-    (kind, kind_end), behind = pair("arg_type"), pair(after_name)[0] if after_name else ""
-    ends = {first: "calls", opening: "head", closing: "calls", last: START}
-    between = f"{key_end}{line}{value}"
-    called = ((opening, "{"), *_named([opening], filter(None, (key, closing, behind))))
-    on_value, value_ends = _value_ends(
-        value_end, {key: (key_end, value)}, closing, last, again=_in_section(first, called)
-    )
-    inside = ends | {key: "key", value: "value"} | ({kind: "type"} if typed else {})
-    type_ends = ends | {kind_end: "parameters", value: "value"}
-    types = {"type": State(reads="filler", filler=_TYPE_WORDS, on=type_ends)}
-    return ToolFormat(
-        name=name,
-        opens={first: "calls", opening: "head"},
-        states={
-            "calls": State(reads="between", on=ends),
-            # Some models write JSON here nevertheless.
-            "head": State(reads="between", on=ends, peek={"{": "record"}, then="name"),
-            "record": State(reads="record", on=ends, then="calls"),
-            "name": State(
-                reads="name", on=ends | {key: "key"} | ({behind: "parameters"} if behind else {})
-            ),
-            "key": State(reads="key", on=ends | {key_end: "lead", value: "value"}),
-            "lead": State(reads="lead", on=inside, then="value"),
-            "parameters": State(reads="gap", on=inside),
-            "value": State(reads="value", on=on_value, ends=value_ends),
-        }
-        | (types if typed else {}),
-        written=CallSyntax(
-            first=first + "{line}",
-            before=opening,
-            between=behind + line,
-            after=closing,
-            separator="{line}",
-            last="{line}" + last,
-            parameter=_parameter(key, between, value_end + line),
-        ),
+    value = pair("arg_value")[0]
+    row = key_value_tags(
+        name,
+        pair("tool_call"),
+        (pair("arg_key")[0], value),
         mark=mark,
+        section=pair("tool_calls"),
+        after_name=pair(after_name)[0] if after_name else "",
+        line=line,
         **metadata,
+    )
+    if not typed:
+        return row
+    kind, kind_end = pair("arg_type")
+    before = {
+        name: replace(row.states[name], on={**row.states[name].on, kind: "type"})
+        for name in ("lead", "parameters")
+    }
+    ends = {**row.states["head"].on, kind_end: "parameters", value: "value"}
+    types = State(reads="filler", filler=_TYPE_WORDS, on=ends)
+    return replace(row, states={**row.states, **before, "type": types})
+
+
+def _key_value_syntax(
+    call: tuple[str, str], section: tuple[str, str], between: str, parameter: ParameterSyntax
+) -> CallSyntax:
+    """Return the syntax of the calls of ``key_value_tags``, which explains ``call`` and
+    ``section``. ``between``: the text after the tool's name."""
+    (before, after), (first, last) = call, section
+    return CallSyntax(
+        first=first and first + "{line}",
+        before=before,
+        between=between,
+        after=after,
+        separator="{line}",
+        last=last and "{line}" + last,
+        parameter=parameter,
     )
 
 
