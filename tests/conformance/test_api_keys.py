@@ -324,6 +324,31 @@ async def test_run_of_a_revoked_key_ends_and_is_not_completed(
 
 
 @pytest.mark.requirement("API-REVOKED-ACCESS")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", ASK),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+async def test_stream_of_a_rotated_key_ends_with_the_reason(
+    serve: Serve, path: str, body: dict[str, Any]
+) -> None:
+    backend = SteppedBackend([ANSWER, Text("Hel"), asyncio.Event()])
+    process = Process(serve(backend), ends_runs=True)
+    secret = await process.create(tenant="team")
+    body = {"model": "tiny", "stream": True, **body}
+    asking = asyncio.create_task(process.send("POST", path, secret, body))
+    async with asyncio.timeout(30):
+        while not backend.delta_count:
+            await asyncio.sleep(0)
+        await process.send("POST", "/antiphon/keys/k/rotate")
+        process.time += 3
+        assert "Incorrect API key provided." in (await asking).text
+
+
+@pytest.mark.requirement("API-REVOKED-ACCESS")
 async def test_run_of_a_deleted_tenant_ends_although_its_key_is_in_the_settings(
     serve: Serve,
 ) -> None:

@@ -14,8 +14,8 @@ from .request_context import RequestContext
 
 class OpenRequest:
     """Context manager around the handling of a request, which it cancels when the client has lost
-    its access. The error is then raised. A run of the request gets a chance to end by itself
-    before, so that its client learns the reason."""
+    its access. The error is then raised. The runs of the request are stopped before, so that
+    its client learns the reason."""
 
     __slots__ = ("_cancelling", "_context", "_failure", "_is_warned", "_task", "_watch")
 
@@ -37,8 +37,11 @@ class OpenRequest:
         await self._context.check_access()
 
     def fail(self, error: RunError) -> None:
-        """Cancel the request at the second call."""
-        if self._is_warned and self._failure is None:
+        """Stop the runs of the request, and at the second call cancel it."""
+        if not self._is_warned:
+            for run in self._context.runs:
+                run.fail(error)
+        elif self._failure is None:
             self._failure = error
             self._task.cancel()
         self._is_warned = True

@@ -7,11 +7,13 @@ per request. The log line contains no headers and no bodies.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
+from antiphon.errors import RunError
 from antiphon.limits.clients import ANYONE
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.writer import Ids
@@ -35,6 +37,13 @@ _PAGE_FILES = "/ui/"
 CLIENT_CLOSED_REQUEST = 499
 
 
+class RunOfRequest(Protocol):
+    """A run whose events or response the client of the request gets."""
+
+    def fail(self, error: RunError) -> None:
+        """Stop the run, which then ends ``failed`` with this error."""
+
+
 class ClientDisconnected(ReaderGone):
     """The client disconnected before the response was sent."""
 
@@ -52,6 +61,7 @@ class RequestContext:
         "line",
         "model",
         "response_id",
+        "runs",
         "span",
         "started",
         "status",
@@ -73,6 +83,8 @@ class RequestContext:
         self.line = ""
         self.model: str | None = None
         self.response_id: str | None = None
+        #: The runs of the request, whose failure its client reads.
+        self.runs: Sequence[RunOfRequest] = ()
         self.usage: Usage | None = None
         #: Count one more request of this client. Raises ``Overloaded`` above its rate limit.
         self.charge: Callable[[], Awaitable[None]] = _do_nothing

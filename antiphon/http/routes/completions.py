@@ -85,6 +85,7 @@ class CompletionsEndpoint(Generic[_RequestT]):
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
             runs = await self._runs(context, request)
             context.model, context.response_id = runs[0].response.model, runs[0].id
+            context.runs = runs
             try:
                 if request.stream:
                     await self._stream_runs(context, request, runs, stream)

@@ -111,6 +111,7 @@ class CreateEndpoint:
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
             run = await create_run(self._deps.service, context, request)
             context.model, context.response_id = run.response.model, run.id
+            context.runs = (run,)
             stream = EventStream(scope, send)
             pads = request.pads_deltas
             sink = _ClientSink(run, stream, timing, pads=pads) if request.stream else None

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from itertools import count
 
-from antiphon.errors import NotFound
+from antiphon.errors import NotFound, RunError
 from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.background.worker import BackgroundWorker
 from antiphon.runs.execution.run import EventSink
@@ -120,6 +120,9 @@ class LineRun:
         self.id = response.id
         self.ignored_tools = ignored_tools
         self.input_tokens = 0
+
+    def fail(self, error: RunError) -> None:
+        """Do nothing: no client waits for a line."""
 
     async def drive(self, sink: EventSink | None = None) -> Response:
         """Execute the run to its end, or wait until another process has executed it. Return the
