@@ -11,7 +11,7 @@ import asyncio
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -21,6 +21,8 @@ import pytest
 from antiphon.attachments import documents as documents_module
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher, FetchResult
+from antiphon.audio import decoding
+from antiphon.audio.decoding import AudioDecoder
 from antiphon.backends.validation import schema_validator
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.schema_validator import SchemaValidator
@@ -31,13 +33,20 @@ from antiphon.embeddings.thread_worker import Piece, ThreadedEmbedder
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.matched_generation import MatchedGeneration
+from antiphon.errors import ToolError
+from antiphon.http.requests import body as bodies
 from antiphon.inference.tokens import Prompt
+from antiphon.limits.admission import AdmissionQueue
+from antiphon.limits.requests import RequestLimits
 from antiphon.resources.vector_search.indexer import Indexer
 from antiphon.sandbox.javascript import JavaScript, ProgramState
 from antiphon.store.sqlite.database import Database
 from antiphon.store.vectors import IndexingTask
 from antiphon.support.fair_threads import FairThreads, current_tenant
 from antiphon.testing.engine import ScriptedEngine
+from antiphon.tools.image_generation.provider import ImageGenerationProvider, ImagePolicy
+from antiphon.tools.web_search.browser import SearchOptions
+from antiphon.tools.web_search.ddgs import Ddgs
 
 FLOOD = 12
 DIGEST = "0" * 64
@@ -224,6 +233,81 @@ async def store_reads(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Us
         await database.close()
 
 
+@asynccontextmanager
+async def image_generation(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    class GatedGenerator:
+        async def generate(self, task: Any) -> AsyncIterator[Any]:
+            await gate.enter(current_tenant.get())
+            return
+            yield
+
+    unused: Any = None
+    generator: Any = GatedGenerator()
+    provider = ImageGenerationProvider(
+        generator, unused, ImagePolicy(max_pixels=1, max_bytes=1, concurrency=2)
+    )
+
+    async def use(tenant: str, number: int) -> None:
+        with suppress(ToolError):  # there is no image
+            async for _ in provider.generate(unused, tenant):
+                pass
+
+    yield use
+
+
+@asynccontextmanager
+async def audio_decoding(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    async def run(worker: object, *arguments: str, content: bytes) -> bytes:
+        await gate.enter(content.decode())
+        return bytes(100)
+
+    patch.setattr(decoding, "run_worker", run)
+    decoder = AudioDecoder(60)
+
+    async def use(tenant: str, number: int) -> None:
+        await decoder.decode(tenant.encode(), tenant=tenant)
+
+    yield use
+
+
+@asynccontextmanager
+async def web_searches(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    async def run(request: bytes) -> bytes:
+        await gate.enter(current_tenant.get())
+        return b"{}"
+
+    search = Ddgs(run)
+
+    async def use(tenant: str, number: int) -> None:
+        await search.search("a", SearchOptions(tenant=tenant))
+
+    yield use
+
+
+@asynccontextmanager
+async def costly_bodies(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    def parse(body: bytes, limits: object) -> None:
+        gate.enter_on_thread(current_tenant.get())
+
+    async def use(tenant: str, number: int) -> None:
+        await bodies.parsed(bytes(1_000_000), RequestLimits(), parse)
+
+    yield use
+
+
+@asynccontextmanager
+async def requests(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    """Responses, chats, messages, embeddings, rerankings, moderations, images and audio, all of
+    which wait for a slot."""
+    admission = AdmissionQueue(4, 100, max_per_tenant=3)
+
+    async def use(tenant: str, number: int) -> None:
+        async with admission.slot(tenant):
+            await gate.enter(tenant)
+
+    yield use
+
+
 Part: TypeAlias = Callable[[Gate, pytest.MonkeyPatch], AbstractAsyncContextManager[Use]]
 #: Part → how many uses of one tenant run at a time.
 PARTS: Mapping[Part, int] = {
@@ -236,6 +320,11 @@ PARTS: Mapping[Part, int] = {
     validation: 2,
     indexing: 2,
     store_reads: 1,
+    image_generation: 2,
+    audio_decoding: 2,
+    web_searches: 4,
+    costly_bodies: THREADS_PER_TENANT,
+    requests: 3,
 }
 
 
