@@ -54,7 +54,7 @@ from antiphon.inference.conversation import Options
 from antiphon.resources.input_items import check_call_outputs, resolve_items
 from antiphon.retrieval.chunking import join_chunks, split_text
 from antiphon.runs.history.visible_history import VisibleHistory
-from antiphon.store.search_terms import index_terms, query_terms
+from antiphon.store.common.search_terms import index_terms, query_terms
 from antiphon.stream.deltas import Text
 from antiphon.support.logs import redact
 from antiphon.support.text import replace_lone_surrogates, truncate_middle

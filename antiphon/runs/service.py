@@ -64,8 +64,8 @@ from antiphon.runs.request.session_identity import (
     conversation_identity,
     stored_session_identity,
 )
+from antiphon.store.common.response_lists import list_matching
 from antiphon.store.records import ResponseQuery, RunLimit, StoredResponse
-from antiphon.store.response_lists import list_matching
 from antiphon.store.runs import RunLimitReached
 from antiphon.store.upkeep.health import StoreHealth
 from antiphon.stream.writer import Ids

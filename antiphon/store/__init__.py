@@ -12,7 +12,7 @@ from antiphon.support.plugins import load_plugin
 
 from .base import Store
 from .common.row_cipher import RowCipher
-from .row_keys import check_keys
+from .common.row_keys import check_keys
 
 #: Opens a store from its URL. Raises ``SetupError``. Other packages can register a factory for a
 #: URL scheme, as an entry point of the group ``antiphon.stores``.

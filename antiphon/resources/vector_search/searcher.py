@@ -14,7 +14,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.resources.reading_models import Embeddings, Rerankers
 from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
 from antiphon.retrieval.vector_search import VectorSearch
-from antiphon.store.search_terms import query_terms
+from antiphon.store.common.search_terms import query_terms
 from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex, WordQuery
 from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from antiphon.store.common.search_terms import index_terms
 from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.store.files import BlobRef, StoredContent
 from antiphon.store.journal import JournalEntry
@@ -26,7 +27,6 @@ from antiphon.store.records import (
     StoredResponse,
     TurnTokens,
 )
-from antiphon.store.search_terms import index_terms
 from antiphon.store.usage import UsageRecord, UsageTotals
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexUsage
 from antiphon.wire.items import Item

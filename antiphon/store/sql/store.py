@@ -9,6 +9,7 @@ from typing import Generic
 from msgspec.structs import replace
 
 from antiphon.store.base import Store
+from antiphon.store.common.response_lists import search_summaries
 from antiphon.store.common.saving import Saving
 from antiphon.store.keys import KeyStore
 from antiphon.store.records import (
@@ -18,7 +19,6 @@ from antiphon.store.records import (
     StoredResponse,
     TenantUsage,
 )
-from antiphon.store.response_lists import search_summaries
 from antiphon.store.skills import SkillStore
 from antiphon.store.sql.row_mapping import (
     Columns,

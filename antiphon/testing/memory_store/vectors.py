@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec import Struct, field
 
+from antiphon.store.common.search_terms import index_terms
 from antiphon.store.records import exceeds
-from antiphon.store.search_terms import index_terms
 from antiphon.store.vectors import (
     ChunkHit,
     ChunkVectors,

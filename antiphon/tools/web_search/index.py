@@ -20,8 +20,8 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
-from antiphon.store.search_terms import index_terms
-from antiphon.store.search_terms import query_terms as query_terms
+from antiphon.store.common.search_terms import index_terms
+from antiphon.store.common.search_terms import query_terms as query_terms
 
 from .browser import SearchOptions
 from .page import SearchResult, WebPage, strip_links

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
 
+from antiphon.store.records import ResponseQuery
 from antiphon.wire.response_list import ResponseSummary
-
-from .records import ResponseQuery
 
 _Page = tuple[ResponseSummary, ...] | None
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.store.search_terms import index_terms, query_terms
+from antiphon.store.common.search_terms import index_terms, query_terms
 
 TEXTS = [
     ("最长的峡湾是松恩峡湾。", ["峡湾", "最长的峡湾", "湾"], ["冰川"]),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from antiphon.errors import SetupError, StoreError
+from antiphon.store.base import Store
+from antiphon.store.values import SERVER, Document
 from antiphon.support.installation import antiphon_command
 
-from .base import Store
-from .common.row_cipher import RowCipher, is_sealed
-from .values import SERVER, Document
+from .row_cipher import RowCipher, is_sealed
 
 #: Name of a value that shows whether the rows are encrypted, and with which keys.
 _ENCRYPTION = "encryption"
