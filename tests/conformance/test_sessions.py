@@ -80,6 +80,14 @@ async def test_session_is_the_same_on_every_turn(
 
 
 @pytest.mark.requirement("UP-SESSION")
+async def test_responses_of_one_job_share_a_session(server: Server, backend: Recording) -> None:
+    for name in ("one", "one", "two"):
+        job = {"continuation_id": name}
+        await ask(server, input="Hi", background=True, background_options=job)
+    assert len({session.key for session in backend.sessions}) == 2
+
+
+@pytest.mark.requirement("UP-SESSION")
 async def test_session_cannot_be_computed_without_the_key(serve: Serve) -> None:
     """The same key on two servers gives the same session; without the key nobody can test a guess
     of the conversation or tenant."""

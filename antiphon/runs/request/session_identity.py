@@ -30,6 +30,7 @@ def session_identity(
 
     - the client's ``prompt_cache_key``,
     - the id of the conversation,
+    - the client's name of the job (``continuation_id``),
     - the id of the chain's first response, if this response is stored,
     - the first user message,
     - the id of the chain's first response.
@@ -45,6 +46,9 @@ def session_identity(
         return f"cache key {request.prompt_cache_key}"
     if request.conversation is not None:
         return conversation_identity(request.conversation.id)
+    job = request.background_options
+    if job is not None and job.continuation_id is not UNSET:
+        return f"job {job.continuation_id}"
     is_stored = request.store is not False
     if chain:
         first = chain[0]
