@@ -145,6 +145,11 @@ def _with_call_id(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Id
     return replace(item, id=id, call_id=call.call_id)
 
 
+def belongs_to_call(item: it.Item) -> bool:
+    """Return whether ``check_call_outputs`` must know an item."""
+    return bool(item.call_id) or KINDS[type(item)].answers is not None
+
+
 def check_call_outputs(
     items: Iterable[it.Item],
     *,

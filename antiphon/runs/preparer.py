@@ -402,7 +402,7 @@ class Preparer:
             )
             moderator = self.moderators.find(moderation.model, "moderation.model")
             reply = await moderated_reply(reply, moderation, moderator, question)
-        share = written_share(request, tool_context.items)
+        share = written_share(request, tool_context.items, reply_request.context.encoded)
         return CacheCountingReply(reply, share) if share and reply.reports_tokens else reply
 
     def _tool_loop_factory(

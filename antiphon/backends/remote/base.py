@@ -42,6 +42,7 @@ from antiphon.errors import (
     context_length_exceeded,
 )
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
+from antiphon.inference.encoded_items import EncodedItems
 from antiphon.inference.sampling import SessionSignal
 from antiphon.stream.deltas import Delta, Finish, FinishReason, Open, Text, finish_of
 from antiphon.support.push import Guard, send
@@ -54,7 +55,7 @@ from antiphon.wire.response import Usage
 from .context_limit import TokenEndpoint, count_tokens, may_exceed
 from .image_conversion import convert_images
 from .offered_call_filter import OfferedCallFilter
-from .turns import turn_ends
+from .turns import ends_for_good, turn_ends
 
 _encode = msgspec.json.Encoder().encode
 
@@ -245,16 +246,42 @@ class RemoteBackend(Backend, ABC):
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> Iterator[JsonObject | Raw]:
         """Return the elements of ``items_field``. The turns of a chain are encoded once."""
-        kept, items, start = conversation.encoded, conversation.items, 0
-        for end in [] if kept is None else turn_ends(items, conversation.past_count):
-            assert kept is not None
-            facts = (self, prompt_tools.names, None if start else conversation.instructions)
-            encode = partial(self._encode_turn, conversation, start, end, options, prompt_tools)
-            if encoded := kept.get(items[start:end], facts, encode):
-                yield Raw(encoded)
-            start = end
-        last = _part(conversation, start, len(items)) if start else conversation
+        start = 0
+        if (kept := conversation.encoded) is not None:
+            start, turns = self._kept_turns(kept, conversation, options, prompt_tools)
+            yield from map(Raw, filter(None, turns))
+        last = _part(conversation, start, len(conversation.items)) if start else conversation
         yield from self.encode_items(last, options, prompt_tools)
+
+    def _kept_turns(
+        self,
+        kept: EncodedItems,
+        conversation: Conversation,
+        options: Options,
+        prompt_tools: PromptTools,
+    ) -> tuple[int, list[bytes]]:
+        """Return the turns that precede the request, encoded, and the number of their items. Only
+        turns after the last one that ``kept`` has as part of a beginning are looked at."""
+        items, facts = conversation.items, (self, prompt_tools.names)
+        first, count, beginning = kept.beginning(items, facts)
+        ends = [count + end for end in turn_ends(items[count:], conversation.past_count - count)]
+        if beginning:
+            ends = [first, count, *ends]
+        start, settled, turns = 0, 0, list[bytes]()
+        for end in ends:
+            if start and end == count:
+                turns.append(beginning)
+            else:
+                instructions = None if start else conversation.instructions
+                encode = partial(self._encode_turn, conversation, start, end, options, prompt_tools)
+                turns.append(kept.get(items[start:end], (*facts, instructions), encode))
+            if end > count and ends_for_good(items, end):
+                settled = len(turns)
+            start = end
+        if settled > 1:
+            whole = b",".join(filter(None, turns[1:settled]))
+            kept.keep_beginning(ends[0], items[: ends[settled - 1]], facts, whole)
+        return start, turns
 
     def _encode_turn(
         self,

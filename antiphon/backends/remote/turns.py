@@ -33,7 +33,7 @@ def turn_ends(items: Sequence[it.Item], past_count: int) -> list[int]:
     open_calls: set[object] = set()
     is_after_result = False
     for index, item in enumerate(items):
-        is_user = type(item) is it.Message and item.role == "user"
+        is_user = _is_from_user(item)
         if (is_user or is_after_result) and not open_calls and 0 < index <= past_count:
             ends.append(index)
         is_after_result = type(item) in _RESULTS
@@ -50,3 +50,13 @@ def turn_ends(items: Sequence[it.Item], past_count: int) -> list[int]:
             if type(item) not in _COMPLETE:  # an approval, for example
                 break
     return ends
+
+
+def ends_for_good(items: Sequence[it.Item], end: int) -> bool:
+    """Return whether a part of a conversation ends at ``end`` whatever follows it. ``end`` is in
+    the result of ``turn_ends``, and the rest of the conversation can be split by itself."""
+    return _is_from_user(items[end])
+
+
+def _is_from_user(item: it.Item) -> bool:
+    return type(item) is it.Message and item.role == "user"

@@ -26,8 +26,13 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Conversation, PromptTokens
-from antiphon.inference.encoded_items import EncodedItems
-from antiphon.resources.input_items import check_call_outputs, check_programs, resolve_items
+from antiphon.inference.encoded_items import EncodedItems, select
+from antiphon.resources.input_items import (
+    belongs_to_call,
+    check_call_outputs,
+    check_programs,
+    resolve_items,
+)
 from antiphon.store.base import Store
 from antiphon.store.records import StoredResponse
 from antiphon.stream.writer import Ids
@@ -136,7 +141,8 @@ async def load_context(
     if not loaded.is_partial:
         check_programs(past, own_items)
     visible = build_visible(past, new_items)
-    check_call_outputs(visible.items, waiting=visible.compaction_requested, own=own_items)
+    calls = [visible.items[at] for at in select(visible.items, belongs_to_call, chain.encoded)]
+    check_call_outputs(calls, waiting=visible.compaction_requested, own=own_items)
     is_compacted = any(map(is_compaction, new_items))
     return ConversationContext(
         visible=visible,

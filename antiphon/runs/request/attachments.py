@@ -24,6 +24,7 @@ from antiphon.backends.base import Backend, BackendCapabilities, Reply
 from antiphon.backends.wrapper import BackendWrapper
 from antiphon.errors import InvalidRequest, NotFound, RequestError, TooLarge, UnreadableImage
 from antiphon.inference.conversation import Conversation, Options
+from antiphon.inference.encoded_items import select
 from antiphon.resources.audio import Audio
 from antiphon.resources.file_storage.files import Files
 from antiphon.stream.kinds import KINDS, parts_of
@@ -169,10 +170,9 @@ class _ResolvingBackend(BackendWrapper):
         return False
 
     def _locations(self, conversation: Conversation) -> Iterator[_Location]:
-        for index, item in enumerate(conversation.items):
-            parts = item.content if type(item) is it.Message else parts_of(item)
-            if _ATTACHMENTS.isdisjoint(map(type, parts)):  # nearly all items
-                continue
+        for index in select(conversation.items, _has_attachment, conversation.encoded):
+            item = conversation.items[index]
+            parts = parts_of(item)
             field = KINDS[type(item)].parts_field
             is_list = isinstance(getattr(item, field), tuple)
             for number, part in enumerate(parts):
@@ -358,6 +358,10 @@ class _Location(Struct, frozen=True, kw_only=True):
 
 _IMAGES = (it.InputImage, it.ComputerScreenshot)
 _ATTACHMENTS = frozenset({it.InputAudio, it.InputFile, *_IMAGES})
+
+
+def _has_attachment(item: it.Item) -> bool:
+    return not _ATTACHMENTS.isdisjoint(map(type, parts_of(item)))
 
 
 def _replace_part(item: it.Item, number: int, parts: tuple[it.Part, ...]) -> it.Item:

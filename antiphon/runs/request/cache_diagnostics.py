@@ -3,18 +3,19 @@ a prompt cache did not help them (``prompt_cache_options.comparison_response_id`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.inference.conversation import PromptTokens
+from antiphon.inference.encoded_items import EncodedItems, select
 from antiphon.inference.tokens import common_prefix_length
 from antiphon.runs.history.chain_cache import Chain, chain_items
 from antiphon.runs.history.context import ConversationContext
 from antiphon.stream.kinds import parts_of
-from antiphon.wire.items import Item, ItemBase, Message
+from antiphon.wire.items import Item, ItemBase
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_options import (
     CacheHit,
@@ -85,25 +86,27 @@ def compare_prompts(
 
 def count_breakpoints(items: Iterable[Item]) -> int:
     """Return how many breakpoints of the items can match a cache."""
-    return min(sum(1 for _ in _breakpoints(items)), _MAX_BREAKPOINTS)
+    breakpoints = (part for item in items for part in filter(_is_breakpoint, parts_of(item)))
+    return min(sum(1 for _ in breakpoints), _MAX_BREAKPOINTS)
 
 
-def _breakpoints(items: Iterable[Item]) -> Iterator[object]:
-    for item in items:
-        parts = item.content if type(item) is Message else parts_of(item)
-        yield from filter(_is_breakpoint, parts)
+def _has_breakpoint(item: Item) -> bool:
+    return any(map(_is_breakpoint, parts_of(item)))
 
 
 def _is_breakpoint(part: object) -> bool:
     return getattr(part, "prompt_cache_breakpoint", UNSET) is not UNSET
 
 
-def written_share(request: CreateResponse, items: Sequence[Item]) -> float:
+def written_share(
+    request: CreateResponse, items: Sequence[Item], known: EncodedItems | None = None
+) -> float:
     """Return which share of a prompt a cache keeps for later requests: all of it in the implicit
     mode, and in the explicit mode what precedes the newest breakpoint, estimated from the sizes of
-    the items. The share is 0 if the request says nothing about caching."""
+    the items. The share is 0 if the request says nothing about caching. ``known``: what is known
+    about the items of the chain."""
     options = request.prompt_cache_options
-    if options is None and not count_breakpoints(items):
+    if options is None and not select(items, _has_breakpoint, known):
         return 0.0
     if options is None or options.mode == "implicit":
         return 1.0

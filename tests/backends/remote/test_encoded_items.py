@@ -15,7 +15,7 @@ from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBac
 from antiphon.backends.remote.responses import servers as responses_servers
 from antiphon.backends.remote.responses.backend import ResponsesBackend
 from antiphon.inference.conversation import Conversation, Options, ToolChoice
-from antiphon.inference.encoded_items import EncodedItems
+from antiphon.inference.encoded_items import EncodedItems, select
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
 from antiphon.wire.request import CreateResponse
@@ -141,7 +141,11 @@ async def test_turns_are_encoded_as_in_the_whole_conversation(seed: int) -> None
             past_count = len(items)
             kinds = chance.sample(_pieces(number, state), k=chance.randrange(1, 4))
             items += sum(([*kinds] if number else [_pieces(0, state)[0]]), ())
-            plain = Conversation(items=items, past_count=past_count, instructions="Be brief.")
+            plain = Conversation(
+                items=items,
+                past_count=past_count,
+                instructions=chance.choice(("Be brief.", "Be long.")),
+            )
             tools = backend.visible_tools(plain, Options())
             expected = backend.encode_request(plain, Options(), tools)
             kept = replace(plain, encoded=encoded)
@@ -170,6 +174,33 @@ def test_items_of_the_chain_are_encoded_once() -> None:
     assert encoded.get(PAST[:1], (), encode) == 3
     encoded.extend(PAST[2:3])
     assert [encoded.get(PAST[1:3], (), encode) for _ in range(2)] == [4, 4]
+
+
+def test_a_beginning_is_found_only_for_its_items() -> None:
+    encoded = EncodedItems(PAST)
+    encoded.keep_beginning(2, PAST[:5], ("fact",), b"[...]")
+    assert encoded.beginning(PAST, ("fact",)) == (2, 5, b"[...]")
+    nothing = (0, 0, b"")
+    assert encoded.beginning(PAST, ("another fact",)) == nothing
+    assert encoded.beginning(PAST[:4], ("fact",)) == nothing
+    assert encoded.beginning((*PAST[:4], *INPUT), ("fact",)) == nothing
+    encoded.keep_beginning(2, (*PAST[:5], *INPUT), ("fact",), b"other")  # not all of the chain
+    assert encoded.beginning((*PAST[:5], *INPUT), ("fact",)) == (2, 5, b"[...]")
+
+
+def test_each_item_of_the_chain_is_tested_once() -> None:
+    encoded = EncodedItems(PAST)
+    tested = list[it.Item]()
+
+    def is_call(item: it.Item) -> bool:
+        tested.append(item)
+        return isinstance(item, it.FunctionCall)
+
+    items = (*PAST, *INPUT)
+    assert select(items, is_call, encoded) == select(items, is_call, None) == [6, 8]
+    tested.clear()
+    assert select(items, is_call, encoded) == [6, 8]
+    assert tested == [PAST[6], PAST[8], *INPUT]
 
 
 def test_other_items_are_not_kept() -> None:
