@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
 from collections.abc import Callable
 
 import structlog
@@ -161,9 +160,9 @@ class UsageCounter:
 
     def add_tools(self, meter: UsageMeter, response: Response) -> None:
         """Queue one usage record for each of OpenAI's billed tools that a response has called."""
-        calls = Counter(item.tool_type for item in response.output)
+        calls = [item.tool_type for item in response.output]
         for kind in TOOL_KINDS:
-            if count := calls[kind]:
+            if count := calls.count(kind):
                 record = meter.record_of(f"{response.id}_{kind}", Usage(), kind=kind)
                 self.add(replace(record, requests=count, tool_calls=count, latency_ms=0))
 

@@ -45,19 +45,18 @@ class RecentValue(Generic[_T]):
     async def current(self) -> _T:
         """Return the value. While the store is slow, only one caller waits for it. Raises
         ``StoreError`` if the store has not answered for ``outage_s`` seconds."""
-        is_usable = self._timer() - self._read_at <= self._outage_s
-        if self._is_old() and not (is_usable and self._lock.locked()):
-            async with self._lock:
-                if self._is_old():
-                    await self._read()
+        now = self._timer()
+        if now - self._tried_at > MAX_AGE_S:
+            is_usable = now - self._read_at <= self._outage_s
+            if not (is_usable and self._lock.locked()):
+                async with self._lock:
+                    if self._timer() - self._tried_at > MAX_AGE_S:
+                        await self._read()
         return self.last
 
     def expire(self) -> None:
         """Read the value again when it is next asked for, because this process has changed it."""
         self._read_at = self._tried_at = -math.inf
-
-    def _is_old(self) -> bool:
-        return self._timer() - self._tried_at > MAX_AGE_S
 
     async def _read(self) -> None:
         now = self._timer()
