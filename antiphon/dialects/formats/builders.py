@@ -276,7 +276,7 @@ def deepseek_calls(
     head = "type" if typed else "name"
     ends = {begin: head, end: "calls", last: START}
     after_name = {"```json": "arguments"} if typed else {sep: "arguments"}
-    fence = {"\n```": "calls"} if typed else {}
+    fence = {"\n```": "calls"} if typed else {}  # ends arguments that lack a bracket, too
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: head},
@@ -847,6 +847,7 @@ def invoke_tags(
     first, last = f"<{section}>", f"</{section}>"
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
     string, literal = '" string="true">', '" string="false">'
+    # Models drift to other attributes, which belong to the text of the key.
     values: dict[str, ContentKind] = {'">': "value", ">": "value"}
     if tag:
         values |= {string: "string", literal: "literal"}

@@ -277,10 +277,8 @@ class JsonCallReader:
         fields are no parameters of this function."""
         if not self._call.is_bare or self._has_arguments:
             return False
-        keys = {key for key, _ in self._fields} | (
-            {self._key} if self._field is not None else set()
-        )
-        keys -= _METADATA.keys()
+        fields = [*(key for key, _ in self._fields), *([] if self._field is None else [self._key])]
+        keys = set(fields) - _METADATA.keys()
         names = set(self._call.parameter_names)
         return bool(keys and names) and not keys & names
 

@@ -70,11 +70,18 @@ def calls_in(name: str, output: str) -> list[tuple[str, Any]]:
     "arguments",
     [
         '{"query": "a"}}',
+        '{"query": "a"',
         '"{\\"query\\": \\"a\\"}"',
         '{"input": "{\\"query\\": \\"a\\"}"}',
         '{"parameters": {"query": "a"}}}',
     ],
-    ids=["a bracket too many", "a string", "a string in an object", "an object in an object"],
+    ids=[
+        "one bracket more",
+        "one bracket less",
+        "a string",
+        "a string in an object",
+        "an object in an object",
+    ],
 )
 def test_arguments_in_json(name: str, arguments: str) -> None:
     output = TOOLS[name].written.render_calls([("search", arguments), ("now", "{}")])
