@@ -3,7 +3,6 @@ library ``openai_harmony``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,19 +30,15 @@ class HarmonyTokenizer:
 
     def __init__(self, encoding: HarmonyEncoding) -> None:
         self._encoding = encoding
-        self._special: dict[str, int] = {
+        self.special: dict[str, int] = {
             text: encoding.encode(text, allowed_special="all")[0]
             for text in encoding.special_tokens_set
         }
-        self._literals: dict[int, bytes] = {id: t.encode() for t, id in self._special.items()}
-
-    @property
-    def special(self) -> Mapping[str, int]:
-        return self._special
+        self._literals: dict[int, bytes] = {id: t.encode() for t, id in self.special.items()}
 
     @property
     def end_ids(self) -> frozenset[int]:
-        return frozenset(self._special[CONTROL_TOKENS[name]] for name in ("return", "call"))
+        return frozenset(self.special[CONTROL_TOKENS[name]] for name in ("return", "call"))
 
     @property
     def size(self) -> int:

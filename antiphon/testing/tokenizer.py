@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 __all__ = ["END", "ByteTokenizer"]
 
@@ -18,22 +18,18 @@ class ByteTokenizer:
 
     def __init__(self, special: Sequence[str] = ()) -> None:
         literals = [literal for literal in dict.fromkeys(special) if literal != END]
-        self._special = {literal: 256 + n for n, literal in enumerate([*literals, END])}
-        self._literals = {token: literal for literal, token in self._special.items()}
-        longest_first = sorted(self._special, key=len, reverse=True)
+        self.special = {literal: 256 + n for n, literal in enumerate([*literals, END])}
+        self._literals = {token: literal for literal, token in self.special.items()}
+        longest_first = sorted(self.special, key=len, reverse=True)
         self._pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
     @property
-    def special(self) -> Mapping[str, int]:
-        return self._special
-
-    @property
     def end_ids(self) -> frozenset[int]:
-        return frozenset({self._special[END]})
+        return frozenset({self.special[END]})
 
     @property
     def size(self) -> int:
-        return 256 + len(self._special)
+        return 256 + len(self.special)
 
     def split(self, text: str) -> list[str]:
         """Split a text before and after each special token."""
@@ -44,7 +40,7 @@ class ByteTokenizer:
             return list(text.encode())
         ids: list[int] = []
         for piece in self.split(text):
-            token = self._special.get(piece)
+            token = self.special.get(piece)
             ids.extend(piece.encode() if token is None else (token,))
         return ids
 

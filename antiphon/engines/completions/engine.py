@@ -138,30 +138,22 @@ class CompletionsEngine:
         self._upstream = upstream
         self._model = model
         self._flavour = flavour
-        self._tokenizer = tokenizer
-        self._card = card
+        self.tokenizer = tokenizer
+        self.card = card
         self._partial_tokens = PartialTokens(tokenizer)
         self._grammar_tracker = GrammarTracker(tokenizer)
         self._body = body or {}
         base = upstream.versioned_url if flavour.has_version_path else upstream.root
         self._url = f"{base}/{flavour.path}"
 
-    @property
-    def card(self) -> ModelCard:
-        return self._card
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
-
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         accepts_images = self._image_encoder is not None
-        check_request(prompt, sampling, self._card, self._tokenizer, accepts_images=accepts_images)
+        check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
         generation = ResumableGeneration(
             prompt,
             sampling,
-            self._tokenizer,
-            self._card.context_size - len(prompt.ids),
+            self.tokenizer,
+            self.card.context_size - len(prompt.ids),
             self._constraint_encoder,
             self._grammar_tracker,
         )
@@ -227,7 +219,7 @@ class CompletionsEngine:
 
         Without this check, such ids would be stored and sent again with later requests.
         """
-        if any(token.id >= self._tokenizer.size for token in parsed.tokens):
+        if any(token.id >= self.tokenizer.size for token in parsed.tokens):
             raise BackendError(
                 "The upstream's token ids do not belong to the configured tokenizer.",
                 permanent=True,
@@ -278,7 +270,7 @@ class CompletionsEngine:
             model=self._model,
             prompt=prompt,
             sampling=sampling,
-            tokenizer=self._tokenizer,
+            tokenizer=self.tokenizer,
             partial_tokens=self._partial_tokens,
             constraint_fields=constraint_fields,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -73,7 +73,7 @@ class FastTokenizer:
         self._library = _open(self._text, path)
         self._plain: Any = None
         self._plain_lock = threading.Lock()
-        self._special = MappingProxyType(
+        self.special = MappingProxyType(
             # Gemma adds runs of line feeds and spaces as tokens; they are plain text.
             {
                 each.content: each.id
@@ -81,25 +81,13 @@ class FastTokenizer:
                 if not _is_whitespace(each.content)
             }
         )
-        self._special_pattern = _literal_pattern(self._special)
+        self._special_pattern = _literal_pattern(self.special)
         self._to_bytes = _bytes_decoder(head.decoder, path)
         self._pieces = {each.id: each.content.encode() for each in head.added_tokens}
-        self._special_ids = frozenset(self._special.values())
+        self._special_ids = frozenset(self.special.values())
         highest = max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
-        self._size = max(highest + 1, size)
-        self._end_ids = self._resolve_ids(end_tokens)
-
-    @property
-    def special(self) -> Mapping[str, int]:
-        return self._special
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        return self._end_ids
-
-    @property
-    def size(self) -> int:
-        return self._size
+        self.size = max(highest + 1, size)
+        self.end_ids = self._resolve_ids(end_tokens)
 
     @property
     def fingerprint(self) -> str:
@@ -172,13 +160,13 @@ class FastTokenizer:
     def piece(self, token: int) -> bytes:
         piece = self._pieces.get(token)
         if piece is None:
-            spelled = self._library.id_to_token(token) if 0 <= token < self._size else None
+            spelled = self._library.id_to_token(token) if 0 <= token < self.size else None
             piece = self._pieces[token] = b"" if spelled is None else self._to_bytes(spelled)
         return piece
 
     def _resolve_ids(self, end_tokens: Iterable[int | str]) -> frozenset[int]:
         ids = (self.id_of(end) if isinstance(end, str) else end for end in end_tokens)
-        return frozenset(id for id in ids if id is not None and 0 <= id < self._size)
+        return frozenset(id for id in ids if id is not None and 0 <= id < self.size)
 
 
 def _open(text: str, path: Path | None = None) -> Any:

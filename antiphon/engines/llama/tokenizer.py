@@ -177,22 +177,10 @@ class LlamaTokenizer:
         self._vocabulary = self._library.model_get_vocab(model)
         #: BPE vocabularies split text into words by regular expressions first.
         self._splits_words = self._library.vocab_type(self._vocabulary) == _BPE
-        self._size: int = self._library.vocab_n_tokens(self._vocabulary)
+        self.size: int = self._library.vocab_n_tokens(self._vocabulary)
         self._pieces: dict[int, bytes] = {}
-        self._special, self._end_ids, self._user_defined = self._look_up_special()
+        self.special, self.end_ids, self._user_defined = self._look_up_special()
         self._turn_ends = re.compile("|".join(map(re.escape, self._dividing())) or "(?!)")
-
-    @property
-    def special(self) -> Mapping[str, int]:
-        return self._special
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        return self._end_ids
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     @property
     def bos(self) -> str | None:
@@ -223,7 +211,7 @@ class LlamaTokenizer:
     def _encode(self, text: str, *, special: bool) -> list[int]:
         if not self._splits_words:
             return self._tokens(text, special)
-        parts = split_long_words(text, self._special if special else {})
+        parts = split_long_words(text, self.special if special else {})
         if special and len(text) > _PIECE_CHARS:
             parts = (
                 piece
@@ -248,7 +236,7 @@ class LlamaTokenizer:
         return piece
 
     def _look_up(self, token: int) -> bytes:
-        if not 0 <= token < self._size:
+        if not 0 <= token < self.size:
             return b""
         capacity = 64
         while True:
@@ -276,9 +264,9 @@ class LlamaTokenizer:
           be tokenized separately.
         """
         look_up, vocabulary = self._library.vocab_get_attr, self._vocabulary
-        for literal, token in self._special.items():
-            if token in self._end_ids and not look_up(vocabulary, token) & LSTRIP:
-                if sum(literal in other for other in self._special) == 1:
+        for literal, token in self.special.items():
+            if token in self.end_ids and not look_up(vocabulary, token) & LSTRIP:
+                if sum(literal in other for other in self.special) == 1:
                     yield literal
 
     def _look_up_special(self) -> tuple[Mapping[str, int], frozenset[int], re.Pattern[str]]:
@@ -287,7 +275,7 @@ class LlamaTokenizer:
         special: dict[str, int] = {}
         ends, user_defined = set(), []
         look_up, vocabulary = self._library.vocab_get_attr, self._vocabulary
-        for token in range(self._size):
+        for token in range(self.size):
             attributes = look_up(vocabulary, token)
             if not attributes & (CONTROL | USER_DEFINED | UNKNOWN):
                 continue
