@@ -6,7 +6,7 @@ The fields follow the types of the ``openai`` SDK 3.57.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct
 
@@ -15,6 +15,7 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import convert, drop_nulls, known_fields
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
+from antiphon.wire.parsing.text_fields import read_texts
 from antiphon.wire.resources.audio import (
     AudioFormat,
     AudioTranscript,
@@ -24,6 +25,7 @@ from antiphon.wire.resources.audio import (
 
 from .languages import language_name
 
+_FormT = TypeVar("_FormT", bound="TranslationForm")
 _Granularity = Literal["word", "segment"]
 _Format = Literal["json", "text", "srt", "verbose_json", "vtt"]
 #: Media types of transcripts that are not JSON.
@@ -75,7 +77,7 @@ class SpeechRequest(Struct, frozen=True, kw_only=True):
 
 def parse_transcription(fields: Iterable[tuple[str, str]]) -> TranscriptionForm:
     """Parse the fields of a form for a transcript, in their order. Raises ``InvalidRequest``."""
-    form = convert(_form_values(fields), TranscriptionForm, "")
+    form = _read_form(fields, TranscriptionForm)
     if form.timestamp_granularities and form.response_format != "verbose_json":
         raise InvalidRequest(
             "Invalid 'timestamp_granularities': it needs response_format 'verbose_json'.",
@@ -93,40 +95,23 @@ def parse_transcription(fields: Iterable[tuple[str, str]]) -> TranscriptionForm:
 
 def parse_translation(fields: Iterable[tuple[str, str]]) -> TranslationForm:
     """Parse the fields of a form for a translation. Raises ``InvalidRequest``."""
-    raw = known_fields(_form_values(fields), TranslationForm.__struct_fields__, "")
-    return convert(raw, TranslationForm, "")
+    fields = tuple(fields)
+    form = _read_form(fields, TranslationForm)
+    known_fields(dict(fields), TranslationForm.__struct_fields__, "")
+    return form
 
 
-def _form_values(fields: Iterable[tuple[str, str]]) -> JsonObject:
-    """Return the fields of a form with the types of JSON. An array may be sent as ``name`` or as
-    ``name[]``, once for each entry."""
-    raw: JsonObject = {}
-    for key, value in fields:
-        name = key.partition("[")[0]
-        if name in _REFUSED:
+def _read_form(fields: Iterable[tuple[str, str]], cls: type[_FormT]) -> _FormT:
+    fields = tuple(fields)
+    for name, _ in fields:
+        plain = name.partition("[")[0]
+        if plain in _REFUSED:
             raise InvalidRequest(
-                f"Unsupported parameter: '{name}': {_REFUSED[name]}.",
-                param=name,
+                f"Unsupported parameter: '{plain}': {_REFUSED[plain]}.",
+                param=plain,
                 code="unsupported_parameter",
             )
-        if name == "timestamp_granularities":
-            raw.setdefault(name, []).append(value)
-        elif name == "temperature":
-            raw[name] = _number(value)
-        elif name == "stream":
-            raw[name] = {"true": True, "false": False}.get(value.lower(), value)
-        elif value or name == "model":
-            raw[name] = value
-    if not raw.get("model"):
-        raise missing_parameter("model")
-    return raw
-
-
-def _number(value: str) -> object:
-    try:
-        return float(value)
-    except ValueError:
-        return value
+    return convert(read_texts(fields, cls), cls, "")
 
 
 def parse_speech(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SpeechRequest:

@@ -18,6 +18,7 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import empty_value, missing_parameter
 from antiphon.wire.parsing.fields import convert, drop_nulls, read_array, read_object
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
+from antiphon.wire.parsing.text_fields import read_texts
 from antiphon.wire.tools import ImageGeneration
 
 _MAX_PROMPT = 32_000
@@ -151,14 +152,7 @@ def parse_edit(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> ImagesReques
 def parse_edit_form(fields: Mapping[str, str]) -> ImagesRequest:
     """Parse the fields of the form of ``POST /images/edits``, which are texts. Raises
     ``InvalidRequest``."""
-    raw: JsonObject = {}
-    for name, value in fields.items():
-        is_number = name in ("n", "output_compression", "partial_images") and value.isdecimal()
-        raw[name] = int(value) if is_number else value
-    if "stream" in raw:
-        raw["stream"] = {"true": True, "false": False}.get(
-            str(raw["stream"]).lower(), raw["stream"]
-        )
+    raw = {**fields, **read_texts(fields.items(), EditImagesForm)}
     return msgspec.structs.replace(_request(raw, EditImagesForm), is_edit=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import httpx
@@ -12,7 +12,6 @@ import pytest
 from msgspec import Struct
 
 from antiphon.http.requests import query
-from antiphon.http.requests.query import QueryParam
 
 Json = dict[str, Any]
 
@@ -20,14 +19,13 @@ Json = dict[str, Any]
 def record_query(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return a set to which the name of every query parameter is added that a handler reads."""
     names: set[str] = set()
-    original = query.params_of
+    original = query.read_texts
 
-    def params_of(cls: type[Struct]) -> tuple[QueryParam, ...]:
-        params = original(cls)
-        names.update(each.name for each in params)
-        return params
+    def read_texts(pairs: Iterable[tuple[str, str]], cls: type[Struct]) -> Json:
+        names.update(cls.__struct_fields__)
+        return original(pairs, cls)
 
-    monkeypatch.setattr(query, "params_of", params_of)
+    monkeypatch.setattr(query, "read_texts", read_texts)
     return names
 
 

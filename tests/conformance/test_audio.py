@@ -146,7 +146,7 @@ async def test_speech_is_streamed_as_events(speaking: Server) -> None:
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": "2"}, "temperature"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
-        ({"timestamp_granularities[]": "line"}, "timestamp_granularities[0]"),
+        ({"timestamp_granularities[]": "line"}, "timestamp_granularities"),
         ({"stream": "perhaps"}, "stream"),
         ({"stream": "true", "response_format": "srt"}, "response_format"),
         ({"include[]": "logprobs"}, "include"),

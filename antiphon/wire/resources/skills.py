@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 from antiphon.wire.parsing.fields import (
     classes_by_tag,
@@ -148,4 +148,4 @@ class SkillVersionForm(Struct, frozen=True):
     """The form fields of a request that adds a version to a skill. ``default``: whether the new
     version becomes the skill's default version."""
 
-    default: Literal["true", "false"] | UnsetType = UNSET
+    default: bool = False

@@ -17,8 +17,8 @@ from antiphon.limits.requests import RequestLimits
 from antiphon.resources.skills import MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.pagination import DeletedObject, Page
-from antiphon.wire.parsing.errors import invalid_type
-from antiphon.wire.parsing.fields import body_parser
+from antiphon.wire.parsing.fields import body_parser, convert
+from antiphon.wire.parsing.text_fields import read_texts
 from antiphon.wire.resources.skills import (
     DefaultVersion,
     DeletedSkillVersion,
@@ -34,7 +34,6 @@ _SKILL = "/v1/skills/{skill_id}"
 _VERSION = _SKILL + "/versions/{version}"
 _skill_key = object_key("skill_id")
 _version = path_param("version")
-_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
 class SkillRoutes:
@@ -89,10 +88,8 @@ class SkillRoutes:
         key = _skill_key(request)
         await self._skills.retrieve(*key)
         form = await self._form(request)
-        version = self._skills.add_version(
-            *key, _files(form), default=_flag(form.fields, "default")
-        )
-        return await version
+        fields = convert(read_texts(form.fields.items(), SkillVersionForm), SkillVersionForm, "")
+        return await self._skills.add_version(*key, _files(form), default=fields.default)
 
     @operation(f"GET {_SKILL}/versions", "listSkillVersions", query=PageParams)
     async def list_versions(self, request: Request) -> Page[SkillVersion]:
@@ -144,10 +141,3 @@ def _zip(content: bytes) -> Reply:
         "x-content-type-options": "nosniff",
     }
     return Reply(content, headers=headers, media_type="application/zip")
-
-
-def _flag(fields: Mapping[str, str], name: str) -> bool:
-    value = fields.get(name, "").lower()
-    if value not in _FLAGS:
-        raise invalid_type(name, "a boolean", "a string")
-    return _FLAGS[value]
