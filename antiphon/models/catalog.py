@@ -39,6 +39,8 @@ _DEFAULT_FIELDS = (
     "min_p",
     "repetition_penalty",
 )
+#: The tag that Ollama adds to names without one.
+_LATEST = ":latest"
 
 
 class ServedModel(Struct, frozen=True, kw_only=True):
@@ -128,8 +130,11 @@ class Catalog:
 
     def find(self, name: str | None) -> ServedModel:
         """Return a model by its name or alias. If ``name`` is None, return the default model.
-        Raises ``NotFound``."""
-        found = self._default if name is None else self._by_name.get(name)
+        Raises ``NotFound``. Ollama's clients put ``:latest`` after a name, also at OpenAI's
+        endpoints."""
+        if name is None:
+            return self._default
+        found = self._by_name.get(name) or self._by_name.get(name.removesuffix(_LATEST))
         if found is None:
             raise model_not_found(str(name))
         return found

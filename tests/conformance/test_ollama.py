@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import inspect
+import json
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -250,6 +252,31 @@ async def test_models_are_listed_and_described(serve: Serve, clients: Any) -> No
     assert (await client.pull("tiny")).status == "success"
     lines = [line async for line in await client.pull("tiny:latest", stream=True)]
     assert [line.status for line in lines] == ["success"]
+
+
+@pytest.mark.requirement("OL-MODELS")
+async def test_open_webui_can_use_the_server_as_ollama(server: Server) -> None:
+    """The requests that Open WebUI sends to a connection of the kind Ollama, as its source makes
+    them: OpenAI's endpoint gets the names that ``/api/tags`` has listed."""
+    client, user = server.client, {"x-openwebui-user-name": "Anna", "x-openwebui-user-id": "1"}
+    assert (await client.get("/api/version", headers=user)).json()["version"]
+    for model in (await client.get("/api/tags", headers=user)).json()["models"]:
+        asked = {"name": model["model"], "model": model["model"]}
+        assert (await client.post("/api/show", json=asked)).json()["capabilities"]
+    for running in (await client.get("/api/ps", headers=user)).json()["models"]:
+        assert datetime.fromisoformat(running["expires_at"]).timestamp() > 0
+    name = model["model"]
+    assert name.endswith(":latest")
+    body = {"model": name, "messages": HI, "stream": True}
+    # It puts some options beside the field ``options``, too, and sends options that are gone.
+    options = {"temperature": 0.1, "num_ctx": 2048, "num_predict": 8, "tfs_z": 1.0}
+    native = {**body, "options": options, "temperature": 0.2, "mirostat": 0, "keep_alive": "5m"}
+    reply = await client.post("/api/chat", json=native, headers=user)
+    assert reply.status_code == 200 and json.loads(reply.text.splitlines()[-1])["done"]
+    usage = {"stream_options": {"include_usage": True}}
+    reply = await client.post("/v1/chat/completions", json={**body, **usage, "max_tokens": 8})
+    assert reply.status_code == 200 and reply.text.rstrip().endswith("data: [DONE]")
+    assert '"usage":{' in reply.text
 
 
 @pytest.mark.requirement("OL-ERRORS")
