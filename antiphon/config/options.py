@@ -321,13 +321,16 @@ _FOREIGN_NAMES: Mapping[str, str] = {
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean X?" if the known name X is similar to ``name``, or if ``name`` is what
     other model servers call X. Otherwise return "". If ``name`` is the key of a setting in a table,
-    X is this setting."""
+    X is this setting; if it is another server's name for an option of models, X is this option."""
     names = list(known)
     found = [each for each in names if each.rpartition(".")[2] == name]
-    if _FOREIGN_NAMES.get(name.replace("-", "_")) in names:
-        found = [_FOREIGN_NAMES[name.replace("-", "_")]]
+    ours = _FOREIGN_NAMES.get(name.replace("-", "_"))
+    if ours in names:
+        found = [ours]
     elif len(found) != 1:
         found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if ours is not None and not found:
+        found = [f"{ours} in [models.NAME]"]
     return f"; did you mean {found[0]}?" if found else ""
 
 

@@ -191,5 +191,6 @@ def test_list_is_split_at_commas_without_empty_parts() -> None:
 def test_names_of_other_servers_are_known() -> None:
     known = ["context_size", "projector", "gpu_layers", "n_text"]
     assert did_you_mean("n_ctx", known) == "; did you mean context_size?"
+    assert did_you_mean("n_ctx", ["port"]) == "; did you mean context_size in [models.NAME]?"
     assert did_you_mean("mmproj", known) == "; did you mean projector?"
     assert did_you_mean("n-gpu-layers", known) == "; did you mean gpu_layers?"
