@@ -234,6 +234,19 @@ async def store_reads(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Us
 
 
 @asynccontextmanager
+async def store_writes(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    patch.setattr("antiphon.store.sqlite.database._SLICE_S", 0.0)  # all of these writes are long
+    with tempfile.TemporaryDirectory() as folder:
+        database = await Database.open(Path(folder, "store.db"))
+
+        async def use(tenant: str, number: int) -> None:
+            await database.write(lambda connection: gate.enter_on_thread(tenant))
+
+        yield use
+        await database.close()
+
+
+@asynccontextmanager
 async def image_generation(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
     class GatedGenerator:
         async def generate(self, task: Any) -> AsyncIterator[Any]:
@@ -320,6 +333,7 @@ PARTS: Mapping[Part, int] = {
     validation: 2,
     indexing: 2,
     store_reads: 1,
+    store_writes: 1,
     image_generation: 2,
     audio_decoding: 2,
     web_searches: 4,
@@ -329,8 +343,8 @@ PARTS: Mapping[Part, int] = {
 
 
 #: Part → turns after which a victim is served, if more than one. A text is split in a turn, and one
-#: more read waits at the thread.
-TURNS: Mapping[Part, int] = {embedding: 2, store_reads: 2}
+#: more read waits at the thread. A write comes after the next one of the tenant that came first.
+TURNS: Mapping[Part, int] = {embedding: 2, store_reads: 2, store_writes: 2}
 
 
 async def settle(reached: Callable[[], bool]) -> None:

@@ -4,9 +4,11 @@ If several processes share a database, a lock on a file makes them write one aft
 process can wait for this lock without polling. SQLite's own lock would have to be polled.
 
 Writes of one iteration of the event loop share a commit. Writes that arrive during a commit share
-the next commit. With ``synchronous=NORMAL``, a commit returns when the operating system has the
-data. So no data is lost or damaged if this process is killed. After a power failure, the last
-commits may be missing, but all earlier commits are there.
+the next commit. If many long writes wait, a commit takes a part of them, and tenants take turns.
+
+With ``synchronous=NORMAL``, a commit returns when the operating system has the data. So no data is
+lost or damaged if this process is killed. After a power failure, the last commits may be missing,
+but all earlier commits are there.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import os
 import queue
 import sqlite3
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -49,6 +53,8 @@ _SHARED_LOCKS = _WRITES, _SWEEPS = "writes", "sweeps"
 #: Reads that the reader thread has or that wait for it. Tenants share these places fairly. With the
 #: second one, the thread need not wait for the event loop after a read.
 _READS_IN_TURN = 2
+#: Seconds of CPU time after which a transaction takes no further write.
+_SLICE_S = 0.02
 
 
 #: Types of arguments that SQLite stores as they are. For such an argument, sqlite3 looks for an
@@ -80,9 +86,10 @@ class _Job:
 
 
 class _Write(_Job):
-    """A queued write. ``then``: a function to call with the result after the commit."""
+    """A queued write. ``then``: a function to call with the result after the commit. ``tenant``:
+    for whom it is."""
 
-    __slots__ = ("frees_space", "then")
+    __slots__ = ("frees_space", "tenant", "then")
 
     def __init__(
         self,
@@ -94,6 +101,7 @@ class _Write(_Job):
         super().__init__(work, done)
         self.then = then
         self.frees_space = frees_space
+        self.tenant = current_tenant.get()
 
     def settle(self) -> None:
         if self.then is not None and self.error is None:
@@ -370,35 +378,41 @@ class Database:
         same time share a commit. Runs in the writer thread."""
         with contextlib.closing(connection):
             while (group := self._writes.get()) is not None:
-                while not self._writes.empty():
-                    if (more := self._writes.get()) is None:
-                        self._writes.put(None)  # ends the outer loop
-                        break
-                    group += more
-                self._commit(connection, group)
-                self._in_loop(partial(_settle_writes, group))
+                while group:
+                    while not self._writes.empty():
+                        if (more := self._writes.get()) is None:
+                            self._writes.put(None)  # ends the outer loop
+                            break
+                        group += more
+                    group = _in_turns(group)
+                    count = self._commit(connection, group)
+                    self._in_loop(partial(_settle_writes, group[:count]))
+                    group = group[count:]
 
     def _commit(
         self, connection: sqlite3.Connection, group: list[_Write], *, is_retry: bool = False
-    ) -> None:
+    ) -> int:
+        """Commit the first writes of a group. Return how many."""
         try:
-            self._run_transaction(connection, group)
+            return self._run_transaction(connection, group)
         except Exception as error:  # also TypeError, for a value that SQLite cannot store
             if len(group) == 1:
                 obstacle = self._reserve.obstacle(error)
                 if obstacle == DISK_FULL and not is_retry:
-                    return self._commit_on_full_disk(connection, group[0])
+                    self._commit_on_full_disk(connection, group[0])
+                    return 1
                 cause = f": {obstacle}" if obstacle else ""
                 if isinstance(error, StoreError):
                     group[0].error = error
-                    return
+                    return 1
                 failure = StoreError(f"The store could not be written{cause}.")
                 failure.__cause__ = error
                 _log_damage(error)
                 group[0].error = failure
-                return
+                return 1
             for job in group:  # retry one by one: only the failing write gets an error
                 self._commit(connection, [job])
+            return len(group)
 
     def _commit_on_full_disk(self, connection: sqlite3.Connection, job: _Write) -> None:
         """Try a write again. The reserve is for writes that delete data, and for those whose data
@@ -415,18 +429,37 @@ class Database:
         else:
             self._commit(connection, [job], is_retry=True)
 
-    def _run_transaction(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
+    def _run_transaction(self, connection: sqlite3.Connection, group: list[_Write]) -> int:
+        """Do the first writes of a group in a transaction. Return how many."""
         with self._write_lock:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                for job in group:
+                end, count = time.thread_time() + _SLICE_S, 0
+                while count < len(group) and (not count or time.thread_time() < end):
+                    job = group[count]
                     job.result = job.work(connection)
+                    count += 1
                 connection.execute("COMMIT")
                 self.commits += 1
+                return count
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+
+def _in_turns(writes: list[_Write]) -> list[_Write]:
+    """Return the writes in an order in which tenants take turns. Those of one tenant stay in their
+    order."""
+    if all(write.tenant == writes[0].tenant for write in writes):
+        return writes
+    counts = Counter[str]()
+    turns = list[int]()
+    for write in writes:
+        turns.append(counts[write.tenant])
+        counts[write.tenant] += 1
+    order = sorted(range(len(writes)), key=turns.__getitem__)
+    return [writes[index] for index in order]
 
 
 def _limited(work: Deletion, rows: int) -> Callable[[sqlite3.Connection], int]:
