@@ -6,6 +6,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -181,14 +184,17 @@ def test_codex_starts_a_sub_agent(shell: Shell, model: str, more: str, websocket
     assert connections(shell) - before == (3 if websockets else 0)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_opencode_finishes_a_task(shell: Shell, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "task"), [("tiny", "Task for opencode"), ("gpt-6-astra", "Patches for opencode")]
+)
+def test_opencode_finishes_a_task(shell: Shell, model: str, task: str) -> None:
+    """It chooses its tools for files by the name of the model."""
     folder = shell.home / ".config" / "opencode"
     folder.mkdir(parents=True)
     settings = json.dumps(OPENCODE).replace("URL", shell.server.url).replace("MODEL", model)
     (folder / "opencode.json").write_text(settings)
     shell.run("git", "init", "--quiet", ".")
-    done(shell, shell.run("opencode", "run", "Task for opencode"))
+    done(shell, shell.run("opencode", "run", task))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -242,3 +248,36 @@ def test_launched_client_does_a_task_and_leaves_its_home_alone(
     state = ".local/state/antiphon"
     others = {each for each in written if not each.startswith(f"{state}/launch/{client}/")}
     assert others == {f"{state}/last-server"}
+
+
+UNASKED = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+
+
+@pytest.mark.parametrize(
+    ("client", "ask", "resume"),
+    [
+        ("codex", ("exec", *UNASKED), ("exec", *UNASKED, "resume", "--last")),
+        ("opencode", ("run",), ("run", "--continue")),
+        ("pi", ("-p",), ("-c", "-p")),
+        ("claude", ("-p",), ("--continue", "-p")),
+    ],
+    ids=["codex", "opencode", "pi", "claude"],
+)
+def test_launched_client_resumes_its_session_and_leaves_no_process(
+    shell: Shell, client: str, ask: tuple[str, ...], resume: tuple[str, ...]
+) -> None:
+    shell.run("git", "init", "--quiet", ".")
+    command = (sys.executable, "-m", "antiphon", "launch", "--url", shell.server.url, client)
+    mark = f"/{client}-of-this-test"
+    more = {"PYTHONPATH": str(HERE.parents[1]), "LAUNCH_MARK": mark}
+    assert "Forty-two." in shell.run(*command, *ask, "Think first", **more)
+    # A new session would get the answer to anything else, "Hello there!".
+    assert "Forty-two." in shell.run(*command, *resume, "hi", **more)
+    assert not any(mark in environment for environment in environments())
+
+
+def environments() -> Iterator[str]:
+    """The environments of all processes."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            yield path.read_bytes().decode(errors="replace")
