@@ -6,14 +6,14 @@ The fields follow the types of the ``anthropic`` SDK 2.14.
 from __future__ import annotations
 
 import mimetypes
-import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Meta, Struct
 
 from antiphon.wire.pagination import Page
-from antiphon.wire.parsing.errors import invalid_type, out_of_range
+from antiphon.wire.parsing.fields import convert
+from antiphon.wire.parsing.text_fields import read_texts
 from antiphon.wire.parsing.upload_form import UploadFields
 from antiphon.wire.resources.files import File, FileExpiresAfter
 
@@ -74,16 +74,14 @@ def page_cursor(page: str | None) -> str | None:
     return None if page is None else page.removeprefix(_PAGE)
 
 
+class _UploadForm(Struct, frozen=True):
+    expires_in_seconds: (
+        Annotated[int, Meta(ge=_EXPIRY_SECONDS[0], le=_EXPIRY_SECONDS[1])] | None
+    ) = None
+
+
 def parse_message_upload(form: Mapping[str, str]) -> UploadFields:
     """Parse the form fields of an upload besides its file. Raises ``InvalidRequest``."""
-    name = "expires_in_seconds"
-    text = form.get(name)
-    if text is None:
-        return UploadFields("user_data", None)
-    if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise invalid_type(name, "an integer", "a string")
-    seconds, (least, most) = int(text), _EXPIRY_SECONDS
-    if not least <= seconds <= most:
-        sign, bound = (">=", least) if seconds < least else ("<=", most)
-        raise out_of_range(name, "integer", seconds, sign, str(bound))
-    return UploadFields("user_data", FileExpiresAfter(anchor="created_at", seconds=seconds))
+    seconds = convert(read_texts(form.items(), _UploadForm), _UploadForm, "").expires_in_seconds
+    expiry = None if seconds is None else FileExpiresAfter(anchor="created_at", seconds=seconds)
+    return UploadFields("user_data", expiry)
