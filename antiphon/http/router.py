@@ -44,6 +44,8 @@ def _route(endpoint: Any, operation: Operation, access: AuthConfig) -> Route:
     method, path = operation.route.split()
     if isroutine(endpoint):
         endpoint = _answering(endpoint, operation.permission, access)
+    elif operation.permission is not None:
+        raise ValueError(f"{operation.id}: only the permission of a handler is checked")
     return (_ActionRoute if operation.is_action else Route)(path, endpoint, methods=[method])
 
 
