@@ -183,7 +183,15 @@ def test_messages_body_has_the_fields_that_the_parser_reads() -> None:
     treated = {name for name, how in MESSAGE_FIELDS.items() if how != "refused"}
     assert set(MessagesFields.__struct_fields__) == treated
     uncounted = {"max_tokens", "stream", "diagnostics", "metadata", "service_tier"}
-    uncounted |= {"stop_sequences", "temperature", "top_p", "top_k", "thread", "inference_geo"}
+    uncounted |= {
+        "stop_sequences",
+        "temperature",
+        "top_p",
+        "top_k",
+        "thread",
+        "inference_geo",
+        "fallbacks",
+    }
     assert set(CountTokensFields.__struct_fields__) == treated - uncounted
 
 
