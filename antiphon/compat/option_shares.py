@@ -49,7 +49,8 @@ class OptionShares:
 
     def feed(self, tokens: Mapping[str, float]) -> None:
         """Divide the share of the current beginning. ``tokens``: text of a token → its probability.
-        If no option goes on with any of the tokens, the share is not divided among the options."""
+        If no option goes on with any of the tokens, each option gets an equal part; but if nothing
+        is written yet, none gets any."""
         current = self._current
         assert current is not None
         groups: dict[tuple[str, tuple[int, ...]], float] = {}
