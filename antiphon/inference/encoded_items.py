@@ -64,14 +64,20 @@ class EncodedItems:
         return 0, 0, b""
 
     def keep_beginning(
-        self, first: int, items: tuple[Item, ...], facts: tuple[object, ...], encoded: bytes
+        self,
+        first: int,
+        items: tuple[Item, ...],
+        facts: tuple[object, ...],
+        encoded: bytes,
+        known: int = 0,
     ) -> None:
         """Keep the encoded turns of ``items`` after the first ``first`` items as a whole, instead
         of each of these turns. ``facts``: as in ``get``. The first turn is kept by itself, because
-        it depends on the instructions of each request."""
-        if self._contains(items):
+        it depends on the instructions of each request. ``known``: how many of the items are those
+        of the present beginning."""
+        if self._contains(items[known:]):
             self._beginning = first, items, facts, encoded
-            for item in items[first:]:
+            for item in items[max(first, known) :]:
                 self._turns.pop(id(item), None)
 
     def _contains(self, items: tuple[Item, ...]) -> bool:
@@ -96,10 +102,9 @@ def select(
         return [at for at, item in enumerate(items) if test(item)]
     lacking = kept.lacking(test)
     found: list[int] = []
-    for at, item in enumerate(items):
-        if id(item) not in lacking:
-            if test(item):
-                found.append(at)
-            else:
-                kept.add_lacking(test, item)
+    for at in [at for at, key in enumerate(map(id, items)) if key not in lacking]:
+        if test(items[at]):
+            found.append(at)
+        else:
+            kept.add_lacking(test, items[at])
     return found

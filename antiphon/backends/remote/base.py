@@ -280,7 +280,7 @@ class RemoteBackend(Backend, ABC):
             start = end
         if settled > 1:
             whole = b",".join(filter(None, turns[1:settled]))
-            kept.keep_beginning(ends[0], items[: ends[settled - 1]], facts, whole)
+            kept.keep_beginning(ends[0], items[: ends[settled - 1]], facts, whole, count)
         return start, turns
 
     def _encode_turn(
