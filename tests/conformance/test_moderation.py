@@ -220,11 +220,16 @@ async def test_tool_of_an_mcp_server_moderates(serve: Serve, ask: Ask) -> None:
     toys = McpEndpoint(command=sys.executable, args=(str(TOYS), "judge"))
     provider = McpProvider({"toys": toys}, SessionPool())
     server = serve("I hate you.", providers={"mcp": provider}, guards={"toys": "mcp"})
-    content = [
-        {"type": "input_text", "text": "Who are you?"},
-        {"type": "input_image", "image_url": IMAGE},
-    ]
-    question = [{"role": "user", "content": content}]
-    answer = await ask(server, input=question, moderation={"model": "toys"})
-    assert flagged(answer.terminal_response) == (False, True)
+    upload = {"file": ("a.png", png(), "image/png"), "purpose": (None, "vision")}
+    file_id = (await server.client.post("/v1/files", files=upload)).json()["id"]
+    for image in ({"image_url": IMAGE}, {"file_id": file_id}):
+        content = [
+            {"type": "input_text", "text": "Who are you?"},
+            {"type": "input_image", **image},
+        ]
+        question = [{"role": "user", "content": content}]
+        answer = await ask(server, input=question, moderation={"model": "toys"})
+        assert flagged(answer.terminal_response) == (True, True)
+        judged = answer.terminal_response["moderation"]["input"]["categories"]
+        assert judged["sexual"] and not judged["hate"]
     await provider.close()

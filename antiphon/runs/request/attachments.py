@@ -273,7 +273,7 @@ class _ResolvingBackend(BackendWrapper):
         if isinstance(part, it.InputAudio):
             return (await self._recording(content.content),)
         if not isinstance(part, it.InputFile):
-            return (await _image_part(content),)
+            return (await image_part(content),)
         file = await self._file_part(content)
         if not with_pages or not content.content.startswith(PDF_MAGIC):
             return (file,)
@@ -314,7 +314,7 @@ class _ResolvingBackend(BackendWrapper):
         except InvalidImage:
             header = None
         if header is not None:
-            return await _image_part(file)
+            return await image_part(file)
         text = await self._attachments.documents.text(
             file.content, name=file.name, mime=file.mime, tenant=self._tenant
         )
@@ -322,7 +322,7 @@ class _ResolvingBackend(BackendWrapper):
         return it.InputText(text=f"[file{title}]\n{text}")
 
 
-async def _image_part(image: FetchResult) -> it.InputImage:
+async def image_part(image: FetchResult) -> it.InputImage:
     """Check an image and return it as a data URL. Its media type is detected from the bytes. Raises
     ``InvalidPart``."""
     content = image.content

@@ -97,6 +97,11 @@ class Question(Struct, frozen=True, kw_only=True):
         return any(isinstance(part, InputImage) for part in self.parts)
 
     @property
+    def text(self) -> str:
+        """The texts of the input."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, InputText))
+
+    @property
     def kinds(self) -> tuple[Literal["text", "image"], ...]:
         return ("text", "image") if self.has_images else ("text",)
 
@@ -158,7 +163,8 @@ GUARDS: Mapping[str, _Guard] = {
 async def judge_with_model(backend: Backend, form: str, question: Question) -> Verdict:
     """Let a guard model judge. ``form``: a key of ``GUARDS``. Raises ``RunError``."""
     guard, found = GUARDS[form], list[str]()
-    messages = [Message(id="", role="user", content=question.parts)]
+    parts = question.parts if question.has_images else (InputText(text=question.text),)
+    messages = [Message(id="", role="user", content=parts)]
     if (answer := question.answer) is not None:
         messages.append(Message(id="", role="assistant", content=(OutputText(text=answer),)))
     for subject, variables in guard.questions.items():

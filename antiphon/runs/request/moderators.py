@@ -3,7 +3,6 @@ endpoint ``/moderations``, and tools of MCP servers."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -16,7 +15,7 @@ from antiphon.wire.items import InputText
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.moderation import Verdict
 
-from .attachments import Attachments, InvalidPart, part_source
+from .attachments import Attachments, InvalidPart, image_part, part_source
 from .guards import Question, judge_with_model
 
 #: Values of ``Policy.guards`` for moderators that are no guard models.
@@ -147,6 +146,8 @@ async def _content(question: Question, attachments: Attachments) -> str | list[J
     Raises ``BackendError`` for a file that cannot be read."""
     if question.answer is not None:
         return question.answer
+    if not question.has_images:
+        return question.text
     parts: list[JsonObject] = []
     for part in question.parts:
         if isinstance(part, InputText):
@@ -154,14 +155,9 @@ async def _content(question: Question, attachments: Attachments) -> str | list[J
             continue
         try:
             source = part_source(part)
-            url = part.image_url
             if source.file_id is not None:
-                file = await attachments.load(question.tenant, source)
-                data = base64.b64encode(file.content).decode()
-                url = f"data:{file.mime or 'image/png'};base64,{data}"
+                part = await image_part(await attachments.load(question.tenant, source))
         except (InvalidPart, FetchError) as error:
             raise BackendError(f"An image cannot be moderated: {error}") from None
-        parts.append({"type": "image_url", "image_url": {"url": url}})
-    if question.has_images:
-        return parts
-    return "\n".join(part["text"] for part in parts)
+        parts.append({"type": "image_url", "image_url": {"url": part.image_url}})
+    return parts

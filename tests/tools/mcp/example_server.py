@@ -58,7 +58,8 @@ def delete(name: str) -> str:
 @judge.tool()
 def moderate(input: str | list[dict[str, Any]]) -> dict[str, Any]:
     """Judge texts and images."""
-    return {"categories": {"hate": "hate" in str(input), "illicit": None}, "flagged": None}
+    has_image = "data:image/png;base64," in str(input)
+    return {"categories": {"hate": "hate" in str(input), "sexual": has_image, "illicit": None}}
 
 
 @toys.tool()
