@@ -49,8 +49,9 @@ class OptionShares:
 
     def feed(self, tokens: Mapping[str, float]) -> None:
         """Divide the share of the current beginning. ``tokens``: text of a token → its probability.
-        If no option goes on with any of the tokens, each option gets an equal part; but if nothing
-        is written yet, none gets any."""
+        If no option goes on with any of the tokens, the option that has ended gets the share,
+        because engines report no probabilities if the likeliest token ends the answer. If none has
+        ended, each gets an equal part; but if nothing is written yet, none gets any."""
         current = self._current
         assert current is not None
         groups: dict[tuple[str, tuple[int, ...]], float] = {}
@@ -61,7 +62,9 @@ class OptionShares:
         for (written, options), probability in groups.items():
             self._continue(written, options, current.share * probability / total)
         if not total and current.written:
-            self._divide(current.options, current.share)
+            length = len(current.written)
+            ended = tuple(each for each in current.options if len(self._texts[each]) == length)
+            self._divide(ended or current.options, current.share)
         self._advance()
 
     def _match(self, current: _Beginning, token: str) -> tuple[str, tuple[int, ...]] | None:

@@ -36,6 +36,7 @@ def ask(texts: list[str], tokens: Tokens) -> tuple[list[float], list[str]]:
             {"": {"high": 0.5}, "high": {" prior": 0.3, "<|im_end|>": 0.2, ".": 0.1, "er": 0.4}},
             [0.5, 0.5],
         ),
+        (["high", "high priority"], {"": {"high": 0.5}, "high": {}}, [1.0, 0.0]),
         (
             ["the red team", "the blue team"],
             {"the": {" red": 0.1, " blue": 0.3}},
