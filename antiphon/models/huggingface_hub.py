@@ -24,6 +24,8 @@ from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import running
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
+#: Seconds until a search ends without a result. The library itself tries again for half a minute.
+_SEARCH_S = 5.0
 
 #: Class name of an error of the library → the reason in words for the operator.
 REASONS = {
@@ -73,7 +75,11 @@ class Hub:
             )
             return [(each.id, each.downloads, _licence(each.tags or ())) for each in found]
 
-        return await asyncio.to_thread(self._call, "Hugging Face", find, verb="searched")
+        work = asyncio.to_thread(self._call, "Hugging Face", find, verb="searched")
+        try:
+            return await asyncio.wait_for(work, _SEARCH_S)
+        except TimeoutError:
+            raise SetupError("Hugging Face cannot be searched: it does not answer.") from None
 
     async def fetch(
         self, repo: str, name: str, target: Path, progress: Callable[[str, int, int | None], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,20 @@ async def test_search_without_network_says_so(
     found = await server.models().search("gpt-oss")
     assert [each.name for each in found.data] == ["gpt-oss-20b"]
     assert found.problem == "Hugging Face cannot be searched: HF_HUB_OFFLINE is set."
+
+
+async def test_search_does_not_wait_for_a_hub_that_does_not_answer(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr("huggingface_hub.HfApi.list_models", lambda *_, **__: answers.wait(30))
+    monkeypatch.setattr("antiphon.models.huggingface_hub._SEARCH_S", 0.01)
+    try:
+        found = await server.models().search("gpt-oss")
+    finally:
+        answers.set()
+    assert [each.name for each in found.data] == ["gpt-oss-20b"]
+    assert found.problem == "Hugging Face cannot be searched: it does not answer."
 
 
 async def test_server_without_reloads_adds_nothing(server: FakeServer) -> None:
