@@ -4,6 +4,9 @@ A free slot goes to the waiting tenant that holds the fewest slots. If several t
 few slots, the slot goes to the tenant whose last slot was granted longest ago. Within a tenant,
 slots are granted by priority, then in order of arrival. Therefore a tenant with many requests can
 delay another tenant at most by the duration of one operation, and only while all slots are taken.
+
+An operation may need several slots at once (``amount``), such as bytes of memory. If the operation
+whose turn it is needs more than are free, the others wait behind it, so it is served at some time.
 """
 
 from __future__ import annotations
@@ -20,6 +23,11 @@ def tenant_share(total: int, share: float) -> int:
     return max(1, int(total * share))
 
 
+def _fits(held: int, amount: int, limit: int) -> bool:
+    """Return whether ``amount`` more slots are within the limit, or there are no others."""
+    return held < limit and held + min(amount, limit) <= limit
+
+
 class _Grant(Protocol):
     """A future of asyncio or of threads."""
 
@@ -32,10 +40,11 @@ class _Grant(Protocol):
 
 class _Turn(NamedTuple):
     """A caller that waits for a slot. ``granted``: a future that completes when the caller gets a
-    slot."""
+    slot. ``amount``: how many slots it needs."""
 
     priority: int
     granted: _Grant
+    amount: int = 1
 
 
 class _Limiter(Protocol):
@@ -100,44 +109,47 @@ class FairLimiter:
         self._max_per_tenant = max_concurrent if max_per_tenant is None else max_per_tenant
         self._grant_waiting()
 
-    async def acquire(self, tenant: str, *, priority: int = 0) -> None:
+    async def acquire(self, tenant: str, *, priority: int = 0, amount: int = 1) -> None:
         """Wait for a slot, and take it. The caller must pass the same tenant to ``release``.
         ``priority`` orders the waiting callers of one tenant: a lower value is served first.
+        ``amount``: the number of slots. A caller that needs more than a limit allows gets them when
+        it is alone.
 
         Another task may call ``reject_newest``. If that call removes this caller from the queue,
         ``acquire`` raises the error that was passed to ``reject_newest``.
         """
-        if self.try_acquire(tenant):
+        if self.try_acquire(tenant, amount):
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        turn = self.enqueue(tenant, granted, priority=priority)
+        turn = self.enqueue(tenant, granted, priority=priority, amount=amount)
         try:
             await granted
         except asyncio.CancelledError:
             if granted.cancelled():
                 self._leave_queue(tenant, turn)
             elif granted.exception() is None:  # the slot was granted at the same moment
-                self.release(tenant)
+                self.release(tenant, amount)
             raise
 
-    def enqueue(self, tenant: str, granted: _Grant, *, priority: int = 0) -> _Turn:
+    def enqueue(self, tenant: str, granted: _Grant, *, priority: int = 0, amount: int = 1) -> _Turn:
         """Queue a caller that could not take a slot. ``granted`` completes when it has one."""
-        turn = _Turn(priority, granted)
+        turn = _Turn(priority, granted, amount)
         self._insert(self._queues.setdefault(tenant, deque()), turn)
         self.waiting += 1
+        self._grant_waiting()  # it may need fewer slots than the one that others wait behind
         return turn
 
-    def try_acquire(self, tenant: str) -> bool:
+    def try_acquire(self, tenant: str, amount: int = 1) -> bool:
         """Take a slot for this tenant if it can have one now. Returns whether a slot was taken."""
-        is_free = self.has_free_slot(tenant)
+        is_free = self.has_free_slot(tenant, amount)
         if is_free:
-            self._grant(tenant)
+            self._grant(tenant, amount)
         return is_free
 
-    def release(self, tenant: str) -> None:
+    def release(self, tenant: str, amount: int = 1) -> None:
         """Free a slot that this tenant holds."""
-        self.running -= 1
-        self._held[tenant] -= 1
+        self.running -= amount
+        self._held[tenant] -= amount
         if self._queues:
             self._grant_waiting()
         self._forget_idle(tenant)
@@ -145,15 +157,17 @@ class FairLimiter:
     def _grant_waiting(self) -> None:
         """Grant the free slots to waiting callers."""
         while (waiting := self._next_tenant()) is not None:
-            granted = self._take_turn(waiting, 0).granted
-            if not granted.done():  # else: cancelled, and its caller has not run yet
-                self._grant(waiting)
-                granted.set_result(None)
+            turn = self._take_turn(waiting, 0)
+            if not turn.granted.done():  # else: cancelled, and its caller has not run yet
+                self._grant(waiting, turn.amount)
+                turn.granted.set_result(None)
 
-    def has_free_slot(self, tenant: str) -> bool:
+    def has_free_slot(self, tenant: str, amount: int = 1) -> bool:
         """Return whether this tenant could take a slot now, so that ``acquire`` would not wait."""
         return (
-            self.running < self._max_concurrent and self.running_of(tenant) < self._max_per_tenant
+            _fits(self.running, amount, self._max_concurrent)
+            and _fits(self.running_of(tenant), amount, self._max_per_tenant)
+            and (not self._queues or (tenant not in self._queues and self._first() is None))
         )
 
     def is_half_free(self, tenant: str) -> bool:
@@ -192,9 +206,21 @@ class FairLimiter:
         queue.insert(position, turn)
 
     def _next_tenant(self) -> str | None:
+        """Return the tenant whose turn it is, if there are slots for it."""
         if not self._queues or self.running >= self._max_concurrent:
             return None
-        candidates = (name for name in self._queues if self.running_of(name) < self._max_per_tenant)
+        if (first := self._first()) is None:
+            return None
+        amount = self._queues[first][0].amount
+        return first if _fits(self.running, amount, self._max_concurrent) else None
+
+    def _first(self) -> str | None:
+        """Return the tenant whose turn it is, among those that may hold more."""
+        candidates = (
+            name
+            for name, queue in self._queues.items()
+            if _fits(self.running_of(name), queue[0].amount, self._max_per_tenant)
+        )
         return min(
             candidates,
             key=lambda name: (self.running_of(name), self._last_grant.get(name, 0)),
@@ -215,11 +241,12 @@ class FairLimiter:
         queue = self._queues.get(tenant, deque())
         if turn in queue:
             self._take_turn(tenant, queue.index(turn))
+            self._grant_waiting()  # it may have needed many slots, and held up others
             self._forget_idle(tenant)
 
-    def _grant(self, tenant: str) -> None:
-        self.running += 1
-        self._held[tenant] = self.running_of(tenant) + 1
+    def _grant(self, tenant: str, amount: int) -> None:
+        self.running += amount
+        self._held[tenant] = self.running_of(tenant) + amount
         self._grants += 1
         self._last_grant[tenant] = self._grants
 

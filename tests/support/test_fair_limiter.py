@@ -85,6 +85,47 @@ async def test_tenant_holds_its_share_at_most() -> None:
     await release_in_order(flood, ["a1", "a2", "a3", "a4"])
 
 
+async def test_caller_that_needs_much_is_not_overtaken_forever() -> None:
+    limiter = FairLimiter(10, max_per_tenant=8)
+    await limiter.acquire("a", amount=4)
+    await limiter.acquire("b", amount=3)
+    large = asyncio.create_task(limiter.acquire("b", amount=5))
+    later = asyncio.create_task(limiter.acquire("a", amount=1))
+    newcomer = asyncio.create_task(limiter.acquire("c", amount=1))
+    await settle()
+    assert newcomer.done(), "it holds the least"
+    assert not large.done() and not later.done()
+    limiter.release("a", 4)
+    await settle()
+    assert large.done() and later.done()
+    assert limiter.running == 10
+
+
+async def test_cancelled_caller_that_needs_much_lets_others_pass() -> None:
+    limiter = FairLimiter(10)
+    await limiter.acquire("a", amount=4)
+    large = asyncio.create_task(limiter.acquire("b", amount=8))
+    small = asyncio.create_task(limiter.acquire("a", amount=2))
+    await settle()
+    assert not small.done()
+    large.cancel()
+    await settle()
+    assert small.done() and (limiter.running, limiter.waiting) == (6, 0)
+
+
+async def test_caller_that_needs_more_than_all_gets_it_alone() -> None:
+    limiter = FairLimiter(10, max_per_tenant=5)
+    await limiter.acquire("a", amount=1)
+    large = asyncio.create_task(limiter.acquire("a", amount=20))
+    await settle()
+    assert not large.done()
+    limiter.release("a")
+    await settle()
+    assert large.done() and limiter.running == 20
+    limiter.release("a", 20)
+    assert limiter.running == 0
+
+
 async def test_cancelled_caller_frees_its_place() -> None:
     limiter, order = FairLimiter(1), list[str]()
     holders = await start(limiter, ["a1", "a2", "b1"], order)
