@@ -85,6 +85,7 @@ class HttpProtocol(asyncio.Protocol):
         "_names",
         "_on_deadline",
         "_parser",
+        "_paused_since",
         "_received_bytes",
         "_timer",
         "_url",
@@ -117,8 +118,9 @@ class HttpProtocol(asyncio.Protocol):
         self._deadline: float | None = None
         self._on_deadline: Callable[[], None] = self._end_slow_head
         self._timer: asyncio.TimerHandle | None = None
-        #: When the body began to be too slow to arrive in one piece.
+        #: When the body began to be too slow to arrive in one piece. Pauses are left out.
         self._body_start = 0.0
+        self._paused_since = 0.0
         self.disconnect_callbacks: set[Callable[[], None]] = set()
         self.is_lost = self.is_stopping = False
 
@@ -242,8 +244,8 @@ class HttpProtocol(asyncio.Protocol):
             self.output.close()
 
     def _check_body_rate(self) -> None:
-        """Refuse the request and close the connection if the request body arrives too slowly. While
-        the app itself pauses reading the body, a slow body is allowed."""
+        """Refuse the request and close the connection if the request body arrives too slowly. The
+        time in which the app itself pauses reading the body does not count."""
         elapsed = self._loop.time() - self._body_start
         is_slow = self._received_bytes < self._connections.limits.body_bytes_per_s * elapsed
         if is_slow and self._is_reading:
@@ -344,11 +346,13 @@ class HttpProtocol(asyncio.Protocol):
         """Receive nothing more for now."""
         if self._is_reading and not self.output.is_closing():
             self._is_reading = False
+            self._paused_since = self._loop.time()
             self.output.transport.pause_reading()
 
     def resume_reading(self) -> None:
         if not self._is_reading and not self.output.is_closing():
             self._is_reading = True
+            self._body_start += self._loop.time() - self._paused_since
             self.output.transport.resume_reading()
 
     def on_answered(self, *, keeps_alive: bool) -> None:

@@ -152,6 +152,37 @@ async def test_body_that_nobody_reads_is_not_received() -> None:
     client.end()
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["app waits", "client stalls"])
+async def test_body_that_waits_for_the_app_is_not_slow(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour passes in which nothing is received."""
+    loop, passed = asyncio.get_running_loop(), 0.0
+    real = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real() + passed)
+    read = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await read.wait()
+        await echo(scope, receive, send)
+
+    client = Client(app)
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n"
+    if not waits:
+        read.set()
+    await client.send(head, b"x" * 100_000)
+    assert client.transport.reads is not waits
+    passed = 3600.0
+    await client.send()
+    read.set()
+    await client.send()
+    passed += 6  # the rate is checked again
+    assert (b" 408 " in await client.send()) is not waits
+    if waits:
+        assert b" 200 " in await client.send(b"x" * 100_000)
+    client.end()
+
+
 async def test_slow_client_is_waited_for() -> None:
     client = Client()
     client.protocol.pause_writing()
