@@ -34,6 +34,7 @@ from antiphon.engines.base import Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.matched_generation import MatchedGeneration
 from antiphon.errors import ToolError
+from antiphon.http.middleware.request_context import RequestContext
 from antiphon.http.requests import body as bodies
 from antiphon.inference.tokens import Prompt
 from antiphon.limits.admission import AdmissionQueue
@@ -42,11 +43,13 @@ from antiphon.resources.vector_search.indexer import Indexer
 from antiphon.sandbox.javascript import JavaScript, ProgramState
 from antiphon.store.sqlite.database import Database
 from antiphon.store.vectors import IndexingTask
+from antiphon.support.fair_limiter import FairLimiter, tenant_share
 from antiphon.support.fair_threads import FairThreads, current_tenant
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tools.image_generation.provider import ImageGenerationProvider, ImagePolicy
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.ddgs import Ddgs
+from antiphon.tracing.base import Span
 
 FLOOD = 12
 DIGEST = "0" * 64
@@ -309,6 +312,27 @@ async def costly_bodies(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 @asynccontextmanager
+async def large_bodies(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
+    size = 2**20
+    memory = FairLimiter(4 * size, max_per_tenant=3 * size)
+    headers = [(b"content-length", str(size).encode())]
+
+    async def use(tenant: str, number: int) -> None:
+        async def receive() -> dict[str, Any]:
+            await gate.enter(tenant)
+            return {"type": "http.request"}
+
+        context = RequestContext("req", 0.0, Span({}))
+        context.tenant, context.memory = tenant, memory
+        try:
+            await bodies.read({"headers": headers, "antiphon.context": context}, receive, size)
+        finally:
+            context.keep_memory(0)
+
+    yield use
+
+
+@asynccontextmanager
 async def requests(gate: Gate, patch: pytest.MonkeyPatch) -> AsyncIterator[Use]:
     """Responses, chats, messages, embeddings, rerankings, moderations, images and audio, all of
     which wait for a slot."""
@@ -338,6 +362,7 @@ PARTS: Mapping[Part, int] = {
     audio_decoding: 2,
     web_searches: 4,
     costly_bodies: THREADS_PER_TENANT,
+    large_bodies: 3,
     requests: 3,
 }
 
@@ -405,4 +430,8 @@ def test_share_holds_where_there_are_several_tenants(
 ) -> None:
     keys = tuple(ApiKey(tenant=tenant, sha256=DIGEST) for tenant in tenants)
     settings = Settings(keys=keys, max_concurrent_requests=100, max_tenant_share=share)
-    assert request_limits(settings).max_requests_per_tenant == limit
+    limits = request_limits(settings)
+    assert limits.max_requests_per_tenant == limit
+    total, part = limits.body_memory_bytes, limits.body_memory_per_tenant
+    assert part == (None if limit is None else tenant_share(total, share))
+    assert total >= 4 * settings.max_body_bytes

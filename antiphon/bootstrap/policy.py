@@ -16,7 +16,12 @@ from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.usage_counter import Prices
 from antiphon.store.base import Retention
 from antiphon.support.fair_limiter import tenant_share
+from antiphon.support.memory import available_bytes
 from antiphon.wire.parsing.json_body import BodyLimits
+
+#: The part of the available memory for large request bodies, and how many of the largest bodies fit
+#: into it at least. The parsed content of a body needs memory, too.
+_BODY_MEMORY_DIVISOR, _MIN_BODIES = 8, 4
 
 
 def run_policy(settings: Settings) -> Policy:
@@ -91,9 +96,15 @@ def _unless_off(name: str) -> str | None:
 
 def request_limits(settings: Settings) -> RequestLimits:
     """Return the limits for requests from the settings."""
+    body_memory = max(
+        available_bytes() // _BODY_MEMORY_DIVISOR // settings.workers,
+        _MIN_BODIES * settings.max_body_bytes,
+    )
     return RequestLimits(
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
+        body_memory_bytes=body_memory,
+        body_memory_per_tenant=_tenant_limit(settings, body_memory),
         max_concurrent_requests=settings.max_concurrent_requests,
         max_requests_per_tenant=_tenant_limit(settings, settings.max_concurrent_requests),
         max_queued_requests=settings.max_queued_requests,

@@ -676,9 +676,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         float,
         groups.limits(
             (
-                "Largest share of `max_concurrent_requests` and of `max_background_runs` that "
-                "one tenant may use. The rest stays free for other tenants. Has no effect if "
-                "`stored_keys` is false and all API keys belong to one tenant. 1: no limit."
+                "Largest share of `max_concurrent_requests`, of `max_background_runs` and of "
+                "the memory for large request bodies that one tenant may use. The rest stays "
+                "free for other tenants. Has no effect if `stored_keys` is false and all API "
+                "keys belong to one tenant. 1: no limit."
             ),
             ge=0.01,
             le=1,

@@ -80,6 +80,7 @@ from antiphon.limits.token_budgets import TokenBudgets
 from antiphon.oidc import SignIn
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.stream.writer import Ids
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.log import Log
 from antiphon.tracing.base import Tracer
 from antiphon.wire.admin.settings import SettingList
@@ -169,9 +170,7 @@ def create_app(
     _serve_batches(deps, app, ids)
     app = _authenticated(app, access, deps, keys or KeyRing(), api_keys, sign_in)
     app = _with_cors(ErrorMiddleware(app, log=log, reraise=reraise), cors)
-    return RequestContextMiddleware(
-        app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=deps.tracer
-    )
+    return _with_contexts(app, deps, ids)
 
 
 def _authenticated(
@@ -200,6 +199,22 @@ def _authenticated(
         keys=keys,
         sign_in=sign_in,
         watch=deps.service.request_watch,
+    )
+
+
+def _with_contexts(app: ASGIApp, deps: EndpointDependencies, ids: Ids) -> ASGIApp:
+    """Give each request of the app its context."""
+    limits = deps.limits
+    return RequestContextMiddleware(
+        app,
+        ids=ids,
+        log=deps.log,
+        clock=deps.clock,
+        count_request=deps.metrics.count_request,
+        tracer=deps.tracer,
+        body_memory=FairLimiter(
+            limits.body_memory_bytes, max_per_tenant=limits.body_memory_per_tenant
+        ),
     )
 
 

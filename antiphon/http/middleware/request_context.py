@@ -17,6 +17,7 @@ from antiphon.errors import RunError
 from antiphon.limits.clients import ANYONE
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.writer import Ids
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.log import Log
 from antiphon.tracing.base import Span, Tracer
 from antiphon.wire.json_types import JsonObject
@@ -53,12 +54,14 @@ class RequestContext:
     the rate limits use this data."""
 
     __slots__ = (
+        "_held",
         "charge",
         "check_access",
         "client",
         "id",
         "limit_headers",
         "line",
+        "memory",
         "model",
         "response_id",
         "runs",
@@ -93,11 +96,35 @@ class RequestContext:
         self.check_access: Callable[[], Awaitable[None]] = _do_nothing
         #: Headers about the rate limits of the client.
         self.limit_headers: list[tuple[bytes, bytes]] = []
+        #: The memory for large bodies, in bytes. None: it is not limited.
+        self.memory: FairLimiter | None = None
+        #: How many bytes of it the request holds, and for which tenant.
+        self._held = ("", 0)
 
     @property
     def key(self) -> str | None:
         """The name of the client's API key."""
         return self.client.key
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether the request holds memory for a large body."""
+        return self._held[1] > 0
+
+    async def hold_memory(self, size: int) -> None:
+        """Wait for ``size`` bytes of the memory for large bodies, and hold them until the request
+        ends. A request may do so once: it must not wait for memory while it holds some."""
+        if self.memory is not None:
+            tenant = self.tenant
+            await self.memory.acquire(tenant, amount=size)
+            self._held = tenant, size
+
+    def keep_memory(self, size: int) -> None:
+        """Give back the memory that the request holds, except ``size`` bytes."""
+        tenant, held = self._held
+        if self.memory is not None and held > size:
+            self._held = tenant, size
+            self.memory.release(tenant, held - size)
 
 
 async def _do_nothing() -> None:
@@ -152,7 +179,7 @@ class RequestContextMiddleware:
 
     ``count_request`` is called with method, route and status at the end of a request. Each request
     becomes a tracing span of ``tracer``. If the request headers name a span of the client, the span
-    of the client is the parent.
+    of the client is the parent. ``body_memory``: the bytes of memory for large bodies.
     """
 
     def __init__(
@@ -164,7 +191,9 @@ class RequestContextMiddleware:
         clock: Callable[[], float],
         count_request: Callable[[str, str, int], None],
         tracer: Tracer,
+        body_memory: FairLimiter,
     ) -> None:
+        self._body_memory = body_memory
         self._tracer = tracer
         self._app = app
         self._ids = ids
@@ -182,6 +211,7 @@ class RequestContextMiddleware:
             self._clock(),
             self._start_span(scope),
         )
+        context.memory = self._body_memory
         scope["antiphon.context"] = context
         bind_contextvars(request_id=context.id)
 
@@ -200,6 +230,7 @@ class RequestContextMiddleware:
         except ClientDisconnected:
             context.status = CLIENT_CLOSED_REQUEST
         finally:
+            context.keep_memory(0)
             self._close(scope, context)
             # They refer to the context. Without the cycle, it is freed at once.
             context.charge = context.check_access = _do_nothing

@@ -1,4 +1,9 @@
-"""Read and decompress request bodies up to a limit."""
+"""Read and decompress request bodies up to a limit.
+
+Large bodies share an amount of memory (``RequestContext.hold_memory``). A body takes all that it
+needs before it is read, and holds it until the request ends, because most of the content lives as
+long. Until then, it waits: the server does not read from its connection.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +35,8 @@ _T = TypeVar("_T")
 _ZSTD_OPTIONS: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 
 
+#: Bodies up to this size need not wait for memory.
+SMALL_BYTES = 2**18
 #: Seconds after which the access of a client that is still sending its body is checked again.
 _RECHECK_S = 0.5
 
@@ -42,13 +49,13 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
     limit, the body is not read. Raises ``Unauthorized`` if the client has lost its access while it
     sent a slow body.
     """
-    _check_declared(scope, limit)
     encoding = header(scope, b"content-encoding")
     began = time.monotonic()
     if encoding is None:
-        body = await _receive_all(receive, limit)
+        body = await _receive_all(scope, receive, limit)
     else:
-        body = await _read_encoded(receive, limit, encoding.decode("latin-1").strip().lower())
+        name = encoding.decode("latin-1").strip().lower()
+        body = await _read_encoded(scope, receive, limit, name)
     if time.monotonic() - began > _RECHECK_S:
         await request_context(scope).check_access()
     return body
@@ -72,19 +79,27 @@ async def parsed(
     return parser(body, limits.body)
 
 
-async def _receive_all(receive: Receive, limit: int) -> bytes:
+async def _receive_all(scope: Scope, receive: Receive, limit: int, more_bytes: int = 0) -> bytes:
+    """Return the whole body. ``more_bytes``: memory that a large body needs besides its own."""
+    declared = declared_size(scope, limit)
+    if declared > SMALL_BYTES:
+        await request_context(scope).hold_memory(declared + more_bytes)
     body, more = await _receive_piece(receive, limit, 0)
     if not more:  # the usual case
         return body
     pieces, size = [body], len(body)
     while more:
+        if size > SMALL_BYTES >= declared and not request_context(scope).holds_memory:
+            await request_context(scope).hold_memory(limit + more_bytes)
         piece, more = await _receive_piece(receive, limit, size)
         pieces.append(piece)
         size += len(piece)
+    if size > SMALL_BYTES >= declared:
+        request_context(scope).keep_memory(size + more_bytes)
     return b"".join(pieces)
 
 
-async def _read_encoded(receive: Receive, limit: int, encoding: str) -> bytes:
+async def _read_encoded(scope: Scope, receive: Receive, limit: int, encoding: str) -> bytes:
     """Return the whole body, decompressed if necessary. ``encoding``: the content-encoding of the
     body."""
     inflate = _INFLATE.get(encoding)
@@ -93,25 +108,31 @@ async def _read_encoded(receive: Receive, limit: int, encoding: str) -> bytes:
             f"Unsupported content-encoding: '{encoding}'. Use gzip, deflate, zstd or none.",
             code="unsupported_content_encoding",
         )
-    body = await _receive_all(receive, limit)
     if inflate is None:
-        return body
+        return await _receive_all(scope, receive, limit)
+    body = await _receive_all(scope, receive, limit, limit)
     try:
         # In a thread: a small body can decompress to megabytes.
-        body = await asyncio.to_thread(inflate, body, limit + 1)
+        inflated = await asyncio.to_thread(inflate, body, min(limit, SMALL_BYTES) + 1)
+        if len(inflated) > SMALL_BYTES:
+            context = request_context(scope)
+            if not context.holds_memory:
+                await context.hold_memory(limit)
+            inflated = await asyncio.to_thread(inflate, body, limit + 1)
+            context.keep_memory(len(inflated))
     except (zlib.error, zstd.ZstdError, EOFError):
         raise InvalidRequest(
             f"The request body is not valid {encoding}.", code="invalid_content_encoding"
         ) from None
-    if len(body) > limit:
+    if len(inflated) > limit:
         raise too_large(limit)
-    return body
+    return inflated
 
 
 async def stream(scope: Scope, receive: Receive, limit: int) -> AsyncGenerator[bytes, None]:
     """Yield the body in chunks. Raises ``InvalidRequest`` for a compressed body, ``TooLarge`` for a
     body over ``limit`` bytes, and ``ClientDisconnected``."""
-    _check_declared(scope, limit)
+    declared_size(scope, limit)
     if (header(scope, b"content-encoding") or b"identity").strip().lower() != b"identity":
         raise InvalidRequest("A form must not be compressed.", code="unsupported_content_encoding")
     size, more = 0, True
@@ -121,10 +142,13 @@ async def stream(scope: Scope, receive: Receive, limit: int) -> AsyncGenerator[b
         yield piece
 
 
-def _check_declared(scope: Scope, limit: int) -> None:
+def declared_size(scope: Scope, limit: int) -> int:
+    """Return the declared size of the body, or 0. Raises ``TooLarge``."""
     declared = header(scope, b"content-length")
-    if declared is not None and declared.isdigit() and int(declared) > limit:
+    size = int(declared) if declared is not None and declared.isdigit() else 0
+    if size > limit:
         raise too_large(limit)
+    return size
 
 
 async def _receive_piece(receive: Receive, limit: int, size: int) -> tuple[bytes, bool]:

@@ -84,6 +84,13 @@ async def _chunks(upload: UploadFile, context: RequestContext) -> AsyncGenerator
     await context.check_access()
 
 
+async def read_content(scope: Scope, form: FileForm) -> bytes:
+    """Return the whole content of the form's file."""
+    if form.size > bodies.SMALL_BYTES:  # until now, it is on the disk
+        await request_context(scope).hold_memory(form.size)
+    return b"".join([chunk async for chunk in form.chunks])
+
+
 async def read_files(
     scope: Scope,
     receive: Receive,
@@ -99,8 +106,11 @@ async def read_files(
     ``file``: name of the field with the files. The client may append brackets to the name, as in
     ``files[]``. Raises the same errors as ``open_form``.
     """
-    max_bytes = limit + max_files * _FILE_OVERHEAD + _FORM_OVERHEAD
-    chunks = bodies.stream(scope, receive, max_bytes + field_bytes)
+    max_bytes = limit + max_files * _FILE_OVERHEAD + _FORM_OVERHEAD + field_bytes
+    size = bodies.declared_size(scope, max_bytes) or max_bytes
+    if size > bodies.SMALL_BYTES:
+        await request_context(scope).hold_memory(size)
+    chunks = bodies.stream(scope, receive, max_bytes)
     form = await _parse_form(scope, chunks, max_files, field_bytes)
     try:
         parts = form.multi_items()

@@ -144,7 +144,7 @@ class AudioRoutes:
         async with multipart.open_form(
             request.scope, request.receive, file="file", limit=limit
         ) as form:
-            content = b"".join([chunk async for chunk in form.chunks])
+            content = await multipart.read_content(request.scope, form)
         if not content:
             raise InvalidRequest(
                 "Invalid 'file': the file is empty.", param="file", code="empty_file"

@@ -76,6 +76,7 @@ class CompletionsEndpoint(Generic[_RequestT]):
         limits = self._deps.limits
         body = await bodies.read(scope, receive, limits.max_body_bytes)
         request = await bodies.parsed(body, limits, self._read)
+        del body  # it may be large, and the run may take long
         if context.span.headers:
             request = request.with_trace(context.span.headers)
         if self._answer_at_once is not None:

@@ -105,6 +105,7 @@ class CreateEndpoint:
         parsed = await bodies.parsed(body, self._deps.limits, parser)
         request = with_trace(parsed, context.span.headers)
         response_id = repeats.response_id(scope, context.tenant, body)
+        del body  # it may be large, and the run may take long
         if (request.background or response_id is not None) and not request.only_prewarms:
             return await self._enqueue(request, response_id, scope, receive, send)
         timing = RunTiming(context.started, self._deps.clock)

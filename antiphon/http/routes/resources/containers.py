@@ -93,7 +93,7 @@ class ContainerRoutes:
             limit = min(self._limits.max_file_bytes, MAX_WHOLE_BYTES)
             scope, receive = request.scope, request.receive
             async with multipart.open_form(scope, receive, file="file", limit=limit) as form:
-                content = b"".join([chunk async for chunk in form.chunks])
+                content = await multipart.read_content(scope, form)
             return await self._containers.add_file(tenant, container_id, form.filename, content)
         file = await bodies.parse(request, self._limits, body_parser(FileReference))
         return await self._containers.copy_file(tenant, container_id, file.file_id)
