@@ -40,10 +40,17 @@ class ChatRequest(TranslatedRequest, frozen=True, kw_only=True):
     legacy: bool = False
 
     def answer(self, responses: Sequence[Response]) -> ChatCompletion:
-        return chat_completion(responses, legacy=self.legacy)
+        omitted = self.omitted_parts(responses[0])
+        return chat_completion(responses, legacy=self.legacy, omitted_parts=omitted)
 
     def choice_stream(self, first: Response, index: int) -> ChatStream:
-        return ChatStream(first, index, include_usage=self.include_usage, legacy=self.legacy)
+        return ChatStream(
+            first,
+            index,
+            include_usage=self.include_usage,
+            legacy=self.legacy,
+            omitted_parts=self.omitted_parts(first),
+        )
 
 
 def parse_chat_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> ChatRequest:

@@ -15,7 +15,7 @@ from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.moderation import ModerationFailure, ModerationResult
 from antiphon.wire.object_ids import STORED_CHAT_ID
-from antiphon.wire.response import Response
+from antiphon.wire.response import OmittedPart, Response
 
 from .usage import CompletionUsage, total_usage
 
@@ -90,13 +90,17 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     service_tier: str = "default"
     metadata: dict[str, str] | UnsetType = UNSET
     moderation: ChatModeration | UnsetType = UNSET
+    omitted_parts: tuple[OmittedPart, ...] | UnsetType = UNSET
 
 
-def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompletion:
+def chat_completion(
+    responses: Sequence[Response], *, legacy: bool, omitted_parts: Sequence[OmittedPart] = ()
+) -> ChatCompletion:
     """Translate finished responses to one answer with one choice per response. All responses must
     have the same input messages, because the tokens of the input are counted once. Call this only
     if no response failed. ``legacy``: return calls in the deprecated field ``function_call``. The
-    answer has metadata if it is stored."""
+    answer has metadata if it is stored. ``omitted_parts``: the parts of the request that the model
+    could not read."""
     first = responses[0]
     return ChatCompletion(
         id=chat_completion_id(first.id),
@@ -106,6 +110,7 @@ def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompl
         usage=total_usage(responses, len(responses)),
         metadata=first.metadata if first.store else UNSET,
         moderation=chat_moderation(responses),
+        omitted_parts=tuple(omitted_parts) or UNSET,
     )
 
 

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.response import Response
+from antiphon.wire.response import OmittedPart, Response
 
 from .chat_response import (
     ChatFinishReason,
@@ -66,6 +66,7 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: CompletionUsage | UnsetType | None = UNSET
     moderation: ChatModeration | UnsetType = UNSET
+    omitted_parts: tuple[OmittedPart, ...] | UnsetType = UNSET
 
 
 class ChatStream:
@@ -73,11 +74,18 @@ class ChatStream:
 
     ``first``: the response of the first choice, which determines the id and the model of the
     answer. ``include_usage``: whether the stream ends with a chunk that has the usage and no
-    choices. If so, ``usage`` is null in all other chunks.
+    choices. If so, ``usage`` is null in all other chunks. ``omitted_parts``: the parts of the
+    request that the model cannot read. The chunk with the finish reason has them.
     """
 
     def __init__(
-        self, first: Response, index: int = 0, *, include_usage: bool, legacy: bool
+        self,
+        first: Response,
+        index: int = 0,
+        *,
+        include_usage: bool,
+        legacy: bool,
+        omitted_parts: Sequence[OmittedPart] = (),
     ) -> None:
         self._head: JsonObject = {
             "id": chat_completion_id(first.id),
@@ -87,6 +95,7 @@ class ChatStream:
         self._index = index
         self._usage = None if include_usage else UNSET
         self._legacy = legacy
+        self._omitted_parts = tuple(omitted_parts) or UNSET
         #: Output index of a call's item → index of the call in ``tool_calls``.
         self._calls: dict[int, int] = {}
         #: Output index of the last streamed reasoning item, and whether its full text was streamed.
@@ -138,7 +147,10 @@ class ChatStream:
         choice = ChatChunkChoice(
             index=self._index, delta=delta, logprobs=logprobs, finish_reason=finish
         )
-        return _frame(ChatChunk(**self._head, choices=(choice,), usage=self._usage))
+        omitted = UNSET if finish is None else self._omitted_parts
+        return _frame(
+            ChatChunk(**self._head, choices=(choice,), usage=self._usage, omitted_parts=omitted)
+        )
 
     def _item_added(self, event: ev.OutputItemAdded) -> ChatDelta | None:
         """Return the delta with the id and the name of a call. Returns None for an item that is no

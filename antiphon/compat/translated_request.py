@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from antiphon.wire.events import Event
 from antiphon.wire.request import CreateResponse
-from antiphon.wire.response import Response
+from antiphon.wire.response import OmittedPart, Response
 
 from .error_paths import ErrorPaths
 
@@ -46,6 +46,14 @@ class TranslatedRequest(Struct, frozen=True, kw_only=True):
         ``traceparent``."""
         traced = tuple(replace(request, trace=dict(headers)) for request in self.requests)
         return replace(self, requests=traced)
+
+    def omitted_parts(self, response: Response) -> tuple[OmittedPart, ...]:
+        """Return the parts of the request that the model cannot read, with the paths that the
+        client wrote."""
+        return tuple(
+            replace(part, param=self.paths.client_path(part.param))
+            for part in response.omitted_parts or ()
+        )
 
     def answer(self, responses: Sequence[Response]) -> Any:
         """Return the body of the answer. ``responses``: the finished responses to ``requests``,

@@ -11,7 +11,9 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Finish, Open, Text
@@ -645,3 +647,17 @@ async def test_failed_choice_fails_the_completion(serve: Serve) -> None:
     streamed = await stream_chunks(server, n=2, stream_options={"include_usage": True})
     assert [one["error"]["message"] for one in streamed if "error" in one]
     assert all(one.get("choices") != [] for one in streamed)
+
+
+async def test_answer_names_the_parts_that_the_model_cannot_read(serve: Serve) -> None:
+    scripted = engine(["ok"])
+    dialect = ChatDialect(scripted.card, scripted.tokenizer, unreadable="describe")
+    server = serve(LocalBackend(scripted, dialect))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    content = [{"type": "text", "text": "What is this?"}, image]
+    seen = {"messages": [{"role": "user", "content": content}]}
+    omitted = [{"type": "input_image", "param": "messages[0].content[1]"}]
+    assert (await create(server, **seen))["omitted_parts"] == omitted
+    *first, last = await stream_chunks(server, **seen)
+    assert last["omitted_parts"] == omitted
+    assert all("omitted_parts" not in chunk for chunk in first)

@@ -13,10 +13,12 @@ import pytest
 from msgspec.structs import replace
 from pydantic import BaseModel
 
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.compat.messages.bodies import MessageBlock, MessageTool
 from antiphon.compat.messages.request import MESSAGE_FIELDS
 from antiphon.compat.messages.toolsets import TOOLSETS
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Finish, Open, Text
 from antiphon.tools.mcp.provider import McpProvider
@@ -414,6 +416,19 @@ async def test_omitted_thinking_shows_progress(serve: Serve) -> None:
     deltas = [each["delta"] for each in events if each.get("index") == 0 and "delta" in each]
     assert [each.get("estimated_tokens") for each in deltas] == [16, 16, None]
     assert deltas[-1]["signature"] and not any(each.get("thinking") for each in deltas)
+
+
+async def test_answer_names_the_parts_that_the_model_cannot_read(serve: Serve) -> None:
+    scripted = engine(["ok"])
+    dialect = ChatDialect(scripted.card, scripted.tokenizer, unreadable="describe")
+    server = serve(LocalBackend(scripted, dialect))
+    source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    content = [{"type": "text", "text": "What is this?"}, {"type": "image", "source": source}]
+    seen = [{"role": "user", "content": content}]
+    omitted = [{"type": "input_image", "param": "messages[0].content[1]"}]
+    assert (await create(server, messages=seen))["omitted_parts"] == omitted
+    *_, end, _ = await stream_events(server, messages=seen)
+    assert end["omitted_parts"] == omitted
 
 
 async def test_message_begins_with_the_tokens_of_the_prompt(serve: Serve) -> None:

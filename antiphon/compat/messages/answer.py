@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.response import Response, Usage
+from antiphon.wire.response import OmittedPart, Response, Usage
 
 from .citations import CitedText, Passages
 from .server_blocks import call_input, is_fetch, is_search, server_blocks
@@ -42,13 +42,15 @@ class AnswerForm(Struct, frozen=True, kw_only=True):
     have a signature but no text. ``generate``: False if the model only caches the prompt.
     ``fetches``: whether the request has the tool ``web_fetch``, so pages that the model opens have
     blocks. ``passages``: what the model can cite of the request's documents.
-    ``context_management``: the edits that had an effect, if the request asks for edits."""
+    ``context_management``: the edits that had an effect, if the request asks for edits.
+    ``omitted_parts``: the parts of the request that the model cannot read."""
 
     omits_thinking: bool = False
     fetches: bool = False
     passages: Passages = field(default_factory=Passages)
     generate: bool = True
     context_management: AppliedEdits | UnsetType = UNSET
+    omitted_parts: tuple[OmittedPart, ...] = ()
 
 
 def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
@@ -64,6 +66,7 @@ def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
         usage=message_usage(response),
         container=end.container,
         context_management=form.context_management,
+        omitted_parts=form.omitted_parts or UNSET,
     )
 
 

@@ -118,10 +118,13 @@ class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
         return replace(self, requests=(request,))
 
     def answer(self, responses: Sequence[Response]) -> MessageAnswer:
-        return message_answer(responses[0], self.form)
+        return message_answer(responses[0], self._form_of(responses[0]))
 
     def choice_stream(self, first: Response, index: int) -> MessageStream:
-        return MessageStream(first, self.form)
+        return MessageStream(first, self._form_of(first))
+
+    def _form_of(self, response: Response) -> AnswerForm:
+        return replace(self.form, omitted_parts=self.omitted_parts(response))
 
 
 def parse_messages_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.wire import events as ev
@@ -219,6 +220,7 @@ class MessageStream:
             message_end(response, self._form),
             message_usage(response),
             self._form.context_management,
+            self._form.omitted_parts or UNSET,
         )
         yield MessageStop()
 

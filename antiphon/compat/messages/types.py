@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire.json_types import JsonObject
+from antiphon.wire.response import OmittedPart
 
 StopReason = Literal[
     "end_turn",
@@ -314,6 +315,7 @@ class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="me
     usage: MessageUsage = MessageUsage()
     container: MessageContainer | UnsetType = UNSET
     context_management: AppliedEdits | UnsetType = UNSET
+    omitted_parts: tuple[OmittedPart, ...] | UnsetType = UNSET
 
 
 class InputTokens(Struct, frozen=True, kw_only=True):
@@ -405,6 +407,7 @@ class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):
     delta: MessageEnd
     usage: MessageUsage
     context_management: AppliedEdits | UnsetType = UNSET
+    omitted_parts: tuple[OmittedPart, ...] | UnsetType = UNSET
 
 
 class MessageStop(Struct, frozen=True, tag_field="type", tag="message_stop"):
