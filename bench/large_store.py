@@ -177,7 +177,7 @@ async def _seed(connection: Any, store: Any, responses: int, seconds: float, now
     for _, definition in indexes:
         await connection.execute(definition, timeout=3600)
     await connection.execute(
-        "INSERT INTO response_totals"
+        "INSERT INTO response_sums"
         " SELECT tenant, count(*), sum(bytes) FROM responses GROUP BY tenant",
         timeout=600,
     )

@@ -27,6 +27,7 @@ from antiphon.store.records import (
     NewRun,
     RunEnd,
     StoredResponse,
+    TenantUsage,
 )
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.testing.postgres import Postgres
@@ -68,6 +69,12 @@ class StoreUnderTest(Struct):
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         claim = await self.store.runs.take_over(tenant, response_id)
         return None if claim is None else self.without_row(claim)
+
+    async def usage(self, tenant: str) -> TenantUsage:
+        """Return what the tenant uses. Only whether it uses bytes is equal in all stores, because
+        each has its own form of a response."""
+        usage = await self.store.usage(tenant)
+        return replace(usage, responses_bytes=min(usage.responses_bytes, 1))
 
     async def append(self, appends: tuple[Append, ...]) -> frozenset[str]:
         return await self.store.runs.append(
@@ -227,6 +234,7 @@ class StoreMachine(RuleBasedStateMachine):
     def load_everything(self, tenant: str, name: str) -> None:
         self.all("load", tenant, f"resp_{name}")
         self.all("load_chain", tenant, f"resp_{name}")
+        self.each(lambda world: world.usage(tenant))
         self.all("load_item", tenant, f"msg_i_{name}")
         self.all("load_item", tenant, f"msg_o_{name}")
         self.all("load_conversation", tenant, f"conv_{name}")

@@ -208,52 +208,29 @@ SELECT seq, bytes FROM responses AS r WHERE tenant = $1 AND live AND NOT EXISTS 
     SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND num_nulls(runs.ended_at) = 1
 ) ORDER BY created_at, seq LIMIT $2
 
--- tenant_totals
-SELECT tenant, sum(responses)::bigint, sum(bytes)::bigint FROM (
-    SELECT tenant, responses, bytes FROM response_totals
-    UNION ALL
-    SELECT tenant, responses, bytes FROM response_changes
-) AS r GROUP BY tenant
-
 -- add_response_changes
 WITH old AS (
     DELETE FROM response_changes WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM response_changes ORDER BY tenant LIMIT $1 FOR UPDATE SKIP LOCKED
     )) RETURNING tenant, responses, bytes
 ), added AS (
-    INSERT INTO response_totals
+    INSERT INTO response_sums
     SELECT tenant, sum(responses), sum(bytes) FROM old GROUP BY tenant ORDER BY tenant
-    ON CONFLICT (tenant) DO UPDATE SET responses = response_totals.responses + excluded.responses,
-        bytes = response_totals.bytes + excluded.bytes
+    ON CONFLICT (tenant) DO UPDATE SET responses = response_sums.responses + excluded.responses,
+        bytes = response_sums.bytes + excluded.bytes
 )
 SELECT 1 FROM old
 
--- drop_empty_totals
-DELETE FROM response_totals WHERE responses = 0 AND bytes = 0 AND NOT EXISTS (
-    SELECT FROM response_changes AS c WHERE c.tenant = response_totals.tenant
+-- drop_empty_sums
+DELETE FROM response_sums WHERE responses = 0 AND bytes = 0 AND NOT EXISTS (
+    SELECT FROM response_changes AS c WHERE c.tenant = response_sums.tenant
 )
 
--- usage
-SELECT
-    (
-        coalesce((SELECT responses FROM response_totals WHERE tenant = $1), 0)
-        + (SELECT coalesce(sum(responses), 0) FROM response_changes WHERE tenant = $1)
-    )::bigint,
-    (
-        coalesce((SELECT bytes FROM response_totals WHERE tenant = $1), 0)
-        + (SELECT coalesce(sum(bytes), 0) FROM response_changes WHERE tenant = $1)
-    )::bigint,
-    (SELECT count(*) FROM runs WHERE tenant = $1 AND ended_at IS NULL AND owner IS NULL),
-    (SELECT count(*) FROM runs WHERE tenant = $1 AND ended_at IS NULL AND owner IS NOT NULL),
-    (SELECT count(*) FROM files WHERE tenant = $1),
-    (SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = $1)::bigint,
-    (SELECT count(*) FROM vector_stores WHERE tenant = $1)
-
--- response_totals
+-- count_reserved
 -- The caller runs lock_responses first, in a separate statement. So this statement also sees the
 -- reservations that earlier holders of the lock have made. One statement counts responses and
 -- reservations, so a response that is saved meanwhile counts only once. If the tenant has many rows
--- in response_changes, some of them are added to response_totals, so that later calls read fewer
+-- in response_changes, some of them are added to response_sums, so that later calls read fewer
 -- rows.
 WITH many AS (
     SELECT FROM response_changes WHERE tenant = $1 LIMIT 1 OFFSET 100
@@ -262,16 +239,13 @@ WITH many AS (
         SELECT ctid FROM response_changes WHERE tenant = $1 LIMIT 1000 FOR UPDATE SKIP LOCKED
     )) RETURNING responses, bytes
 ), added AS (
-    INSERT INTO response_totals
+    INSERT INTO response_sums
     SELECT $1, sum(responses), sum(bytes) FROM old HAVING count(*) > 0
-    ON CONFLICT (tenant) DO UPDATE SET responses = response_totals.responses + excluded.responses,
-        bytes = response_totals.bytes + excluded.bytes
+    ON CONFLICT (tenant) DO UPDATE SET responses = response_sums.responses + excluded.responses,
+        bytes = response_sums.bytes + excluded.bytes
 )
 SELECT
-    (
-        coalesce((SELECT responses FROM response_totals WHERE tenant = $1), 0)
-        + (SELECT coalesce(sum(responses), 0) FROM response_changes WHERE tenant = $1)
-    )::bigint,
+    coalesce((SELECT responses FROM response_totals WHERE tenant = $1), 0),
     (
         SELECT count(*) FROM reservations AS r
         WHERE r.tenant = $1 AND r.id <> $2 AND (r.owner = $3 OR EXISTS (
@@ -281,12 +255,6 @@ SELECT
             SELECT FROM responses AS s WHERE s.tenant = $1 AND s.id = r.id AND s.live::int = 1
         )
     )
-
--- response_bytes
-SELECT (
-    coalesce((SELECT bytes FROM response_totals WHERE tenant = $1), 0)
-    + (SELECT coalesce(sum(bytes), 0) FROM response_changes WHERE tenant = $1)
-)::bigint
 
 -- reserve_response
 WITH heard AS (

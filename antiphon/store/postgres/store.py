@@ -199,11 +199,12 @@ class PostgresStore(SqlStore[Transaction]):
         row = (tenant, key, reservation.owner, reservation.lease_s)
         async with self._pool.tenant_transaction("responses", tenant) as transaction:
             if reservation.max_responses is not None:
-                ((stored, reserved),) = await transaction.rows("response_totals", *row)
+                ((stored, reserved),) = await transaction.rows("count_reserved", *row)
                 if stored + reserved >= reservation.max_responses:
                     return False
             if max_bytes is not None:
-                if await transaction.value("response_bytes", tenant) >= max_bytes:
+                ((_, stored_bytes),) = await transaction.rows("stored_totals", tenant)
+                if stored_bytes >= max_bytes:
                     return False
             await transaction.rows("reserve_response", *row)
             return True

@@ -76,7 +76,7 @@ class PostgresSweep:
             _query("forget_reservations"),
             _query("forget_rates"),
             _add_response_changes,
-            _query("drop_empty_totals"),
+            _query("drop_empty_sums"),
             *(
                 _query(step.query, *step.arguments, step.rows)
                 for step in sweep_steps(self._retention, self._now)

@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping
 #: The schema of all tables.
 SCHEMA = "antiphon"
 
-_CREATED = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(\w+)")
+_CREATED = re.compile(r"CREATE (?:UNLOGGED )?(?:TABLE|VIEW) (?:IF NOT EXISTS )?(\w+)")
 _SEQUENCES = ("runs_seq_seq",)
 
 
 def qualify(queries: Mapping[str, str], migrations: Iterable[str]) -> Mapping[str, str]:
-    """Return the queries with the schema's name before each table name. ``migrations``: the scripts
-    that create the tables. In the queries, a common table expression (WITH) must not have the same
-    name as a table, because the schema's name would be put before it too."""
+    """Return the queries with the schema's name before the name of each table and view.
+    ``migrations``: the scripts that create the tables and views. In the queries, a common table
+    expression (WITH) must not have the same name as a table, because the schema's name would be put
+    before it too."""
     tables = {name for script in migrations for name in _CREATED.findall(script)}
     names = "|".join(sorted((*tables, *_SEQUENCES), key=len, reverse=True))
     reference = re.compile(

@@ -7,6 +7,23 @@ SELECT seq FROM responses WHERE tenant = $1 AND id = $2
 -- while the table was empty might use such an index. It would then read all responses of the tenant.
 SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live::int = 1
 
+-- tenant_totals
+SELECT tenant, responses, bytes FROM response_totals
+
+-- stored_totals
+SELECT coalesce(sum(responses), 0)::bigint, coalesce(sum(bytes), 0)::bigint
+FROM response_totals WHERE tenant = $1
+
+-- usage
+SELECT
+    coalesce((SELECT responses FROM response_totals WHERE tenant = $1), 0),
+    coalesce((SELECT bytes FROM response_totals WHERE tenant = $1), 0),
+    (SELECT count(*) FROM runs WHERE tenant = $1 AND ended_at IS NULL AND owner IS NULL),
+    (SELECT count(*) FROM runs WHERE tenant = $1 AND ended_at IS NULL AND owner IS NOT NULL),
+    (SELECT count(*) FROM files WHERE tenant = $1),
+    (SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = $1)::bigint,
+    (SELECT count(*) FROM vector_stores WHERE tenant = $1)
+
 -- release_reservation
 DELETE FROM reservations WHERE tenant = $1 AND id = $2 AND owner = $3
 

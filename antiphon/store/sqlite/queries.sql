@@ -87,37 +87,6 @@ SELECT seq, bytes FROM responses WHERE tenant = ? AND live = 1 AND NOT EXISTS (
     AND runs.ended_at IS NULL
 ) ORDER BY created_at, seq LIMIT ?
 
--- tenant_totals
-SELECT tenant, sum(live), sum(bytes) FROM (
-    SELECT tenant, 1 AS live, bytes FROM responses INDEXED BY responses_of_tenant WHERE live = 1
-    UNION ALL
-    SELECT tenant, 0, bytes FROM responses INDEXED BY responses_buried WHERE live = 0
-) GROUP BY tenant
-
--- response_totals
-SELECT coalesce(sum(live), 0), coalesce(sum(bytes), 0) FROM (
-    SELECT 1 AS live, bytes FROM responses INDEXED BY responses_of_tenant
-    WHERE tenant = ?1 AND live = 1
-    UNION ALL
-    SELECT 0, bytes FROM responses INDEXED BY responses_buried WHERE tenant = ?1 AND live = 0
-)
-
--- usage
-SELECT
-    (SELECT count(*) FROM responses WHERE tenant = ?1 AND live = 1),
-    (
-        SELECT coalesce(sum(bytes), 0) FROM responses INDEXED BY responses_of_tenant
-        WHERE tenant = ?1 AND live = 1
-    ) + (
-        SELECT coalesce(sum(bytes), 0) FROM responses INDEXED BY responses_buried
-        WHERE tenant = ?1 AND live = 0
-    ),
-    (SELECT count(*) FROM runs WHERE tenant = ?1 AND ended_at IS NULL AND owner IS NULL),
-    (SELECT count(*) FROM runs WHERE tenant = ?1 AND ended_at IS NULL AND owner IS NOT NULL),
-    (SELECT count(*) FROM files WHERE tenant = ?1),
-    (SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = ?1),
-    (SELECT count(*) FROM vector_stores WHERE tenant = ?1)
-
 -- expired_responses
 SELECT seq FROM responses WHERE live = 1 AND expires_at <= ? LIMIT ?
 

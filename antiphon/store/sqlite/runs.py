@@ -175,7 +175,7 @@ class SqliteRuns(SqlRuns[SqliteTransaction]):
             oldest = time.monotonic() - reservation.lease_s
             connection.execute(self._queries["drop_dead_reservations"], (tenant, oldest))
             connection.execute(self._queries["put_reservation"], (*key, owner))
-            query = self._queries["response_totals"]
+            query = self._queries["stored_totals"]
             count, stored_bytes = connection.execute(query, (tenant,)).fetchone()
             query = self._queries["count_reservations"]
             (unsaved,) = connection.execute(query, (tenant,)).fetchone()

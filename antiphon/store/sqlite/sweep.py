@@ -82,7 +82,6 @@ class SqliteSweep:
     async def _expire_by_size(self) -> int:
         """Delete responses until the store is within its size limits: always the oldest response of
         the tenant with the most data. Return how many responses were deleted."""
-        # Read only once: the query reads a whole index.
         rows = await self._database.rows("tenant_totals", (), tuple)
         totals, expired = TenantTotals(self._retention, rows), 0
         while (tenant := totals.largest()) is not None:

@@ -138,6 +138,56 @@ async def refuses_responses_when_their_bytes_are_used_up(store: Store) -> None:
     assert await _reserve(store, "d", max_bytes=1)
 
 
+async def counts_responses_after_each_change(store: Store) -> None:
+    """Check that the number of a tenant's responses and their bytes are the sums over its
+    responses, whatever changed them. A deleted response that a later one continues still counts
+    with its bytes."""
+    versions = {
+        "a": make_response("a"),
+        "b": make_response("b", text="b" * 90),
+        "c": make_response("c", text="c" * 300),
+        "longer c": make_response("c", text="c" * 9_000),
+        "d after a": make_response("d", "a"),
+    }
+    sizes: dict[str, int] = {}
+    for version, stored in versions.items():
+        await store.save(version, stored)  # each in a tenant of its own
+        sizes[version] = (await store.usage(version)).responses_bytes
+
+    async def check(responses: int, *kept: str) -> None:
+        usage = await store.usage("t")
+        assert usage.responses == responses
+        assert usage.responses_bytes == sum(sizes[version] for version in kept)
+
+    for version in ("a", "b", "c", "d after a"):
+        await store.save("t", versions[version])
+    await check(4, "a", "b", "c", "d after a")
+    await store.save("t", versions["longer c"])
+    await check(4, "a", "b", "longer c", "d after a")
+    assert await store.delete("t", "resp_b")
+    assert not await store.delete("t", "resp_b")
+    await check(3, "a", "longer c", "d after a")
+    assert await store.delete("t", "resp_a")
+    await check(2, "a", "longer c", "d after a")
+    await store.save("t", versions["a"])
+    await check(3, "a", "longer c", "d after a")
+    assert await store.delete("t", "resp_a")
+    assert await store.delete("t", "resp_d")
+    await check(1, "longer c")
+    await store.rewrite_rows()
+    await check(1, "longer c")
+    await store.sweep(Retention(max_age_s=0), 9_000)
+    await check(0)
+    await store.save("t", versions["a"])
+    await store.sweep(Retention(max_bytes=0), 0)
+    await check(0)
+    await store.save("t", versions["b"])
+    await store.delete_tenant("t")
+    await check(0)
+    await store.save("t", versions["c"])
+    await check(1, "c")
+
+
 async def reports_what_a_tenant_uses(store: Store) -> None:
     assert await store.usage("t") == TenantUsage()
     await store.save("t", make_response("a"))
@@ -177,6 +227,7 @@ CHECKS: Mapping[str, Check] = {
         a_dead_owner_reserves_nothing,
         only_its_owner_releases_a_reservation,
         refuses_responses_when_their_bytes_are_used_up,
+        counts_responses_after_each_change,
         reports_what_a_tenant_uses,
     )
 }

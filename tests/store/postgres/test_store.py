@@ -394,7 +394,7 @@ async def test_totals_of_tenants_are_exact(database: Postgres) -> None:
     await store.delete_tenant("t")
     assert await store.usage("t") == TenantUsage()
     await store.sweep(Retention(), 0)
-    assert await query_number(url, "SELECT count(*) FROM antiphon.response_totals") == 0
+    assert await query_number(url, "SELECT count(*) FROM antiphon.response_sums") == 0
     await store.close()
 
 

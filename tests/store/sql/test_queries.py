@@ -72,8 +72,8 @@ def test_migrations_are_in_order() -> None:
 
 
 #: Tables that may be scanned: `audit` in the order of its key, up to a limit; the others have a row
-#: for each process or running response.
-SCANNED = ("audit", "locks", "owners")
+#: for each process, running response or tenant.
+SCANNED = ("audit", "locks", "owners", "response_totals")
 
 
 def plan(connection: sqlite3.Connection, query: str) -> list[str]:

@@ -23,7 +23,14 @@ from antiphon.errors import RunError, SetupError
 from antiphon.store import open_store
 from antiphon.store import sqlite as sqlite_package
 from antiphon.store.base import Retention
-from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, RunEnd
+from antiphon.store.records import (
+    Append,
+    ClaimQuery,
+    ConversationLock,
+    NewRun,
+    Reservation,
+    RunEnd,
+)
 from antiphon.store.sql.queries import migrations
 from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.store import SqliteStore
@@ -229,6 +236,28 @@ async def test_reading_a_page_reads_only_its_rows(tmp_path: Path) -> None:
     await database.read(lambda connection: connection.set_progress_handler(None, 0))
     assert page is not None and [each.first for each in page.batches] == list(range(3_001, 3_011))
     assert len(steps) < 10, "a thousand instructions for ten rows"
+    await store.close()
+
+
+async def test_reserving_a_response_does_not_count_those_that_are_stored(tmp_path: Path) -> None:
+    store, database = await store_with_database(tmp_path)
+    for number in range(500):
+        await store.save("t", make_response(str(number)))
+    reservation = Reservation(
+        tenant="t",
+        response_id="resp_new",
+        owner="one",
+        max_responses=1_000,
+        max_bytes=10**9,
+        lease_s=60,
+    )
+    steps: list[None] = []
+    await database.write(
+        lambda connection: connection.set_progress_handler(lambda: steps.append(None), 100)
+    )
+    assert await store.reserve_response(reservation)
+    await database.write(lambda connection: connection.set_progress_handler(None, 0))
+    assert len(steps) < 10, "a thousand instructions for any number of responses"
     await store.close()
 
 

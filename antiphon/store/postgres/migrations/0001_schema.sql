@@ -57,10 +57,10 @@ CREATE TABLE summaries (
 CREATE INDEX summaries_of_tenant ON summaries (tenant, seq);
 
 -- These two tables hold the number of responses of each tenant, and their bytes. The totals of a
--- tenant are the sum of its row in response_totals and its rows in response_changes. A statement
--- that changes responses only inserts rows into response_changes, so that two such statements do
--- not wait for each other. From time to time, these rows are added to response_totals.
-CREATE TABLE response_totals (
+-- tenant are the sum of its row in response_sums and its rows in response_changes. A statement that
+-- changes responses only inserts rows into response_changes, so that two such statements do not wait
+-- for each other. From time to time, these rows are added to response_sums.
+CREATE TABLE response_sums (
     tenant TEXT PRIMARY KEY,
     responses BIGINT NOT NULL,
     bytes BIGINT NOT NULL
@@ -71,6 +71,12 @@ CREATE TABLE response_changes (
     bytes BIGINT NOT NULL
 );
 CREATE INDEX response_changes_of_tenant ON response_changes (tenant);
+CREATE VIEW response_totals AS
+SELECT tenant, sum(responses)::bigint AS responses, sum(bytes)::bigint AS bytes FROM (
+    SELECT tenant, responses, bytes FROM response_sums
+    UNION ALL
+    SELECT tenant, responses, bytes FROM response_changes
+) AS parts GROUP BY tenant;
 
 -- Insertions and updates mostly change a single response. For a single row, a trigger FOR EACH
 -- STATEMENT would take three times as long as a trigger FOR EACH ROW.

@@ -24,10 +24,8 @@ CREATE TABLE responses (
 CREATE UNIQUE INDEX responses_by_id ON responses (tenant, id);
 CREATE INDEX responses_by_parent ON responses (tenant, parent) WHERE parent IS NOT NULL;
 CREATE INDEX responses_by_expiry ON responses (expires_at) WHERE expires_at IS NOT NULL AND live = 1;
--- The responses of a tenant and their bytes are counted in the next two indexes alone, without
--- reading the rows. Responses that are too old are found in the first one, one tenant after another.
-CREATE INDEX responses_of_tenant ON responses (tenant, created_at, seq, bytes) WHERE live = 1;
-CREATE INDEX responses_buried ON responses (tenant, bytes) WHERE live = 0;
+-- Responses that are too old are found in this index, one tenant after another.
+CREATE INDEX responses_of_tenant ON responses (tenant, created_at) WHERE live = 1;
 
 CREATE TABLE items (
     tenant TEXT NOT NULL,
@@ -65,6 +63,30 @@ END;
 CREATE TRIGGER responses_freed AFTER DELETE ON responses BEGIN
     DELETE FROM items WHERE response = old.seq;
     DELETE FROM summaries WHERE seq = old.seq;
+END;
+
+-- The number of responses of each tenant, and their bytes. A deleted response that a later one
+-- continues still counts with its bytes.
+CREATE TABLE response_totals (
+    tenant TEXT PRIMARY KEY,
+    responses INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TRIGGER response_added AFTER INSERT ON responses BEGIN
+    INSERT INTO response_totals (tenant, responses, bytes) VALUES (new.tenant, new.live, new.bytes)
+    ON CONFLICT (tenant) DO UPDATE SET responses = responses + excluded.responses,
+        bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER response_changed AFTER UPDATE OF live, bytes ON responses
+WHEN new.live <> old.live OR new.bytes <> old.bytes BEGIN
+    UPDATE response_totals SET responses = responses + new.live - old.live,
+        bytes = bytes + new.bytes - old.bytes
+    WHERE tenant = new.tenant;
+END;
+CREATE TRIGGER response_removed AFTER DELETE ON responses BEGIN
+    UPDATE response_totals SET responses = responses - old.live, bytes = bytes - old.bytes
+    WHERE tenant = old.tenant;
+    DELETE FROM response_totals WHERE tenant = old.tenant AND responses = 0 AND bytes = 0;
 END;
 
 -- Conversations.
