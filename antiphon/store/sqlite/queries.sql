@@ -2,7 +2,7 @@
 INSERT INTO responses
     (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
      expires_at, times)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, id) DO NOTHING
 
 -- replace
@@ -12,7 +12,7 @@ UPDATE responses SET
 WHERE tenant = ?1 AND id = ?2
 
 -- save_items
-INSERT OR IGNORE INTO items (tenant, id, response) SELECT ?2, value, ?3 FROM json_each(?1)
+INSERT OR IGNORE INTO items (tenant, id, response) SELECT ?, value, ? FROM json_each(?)
 
 -- save_summary
 INSERT INTO summaries
@@ -194,10 +194,10 @@ AND NOT EXISTS (SELECT 1 FROM unused_blobs WHERE key = value)
 SELECT c.seq, f.id, -bm25(chunk_words, 0.0, 1.0) AS score
 FROM vector_stores AS s CROSS JOIN chunk_words
 JOIN chunks AS c ON c.seq = chunk_words.rowid JOIN vector_files AS f ON f.seq = c.file
-WHERE s.tenant = ?1 AND s.id = ?2
-AND chunk_words MATCH 'store : "' || s.seq || '" AND text : (' || ?3 || ')'
-AND f.id IN (SELECT value FROM json_each(?4))
-ORDER BY score DESC, c.seq LIMIT ?5
+WHERE s.tenant = ? AND s.id = ?
+AND chunk_words MATCH 'store : "' || s.seq || '" AND text : (' || ? || ')'
+AND f.id IN (SELECT value FROM json_each(?))
+ORDER BY score DESC, c.seq LIMIT ?
 
 -- roll_up_usage_rows | roll_up_usage_sums
 INSERT INTO usage_sums SELECT ?1, start - start % ?1, kind, tenant, api_key, model,
@@ -230,13 +230,13 @@ DELETE FROM {usage_rows | usage_sums} WHERE {(start, id) | rowid} IN (
 -- drop_tenant_jobs
 -- The first of the steps that delete a tenant: see tenant_steps.py. Each step changes few rows.
 DELETE FROM jobs WHERE run IN (
-    SELECT r.seq FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.tenant = ?1 LIMIT ?2
+    SELECT r.seq FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.tenant = ? LIMIT ?
 )
 
 -- drop_tenant_runs
 -- As in mark_run_deleted, runs are only renamed. A sweep deletes their events later.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
-WHERE seq IN (SELECT seq FROM runs WHERE tenant = ?1 LIMIT ?2)
+WHERE seq IN (SELECT seq FROM runs WHERE tenant = ? LIMIT ?)
 
 -- heartbeat
 INSERT INTO owners (name, heard_at) VALUES (?, ?)

@@ -197,7 +197,7 @@ class SqliteStore(SqlStore[SqliteTransaction]):
             columns = summary_row(stored, is_searchable=not self.is_encrypted)
             connection.execute(self._queries["save_summary"], (row, tenant, *columns))
             if ids is not None:
-                connection.execute(self._queries["save_items"], (ids, tenant, row))
+                connection.execute(self._queries["save_items"], (tenant, row, ids))
             if saving.usage is not None:
                 connection.execute(self._queries["add_usage"], astuple(saving.usage))
 
