@@ -35,6 +35,8 @@ def read_texts(pairs: Iterable[tuple[str, str]], cls: type[Struct]) -> JsonObjec
     missing. Raises ``InvalidRequest``.
     """
     pairs = tuple(pairs)
+    if not pairs:  # as in most requests
+        return {}
     found = {name: _read(name, kind, pairs) for name, kind in _kinds(cls).items()}
     return {name: value for name, value in found.items() if value is not None}
 
