@@ -83,7 +83,11 @@ export function useLoaded(load, inputs) {
       current = false;
     };
   }, [...inputs, version]);
-  return { ...state, reload: () => setVersion((old) => old + 1) };
+  const reload = () => {
+    setState((old) => ({ ...old, loading: true })); // at once: what the old value allows must not be clicked
+    setVersion((old) => old + 1);
+  };
+  return { ...state, reload };
 }
 
 export const newId = () =>
