@@ -11,7 +11,6 @@ import msgspec
 
 from antiphon.errors import BackendError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import connecting_model
 from antiphon.upstream.errors import parse_error, upstream_error
 from antiphon.upstream.multipart import FormFile, encode_form
 from antiphon.wire.resources.audio import (
@@ -24,24 +23,6 @@ from antiphon.wire.resources.audio import (
 from .base import RecordingFacts, SpeechTask, TranscriptionTask, TranscriptPiece
 
 _INVALID = "The upstream's response is not a transcript."
-
-
-async def load_transcriber(
-    name: str, url: str, *, key: str | None, model: str | None, options: Mapping[str, object]
-) -> UpstreamTranscriber:
-    """Return the transcriber for a model on another server. ``name``: the model's name in the
-    settings. ``model``: its name on the other server; None selects the first one. Raises
-    ``SetupError``."""
-    async with connecting_model(name, url, key, model, options) as (upstream, body):
-        return UpstreamTranscriber(upstream, body)
-
-
-async def load_speaker(
-    name: str, url: str, *, key: str | None, model: str | None, options: Mapping[str, object]
-) -> UpstreamSpeaker:
-    """Return the speaker for a model on another server. See ``load_transcriber``."""
-    async with connecting_model(name, url, key, model, options) as (upstream, body):
-        return UpstreamSpeaker(upstream, body)
 
 
 class UpstreamTranscriber:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from antiphon.audio.base import Speaker, Transcriber
 from antiphon.embeddings.base import Embedder
 from antiphon.embeddings.reranker import Reranker
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.inference.conversation import Conversation, Options
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.endpoint import connecting_model
 
 from .base import Backend, Reply, Status, Task
 from .on_demand import OnDemandBackend
@@ -58,6 +60,22 @@ class TaskBackend(_TaskBackend, Generic[_WorkerT]):
     def __init__(self, name: str, worker: _WorkerT) -> None:
         super().__init__(name)
         self._worker = worker
+
+    @classmethod
+    async def at_upstream(
+        cls,
+        worker: Callable[[Upstream, Mapping[str, object]], _WorkerT],
+        name: str,
+        url: str,
+        *,
+        key: str | None,
+        model: str | None,
+        options: Mapping[str, object],
+    ) -> Self:
+        """Return the backend of a model on another server. ``worker``: the worker's class. The
+        other arguments are those of ``connecting_model``. Raises ``SetupError``."""
+        async with connecting_model(name, url, key, model, options) as (upstream, body):
+            return cls(name, worker(upstream, body))
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[_WorkerT]:

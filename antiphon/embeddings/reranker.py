@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from antiphon.errors import BackendError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import connecting_model
 
 #: Texts per request.
 _BATCH_SIZE = 128
@@ -42,28 +41,6 @@ class Reranker(Protocol):
     async def close(self) -> None:
         """Release the resources of the reranker: the loaded model, or the HTTP connections to the
         upstream server."""
-
-
-async def load(
-    name: str,
-    url: str,
-    *,
-    key: str | None = None,
-    model: str | None = None,
-    options: Mapping[str, object] | None = None,
-) -> UpstreamReranker:
-    """Return the reranker for a model on another server, whose address is ``url``.
-
-    - ``name``: the name of the model in Antiphon's configuration.
-    - ``key``: the API key of the other server.
-    - ``model``: the name of the model on the other server. If None, the first model that the other
-      server lists is used.
-    - ``options``: the engine options of the model in the configuration.
-
-    Raises ``SetupError`` if the other server cannot be used.
-    """
-    async with connecting_model(name, url, key, model, options) as (upstream, body):
-        return UpstreamReranker(upstream, body)
 
 
 class UpstreamReranker:

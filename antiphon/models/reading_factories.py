@@ -109,9 +109,9 @@ async def _rerank(
     """Build a backend that sends texts to the endpoint ``/rerank`` of an upstream server. The
     setting ``source`` is the address of this server."""
     from antiphon.backends.reading import RerankBackend
-    from antiphon.embeddings.reranker import load
+    from antiphon.embeddings.reranker import UpstreamReranker
 
-    return RerankBackend(name, await load(name, model.source, **remote(model)))
+    return await RerankBackend.at_upstream(UpstreamReranker, name, model.source, **remote(model))
 
 
 async def _llama_rerank(
@@ -136,9 +136,9 @@ async def _moderations(
     """Build a backend that sends texts and images to the endpoint ``/moderations`` of an upstream
     server. The setting ``source`` is the address of this server."""
     from antiphon.backends.reading import ModerationBackend
-    from antiphon.backends.remote.moderations import load
+    from antiphon.backends.remote.moderations import ModerationsApi
 
-    return ModerationBackend(name, await load(name, model.source, **remote(model)))
+    return await ModerationBackend.at_upstream(ModerationsApi, name, model.source, **remote(model))
 
 
 # --- audio ---------------------------------------------------------------------------------------
@@ -168,10 +168,12 @@ async def _transcriptions(
 ) -> Backend:
     """Build a backend that sends recordings to the endpoint ``/audio/transcriptions`` of an
     upstream server. The setting ``source`` is the address of this server."""
-    from antiphon.audio.upstream import load_transcriber
+    from antiphon.audio.upstream import UpstreamTranscriber
     from antiphon.backends.reading import TranscriptionBackend
 
-    return TranscriptionBackend(name, await load_transcriber(name, model.source, **remote(model)))
+    return await TranscriptionBackend.at_upstream(
+        UpstreamTranscriber, name, model.source, **remote(model)
+    )
 
 
 async def _speech(
@@ -179,10 +181,10 @@ async def _speech(
 ) -> Backend:
     """Build a backend that sends texts to the endpoint ``/audio/speech`` of an upstream server. The
     setting ``source`` is the address of this server."""
-    from antiphon.audio.upstream import load_speaker
+    from antiphon.audio.upstream import UpstreamSpeaker
     from antiphon.backends.reading import SpeechBackend
 
-    return SpeechBackend(name, await load_speaker(name, model.source, **remote(model)))
+    return await SpeechBackend.at_upstream(UpstreamSpeaker, name, model.source, **remote(model))
 
 
 async def _speech_program(

@@ -12,12 +12,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from antiphon.audio.base import RecordingFacts, SpeechTask, TranscriptionTask, TranscriptPiece
-from antiphon.audio.upstream import load_speaker, load_transcriber
+from antiphon.audio.upstream import UpstreamSpeaker, UpstreamTranscriber
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.models.catalog import load as load_catalog
 from antiphon.resources.audio import Audio
+from antiphon.upstream.endpoint import connecting_model
 from antiphon.wire.resources.audio import DurationUsage, TokenUsage
 
 VERBOSE = {
@@ -57,7 +58,8 @@ async def transcribe(
     url: str, task: TranscriptionTask = TASK
 ) -> list[TranscriptPiece | RecordingFacts]:
     options = {"body": {"hotwords": "a"}}
-    transcriber = await load_transcriber("m", url, key="k", model="w", options=options)
+    async with connecting_model("m", url, "k", "w", options) as (upstream, body):
+        transcriber = UpstreamTranscriber(upstream, body)
     try:
         return [part async for part in transcriber.transcribe(task)]
     finally:
@@ -177,7 +179,8 @@ async def test_speech_is_passed_on() -> None:
 
 async def test_speech_without_audio_is_a_failure() -> None:
     async with answering(b"", "audio/mpeg") as (url, _):
-        speaker = await load_speaker("m", url, key=None, model="tts", options={})
+        async with connecting_model("m", url, None, "tts", None) as (upstream, body):
+            speaker = UpstreamSpeaker(upstream, body)
         with pytest.raises(BackendError):
             [piece async for piece in speaker.speak(SpeechTask(text="Hi", voice="alloy"))]
         await speaker.close()

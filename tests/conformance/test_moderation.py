@@ -13,7 +13,7 @@ from openai.types.responses import Response as SdkResponse
 
 from antiphon.backends.base import BackendCapabilities
 from antiphon.backends.reading import ModerationBackend
-from antiphon.backends.remote.moderations import load
+from antiphon.backends.remote.moderations import ModerationsApi
 from antiphon.errors import BackendError
 from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.provider import McpProvider
@@ -199,8 +199,11 @@ async def test_upstream_moderates_texts_and_images(serve: Serve, client_of: Clie
     judged = {"flagged": True, "categories": {"hate": True}, "category_scores": {"hate": 0.75}}
     answers = [json_answer({"id": "modr-1", "model": "omni", "results": [judged]}), json_answer({})]
     async with fake(v1__moderations=answers) as upstream:
-        moderator = await load("tiny", f"{upstream.url}/v1", model="omni")
-        server = serve(ModerationBackend("tiny", moderator), guards={"tiny": "api"})
+        url = f"{upstream.url}/v1"
+        backend = await ModerationBackend.at_upstream(
+            ModerationsApi, "tiny", url, key=None, model="omni", options={}
+        )
+        server = serve(backend, guards={"tiny": "api"})
         client = client_of(server.app)
         parts: Any = [
             {"type": "text", "text": "Look."},
@@ -211,9 +214,10 @@ async def test_upstream_moderates_texts_and_images(serve: Serve, client_of: Clie
         assert upstream.asked[0][1] == {"model": "omni", "input": parts}
         with pytest.raises(openai.InternalServerError, match="not a moderation"):
             await client.with_options(max_retries=0).moderations.create(input="text")
-        await moderator.close()
+        await backend.close()
         with pytest.raises(BackendError):
-            await moderator.moderate("text")
+            async with backend.use() as moderator:
+                await moderator.moderate("text")
 
 
 async def test_tool_of_an_mcp_server_moderates(serve: Serve, ask: Ask) -> None:

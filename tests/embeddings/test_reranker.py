@@ -9,10 +9,11 @@ import pytest
 
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.embeddings.reranker import load
+from antiphon.embeddings.reranker import UpstreamReranker
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.models.catalog import load as load_catalog
 from antiphon.resources.reading_models import Rerankers
+from antiphon.upstream.endpoint import connecting_model
 from tests.embeddings.reranking_model import write_reranker
 from tests.tiny_models.tiny_tools import GGUF
 from tests.upstream.fakes import Answer, fake, json_answer
@@ -23,10 +24,15 @@ def ranked(*scores: float, **more: Any) -> Answer:
     return json_answer({"results": rows[::-1], **more})
 
 
+async def load(url: str, options: dict[str, Any] | None = None) -> UpstreamReranker:
+    async with connecting_model("m", f"{url}/v1", None, "bge", options) as (upstream, body):
+        return UpstreamReranker(upstream, body)
+
+
 async def test_scores_come_in_the_order_of_the_texts() -> None:
     answers = [ranked(0.25, 0.75, usage={"total_tokens": 9}), ranked(-2.0, 3.0, 0.5)]
     async with fake(v1__rerank=answers) as upstream:
-        reranker = await load("m", f"{upstream.url}/v1", model="bge", options={"body": {"x": 1}})
+        reranker = await load(upstream.url, {"body": {"x": 1}})
         first = await reranker.rerank("cats", ["a", "b"])
         logits = await reranker.rerank("cats", ["a", "b", "c"])
         await reranker.close()
@@ -39,7 +45,7 @@ async def test_scores_come_in_the_order_of_the_texts() -> None:
 
 async def test_many_texts_are_sent_in_batches() -> None:
     async with fake(v1__rerank=[ranked(*[0.5] * 128), ranked(0.1, 0.2)]) as upstream:
-        reranker = await load("m", f"{upstream.url}/v1", model="bge")
+        reranker = await load(upstream.url)
         result = await reranker.rerank("cats", ["a"] * 130)
         await reranker.close()
     assert result.scores == (*[0.5] * 128, 0.1, 0.2)
@@ -59,7 +65,7 @@ async def test_many_texts_are_sent_in_batches() -> None:
 )
 async def test_invalid_answer_is_an_error(answer: Any) -> None:
     async with fake(v1__rerank=json_answer(answer)) as upstream:
-        reranker = await load("m", f"{upstream.url}/v1", model="bge")
+        reranker = await load(upstream.url)
         with pytest.raises(BackendError):
             await reranker.rerank("cats", ["a"])
         await reranker.close()

@@ -6,25 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from antiphon.errors import BackendError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import connecting_model
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.moderation import Verdict, read_verdict
 
 _WAIT_S = 60
-
-
-async def load(
-    name: str,
-    url: str,
-    *,
-    key: str | None = None,
-    model: str | None = None,
-    options: Mapping[str, object] | None = None,
-) -> ModerationsApi:
-    """Return the moderator on another server. The arguments are those of
-    ``antiphon.embeddings.reranker.load``. Raises ``SetupError``."""
-    async with connecting_model(name, url, key, model, options) as (upstream, body):
-        return ModerationsApi(upstream, body)
 
 
 class ModerationsApi:
