@@ -171,12 +171,13 @@ class DecisionsRequest(TranslatedRequest, frozen=True, kw_only=True):
     questions: tuple[Question, ...]
 
     def options(self, number: int) -> OptionShares:
-        """Return the options of the request with this number, whose shares are not known yet."""
+        """Return the options of ``requests[number]``. Their shares are not known yet."""
         texts = _options(self.questions[number // 2])
         return OptionShares(texts[::-1] if number % 2 else texts)
 
     def after(self, number: int, beginning: str) -> CreateResponse:
-        """Return the request with this number. The model's answer continues ``beginning``."""
+        """Return ``requests[number]`` with the beginning of an answer, which the model
+        continues."""
         request = self.requests[number]
         if not beginning:
             return request

@@ -1,9 +1,9 @@
 """How a model divides its probability among the texts of several options.
 
-Each option is scored as its whole text: where the options differ, the model's probabilities of the
-next token are divided among the options that go on with this token. Where all go on alike, nothing
-needs to be asked. So the shares are the probabilities that the model would write each option if it
-had to write one of them.
+The share of an option is the probability that the model writes the text of this option, if it must
+write one of them. Where the texts differ, the model is asked for the next token. The probability of
+a token is the share of all options that continue with it. Where all texts continue in the same way,
+the model is not asked.
 """
 
 from __future__ import annotations

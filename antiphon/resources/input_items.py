@@ -183,8 +183,8 @@ def check_call_outputs(
         if kind.answers is None:
             preceding.add(call_id)
         elif (named := item.named_call) and named not in preceding:
-            # Without its call, the model cannot be shown an output, not even an incomplete one. The
-            # outputs of hosted searches may name none.
+            # An output cannot be shown to the model without its call, even if the output is
+            # incomplete. Only the outputs of hosted searches need not name a call.
             raise _unknown_call(KINDS[kind.answers].call_name or "program", named, param)
         if not call_id or item.status == "incomplete":
             continue  # an incomplete call was never executed

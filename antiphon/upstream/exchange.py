@@ -166,7 +166,7 @@ class Exchange:
             return rest
         finally:
             self._waiter = None
-            del waiter  # an error in it refers to this frame
+            del waiter  # its error refers to this frame: the two would keep each other in memory
 
     def _check_silence(self) -> None:
         """Fail if the caller has waited too long for data. One timer is used for all waits."""
@@ -230,7 +230,7 @@ class Exchange:
                 rest = self._sink(self._take_pieces())
             except Exception as error:
                 waiter.set_exception(error)
-                del waiter  # the error refers to this frame
+                del waiter  # as in ``_wait``
                 return
             if rest is None and not self.is_complete:
                 return

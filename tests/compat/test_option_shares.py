@@ -1,4 +1,5 @@
-"""Shares of options, with a table of the model's next tokens."""
+"""The shares of options. A table says which tokens the model writes next, and how likely they
+are."""
 
 from __future__ import annotations
 

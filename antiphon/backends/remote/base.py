@@ -640,8 +640,8 @@ def _encode_body(
 
 
 def _encode_element(element: JsonObject | Raw) -> bytes | Raw:
-    """Return the JSON of a message. The message, or only the value of its field ``content``, may
-    already be JSON."""
+    """Return a message as JSON. ``element``: the message. It may be encoded already, or its field
+    ``content`` may be."""
     if isinstance(element, Raw):
         return element
     if not isinstance(content := element.get("content"), Raw):

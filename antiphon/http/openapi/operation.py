@@ -42,8 +42,9 @@ VERSION_HEADER = HeaderParam(
 
 
 class Permission(Struct, frozen=True):
-    """Who may call an endpoint: clients with one of these roles, or, on a server without keys,
-    those on its machine. ``action``: what they may do, such as ``read the audit log``."""
+    """Who may call an endpoint. If the server has API keys, these are clients with one of the
+    ``roles``. Otherwise, they are the clients on the server's own machine. ``action``: what the
+    endpoint does, for the error message, such as ``read the audit log``."""
 
     roles: tuple[Role, ...]
     action: str

@@ -32,7 +32,7 @@ class Moderator(Protocol):
         """Return whether it also judges images. Raises ``RunError``."""
 
     async def judge(self, question: Question) -> Verdict:
-        """Raises ``RunError``."""
+        """Return the verdict about an input, or about the answer to it. Raises ``RunError``."""
 
 
 class Moderators:
@@ -115,7 +115,7 @@ class _ApiModerator:
         self._attachments = attachments
 
     async def sees_images(self, tenant: str) -> bool:
-        return True  # one that does not refuses them
+        return True  # an upstream that sees none refuses the request
 
     async def judge(self, question: Question) -> Verdict:
         assert isinstance(self._backend, TaskBackend | OnDemandTaskBackend)
@@ -126,7 +126,7 @@ class _ApiModerator:
 
 
 class _McpModerator:
-    """A tool of an MCP server that the operator has configured under the name ``name``."""
+    """A tool of an MCP server. ``name``: the name of this server in the settings."""
 
     def __init__(self, name: str, servers: McpProvider, attachments: Attachments) -> None:
         self.name = name

@@ -496,8 +496,9 @@ def _as_is(argument: _T) -> _T:
 
 
 def _json_list(values: Iterable[object]) -> str:
-    """Encode a list for a comparison with SQLite's ``json_each``. Texts with U+0000 are left out,
-    because ``json_each`` cuts a text at U+0000. No indexed column contains such a text."""
+    """Return a list as JSON, whose elements SQLite's ``json_each`` reads. Texts with U+0000 are
+    left out, because ``json_each`` would cut them there. No column that is compared with the
+    elements has such a text."""
     return encode(
         [each for each in values if not (isinstance(each, str) and "\0" in each)]
     ).decode()

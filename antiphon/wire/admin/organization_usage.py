@@ -65,10 +65,10 @@ class CostAmount(Struct, frozen=True, kw_only=True):
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """The costs of tokens and of calls of tools, by the prices in the settings. ``project_id``,
-    ``api_key_id`` and ``line_item`` are set only if the costs are grouped by that field. A line
-    item is a model, and ``quantity`` is the number of its tokens in millions; or it is the type of
-    a tool, and ``quantity`` is the number of its calls."""
+    """The costs of tokens and tool calls. ``project_id``, ``api_key_id`` and ``line_item`` are set
+    only if the costs are grouped by that field. If ``line_item`` is a model, ``quantity`` is the
+    number of its tokens in millions. If it is the type of a tool, ``quantity`` is the number of
+    calls."""
 
     object: Literal["organization.costs.result"] = "organization.costs.result"
     amount: CostAmount

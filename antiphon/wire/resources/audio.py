@@ -76,9 +76,9 @@ AudioUsage = DurationUsage | TokenUsage
 
 
 class AudioTranscript(Struct, frozen=True, kw_only=True):
-    """What a model has written down: the whole text, and what it knows about the recording.
-    ``segments`` is empty if the model reports no times. ``duration``: in seconds. ``language``,
-    ``duration`` and ``usage`` are None if they are unknown."""
+    """The text of a recording, and facts about the recording. ``segments`` is empty if the model
+    reports no times. ``duration``: in seconds. ``language``, ``duration`` and ``usage`` are None if
+    they are unknown."""
 
     text: str
     segments: tuple[TranscriptSegment, ...] = ()

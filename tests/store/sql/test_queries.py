@@ -60,7 +60,8 @@ def test_shared_queries_are_translated_for_sqlite(shared: str, translated: str) 
 
 
 def test_queries_run_on_sqlite_3_34() -> None:
-    """Some distributions ship SQLite 3.34, which lacks RETURNING and the operators of JSON."""
+    """Some distributions have SQLite 3.34. It knows neither ``RETURNING`` nor the operators ``->``
+    and ``->>``."""
     texts = {**TEXTS, **dict(migrations("antiphon.store.sqlite"))}
     assert not [
         name for name, text in texts.items() if re.search(r"\bRETURNING\b|->", text.upper())

@@ -239,8 +239,8 @@ class _Usage:
 
     @operation("GET /v1/organization/costs", "usage-costs", query=CostListing, permission=_ALLOWED)
     async def costs(self, request: Request) -> UsagePage[Costs]:
-        """Return what the tokens and the calls of tools of each day cost, by the prices in the
-        settings."""
+        """Return the costs of each day. They are computed from the numbers of tokens and tool
+        calls, and from the prices in the settings."""
         listing = self._listing(request, CostListing, "completion")
         groups = listing.query.group_by
         query = replace(listing.query, group_by=groups | {"model"})
