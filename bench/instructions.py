@@ -2,10 +2,10 @@
 else the machine does.
 
 ``python -m bench.instructions`` compares the counts with ``instructions.json``. It fails if one of
-them rises by more than 3 %, or falls by so much that the file is out of date. After a change that
-explains the difference, ``--update`` writes the file; the explanation belongs in the message of the
-commit. The counts in the file hold for one version of Python: with another one, nothing is
-compared.
+them rises by more than 3 % in each of several measurements, or falls by so much that the file is
+out of date. After a change that explains the difference, ``--update`` writes the file; the
+explanation belongs in the message of the commit. The counts in the file hold for one version of
+Python: with another one, nothing is compared.
 
 The upstream sends each answer in one write, except in the slow stream, so that the work is the same
 each time. The work of an idle server during a measurement is subtracted.
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +35,9 @@ _FILE = Path(__file__).with_name("instructions.json")
 #: on a busy one: requests take less time, so that less of what the server does every second falls
 #: into them.
 _RISE, _FALL, _NOISE = 0.03, 0.08, 0.02
+#: How often a case is measured whose count has risen. What else the server does in a measurement
+#: only adds to it, so the least count is the nearest to the truth.
+_ATTEMPTS = 4
 #: Cases with large bodies, which arrive in one or several pieces, and their largest rise.
 _LARGE = frozenset({"plain, 25 tools", "plain, 64 tools", "turn of a chain of 20, 25 tools"})
 _LARGE_RISE = 0.1
@@ -57,6 +60,8 @@ _TURN_CHARS = 13_000
 
 #: Sends the requests of one measurement, and returns their number.
 _Case = Callable[[MeasuredServer], int]
+#: Millions of instructions by the name of the case.
+_Counts = Mapping[str, float]
 
 
 def _config(upstream: str, keys: str = "") -> str:
@@ -158,7 +163,7 @@ _CASES: dict[str, _Case] = {
     "turn of a chain of 20, 25 tools": _turns(_CHAT, 20, 960, **_tools(25)),
     "turns 20 to 32 of an agent": _turns(_CHAT, 32, _TURN_CHARS, 19),
     "turns 20 to 32 of an agent, responses": _turns(_RESPONSES, 32, _TURN_CHARS, 19),
-    "plain, 9 KB of instructions": _repeated(_body(**_tools(0)), 10),
+    "plain, 9 KB of instructions": _repeated(_body(**_tools(0)), 20),
     "plain, 25 tools": _repeated(_body(**_tools(25)), 20),
     "plain, 64 tools": _repeated(_body(**_tools(64)), 20),
     "GET by id": _retrieval,
@@ -200,14 +205,25 @@ def _measure(case: _Case, server: MeasuredServer, idle: float) -> float:
     return (spent - idle * (time.perf_counter() - started)) / count / 1e6
 
 
-def _counts() -> Iterator[tuple[str, float]]:
+def _least(name: str, case: _Case, server: MeasuredServer, idle: float, kept: _Counts) -> float:
+    """Return the millions of instructions that a request of the case costs. A count that has risen
+    is measured again."""
+    least = _measure(case, server, idle)
+    for _ in range(_ATTEMPTS - 1):
+        if not _has_risen(name, least, kept):
+            break
+        least = min(least, _measure(case, server, idle))
+    return least
+
+
+def _counts(kept: _Counts) -> Iterator[tuple[str, float]]:
     """Yield the names of the cases and the millions of instructions of a request."""
     with _upstream() as url:
         # Under callgrind, every request would count as a stall of the event loop.
         with _started(_config(url), "--stall-log-ms", "0") as server:
             idle = _idle_rate(server)
             for name, case in _CASES.items():
-                yield name, _measure(case, server, idle)
+                yield name, _least(name, case, server, idle, kept)
         with _started(_config(url, _KEYS), "--stall-log-ms", "0", key=_KEY) as server:
             idle = _idle_rate(server)
             yield "plain, with a key and quotas", _measure(_CASES["plain"], server, idle)
@@ -244,7 +260,7 @@ def instructions() -> Iterator[Line]:
         print("instructions: valgrind is not installed (apt-get install valgrind)", file=sys.stderr)
         return
     kept = _kept()
-    for name, value in _counts():
+    for name, value in _counts(kept):
         note = f"{value / kept[name] - 1:+.1%} of {kept[name]:.3f}" if name in kept else "new"
         yield Line(
             what=f"instructions: {name}",
@@ -255,11 +271,16 @@ def instructions() -> Iterator[Line]:
         )
 
 
-def _changed(name: str, value: float, kept: dict[str, float]) -> bool:
+def _has_risen(name: str, value: float, kept: _Counts) -> bool:
     before = kept.get(name, value)
     rise = _LARGE_RISE if name in _LARGE else _RISE
-    is_high = value - before > max(_NOISE, rise * before)
-    return name not in _TIMED and (is_high or before - value > _FALL * before)
+    return name not in _TIMED and value - before > max(_NOISE, rise * before)
+
+
+def _changed(name: str, value: float, kept: _Counts) -> bool:
+    before = kept.get(name, value)
+    has_fallen = name not in _TIMED and before - value > _FALL * before
+    return has_fallen or _has_risen(name, value, kept)
 
 
 def main(*, update: bool) -> None:
