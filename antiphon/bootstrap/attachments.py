@@ -15,6 +15,7 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.security.ssrf import parse_network
+from antiphon.support.installation import needs_extra
 from antiphon.support.log import Log
 
 from .containers import AUTO, BUBBLEWRAP, OFF
@@ -38,6 +39,13 @@ async def open_fetcher(settings: Settings) -> AsyncIterator[Fetcher | None]:
         yield fetcher
     finally:
         await fetcher.close()
+
+
+def why_no_fetcher(settings: Settings) -> str:
+    """Return why a server with these settings fetches no URLs, and what to do."""
+    if not settings.fetch_urls:
+        return "The setting fetch_urls is false."
+    return needs_extra("The HTTP client is not installed", "fetch")
 
 
 @asynccontextmanager

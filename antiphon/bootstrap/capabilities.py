@@ -16,6 +16,8 @@ from antiphon.support.installation import needs_extra
 from antiphon.tools.base import AnyToolProvider, AvailabilityReporter
 from antiphon.workers.start_report import Capability
 
+from .attachments import why_no_fetcher
+
 #: Engines that run llama.cpp on this machine.
 _LLAMA = ("auto", "llama", "llama_embeddings", "llama_rerank")
 #: The tool that is listed with its parts.
@@ -42,7 +44,10 @@ def list_capabilities(
         ),
         *_file_search(settings),
         *_gpu(settings),
-        Capability(name="files and images by URL", problem=_fetch_problem(settings, has_fetcher)),
+        Capability(
+            name="files and images by URL",
+            problem=None if has_fetcher else why_no_fetcher(settings),
+        ),
         _package(
             "documents (PDF, Word …)", "kreuzberg", "The reader is not installed", "documents"
         ),
@@ -84,14 +89,6 @@ def _file_search(settings: Settings) -> Iterator[Capability]:
         problem = needs_extra("The embedding model is not installed", "embeddings")
         off = "The setting file_search.embeddings is off."
         yield Capability(name="file_search by meaning", problem=problem if missing else off)
-
-
-def _fetch_problem(settings: Settings, has_fetcher: bool) -> str | None:
-    if has_fetcher:
-        return None
-    if not settings.fetch_urls:
-        return "The setting fetch_urls is false."
-    return needs_extra("The HTTP client is not installed", "fetch")
 
 
 def _package(name: str, package: str, missing: str, extra: str) -> Capability:

@@ -27,6 +27,7 @@ from antiphon.tools.containers.container import Uploads
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.unavailable_tool import UnavailableTool
 
+from .attachments import why_no_fetcher
 from .containers import ContainerDependencies, open_containers
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ async def _web_fetch(
     from antiphon.tools.web_search.provider import FETCH_TYPE, WebSearchProvider
 
     if dependencies.fetcher is None:
-        yield {FETCH_TYPE: UnavailableTool("This server fetches no URLs (see fetch_urls).")}
+        yield {FETCH_TYPE: UnavailableTool(why_no_fetcher(dependencies.settings))}
         return
     web = LiveWeb(None, dependencies.fetcher, dependencies.documents)
     yield {FETCH_TYPE: WebSearchProvider(web, is_external=True)}

@@ -13,8 +13,17 @@ import structlog
 from antiphon import __version__
 from antiphon.config.settings import Settings
 from antiphon.models.factories import REMOTE_ENGINES
-from antiphon.support.installation import Installation, InstallationKind, detect, needs_extra
+from antiphon.support.installation import (
+    Installation,
+    InstallationKind,
+    antiphon_command,
+    detect,
+    is_missing_extra,
+    needs_extra,
+)
 from antiphon.workers.start_report import Capability
+
+from .install import FEATURES
 
 
 async def report(settings: Settings) -> tuple[str, ...]:
@@ -38,12 +47,26 @@ async def report(settings: Settings) -> tuple[str, ...]:
 
 def summary(capabilities: Sequence[Capability]) -> Iterator[str]:
     """Yield the lines that a server prints when it starts: first the capabilities that work, then
-    each capability that does not work, with the reason."""
+    each capability that does not work, with the reason. Those that only lack packages are one line
+    if there are several of them."""
     if ready := [each.name for each in capabilities if each.problem is None]:
         yield f"Ready: {', '.join(ready)}"
+    missing = [each.name for each in capabilities if is_missing_extra(each.problem or "")]
     for each in capabilities:
-        if each.problem is not None:
+        if each.problem and (len(missing) == 1 or each.name not in missing):
             yield f"Not ready: {each.name}. {each.problem}"
+    if len(missing) > 1:
+        yield (
+            f"Not installed: {', '.join(missing)}. To install all ({FEATURES['local'][1]} MB):"
+            f" {_install_all()}. What each needs: {antiphon_command('doctor')}"
+        )
+
+
+def _install_all() -> str:
+    copy = detect()
+    if copy.can_change:
+        return copy.antiphon_command("install local")
+    return copy.install_command("local")
 
 
 #: Engine → the package it needs, and the extra that installs it.

@@ -25,6 +25,7 @@ _IMAGE_FILE = Path("/etc/antiphon-extras")
 #: Folders of uv's cache in which `uvx` makes environments.
 _UVX_FOLDERS = frozenset({"archive-v0", "environments-v2"})
 _BINDING = "xllamacpp"
+_TO_INSTALL = ". To install it: "
 #: Where the maker of the binding publishes its builds for GPUs.
 _GPU_BUILDS = "https://xorbitsai.github.io/xllamacpp/whl"
 #: The extra of a requirement in a package's metadata: ``mcp<3,>=2.3; extra == 'mcp'``.
@@ -162,7 +163,12 @@ def antiphon_command(arguments: str) -> str:
 def needs_extra(what: str, extra: str) -> str:
     """Return an error message that says how to install a missing extra. The message begins with
     ``what``, the description of the problem, and ends with the command that installs the extra."""
-    return f"{what}. To install it: {install_command(extra)}"
+    return f"{what}{_TO_INSTALL}{install_command(extra)}"
+
+
+def is_missing_extra(message: str) -> bool:
+    """Return whether a message is one of ``needs_extra``."""
+    return _TO_INSTALL in message
 
 
 def requirements_by_extra() -> dict[str, tuple[str, ...]]:

@@ -18,6 +18,7 @@ from antiphon.config.tables import (
     SandboxSettings,
     WebSearchSettings,
 )
+from antiphon.support.installation import needs_extra
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.workers.start_report import Capability
 
@@ -96,3 +97,15 @@ def test_table_at_start_is_short() -> None:
     found = (Capability(name="a"), Capability(name="b", problem="Do c."), Capability(name="d"))
     assert list(summary(found)) == ["Ready: a, d", "Not ready: b. Do c."]
     assert list(summary(())) == []
+
+
+def test_missing_packages_are_one_line_at_start() -> None:
+    found = [
+        Capability(name=name, problem=needs_extra("Its client is not installed", "mcp"))
+        for name in ("a", "b")
+    ]
+    (line,) = summary(found)
+    assert line.startswith("Not installed: a, b. To install all (200 MB): ")
+    assert "install local. What each needs: " in line
+    # One that is alone says itself what it needs.
+    assert list(summary(found[:1])) == [f"Not ready: a. {found[0].problem}"]
