@@ -47,39 +47,70 @@ class RateState(Struct, frozen=True):
 
 class _Scope(Struct):
     """The stored state of a scope. ``level``, ``at``: the number of tokens in the bucket, and the
-    time when they were counted; None if the scope has no bucket yet. ``running``: the number of
-    running requests of each owner, and the time of its report."""
+    time when they were counted; None if the scope has no bucket yet. ``full``: the number of tokens
+    in a full bucket. ``running``: the number of running requests of each owner, and the time of its
+    report."""
 
     level: float | None = None
     at: float = 0.0
+    full: float = 0.0
     running: dict[str, tuple[int, float]] = {}
 
     def exchange(self, owner: str, report: RateReport, now: float) -> RateState:
         """Add the report of the server process ``owner``. Return the new state of the scope."""
         return RateState(self._take(report, now), self._run(owner, report.running, now))
 
+    def is_unused(self, now: float) -> bool:
+        """Whether the scope can be forgotten: no requests run, and its bucket, if it has one, has
+        been full for a minute. The last requests of a process may be reported late."""
+        self._drop_stale(now)
+        return not self.running and self._refilled(now) >= 2 * self.full
+
     def _take(self, report: RateReport, now: float) -> float:
         if report.per_minute is None:
             return 0.0
-        full = float(report.per_minute)
-        level = full  # a new bucket is full
-        if self.level is not None:
-            level = self.level + (now - self.at) * full / 60
-        self.level, self.at = min(full, level - report.admitted_count), now
+        self.full = float(report.per_minute)
+        self.level, self.at = min(self.full, self._refilled(now) - report.admitted_count), now
         return self.level
+
+    def _refilled(self, now: float) -> float:
+        """Return the number of tokens at this time, which may be more than the bucket holds."""
+        return self.full if self.level is None else self.level + (now - self.at) * self.full / 60
 
     def _run(self, owner: str, count: int, now: float) -> int:
         self.running[owner] = (count, now)
+        self._drop_stale(now)
+        return sum(running for name, (running, _) in self.running.items() if name != owner)
+
+    def _drop_stale(self, now: float) -> None:
         self.running = {
             name: (running, at)
             for name, (running, at) in self.running.items()
             if running and now - at <= REPORT_TIMEOUT_S
         }
-        return sum(running for name, (running, _) in self.running.items() if name != owner)
+
+
+class _Rates(Struct):
+    """The stored state of all scopes that are in use."""
+
+    scopes: dict[str, _Scope] = {}
+
+    def exchange(
+        self, owner: str, reports: Sequence[RateReport], now: float
+    ) -> tuple[RateState, ...]:
+        """Add the reports of a server process. Return the new states of their scopes."""
+        states = tuple(
+            self.scopes.setdefault(report.scope, _Scope()).exchange(owner, report, now)
+            for report in reports
+        )
+        self.scopes = {
+            name: scope for name, scope in self.scopes.items() if not scope.is_unused(now)
+        }
+        return states
 
 
 class RateStore:
-    """The state of rate limits, one value of the store for each scope.
+    """The state of rate limits, in one value of the store.
 
     Each scope (a group of requests that share a limit) has a token bucket. Each admitted request
     takes one token. A full bucket holds as many tokens as requests are allowed in one minute. A new
@@ -94,17 +125,15 @@ class RateStore:
     """
 
     def __init__(self, values: ValueStore, timer: Callable[[], float] = time.monotonic) -> None:
-        self._values = values
+        self._rates = Document(values, SERVER, "rates", _Rates)
         self._timer = timer
 
     async def exchange(self, owner: str, reports: Sequence[RateReport]) -> tuple[RateState, ...]:
         """Report the request counts of scopes, at most one report per scope. Return the states of
         these scopes, in the order of the reports. ``owner``: the process that reports. Raises
         ``StoreError``."""
-        return tuple([await self._exchange(owner, report) for report in reports])
-
-    async def _exchange(self, owner: str, report: RateReport) -> RateState:
-        document = Document(self._values, SERVER, f"rate {report.scope}", _Scope)
-        return await document.update(
-            lambda scope: scope.exchange(owner, report, self._timer()),
+        if not reports:
+            return ()
+        return await self._rates.update(
+            lambda rates: rates.exchange(owner, reports, self._timer()),
         )

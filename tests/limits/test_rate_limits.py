@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from antiphon.errors import Overloaded, StoreError
 from antiphon.limits.clients import LimitScope
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.store.rates import RateReport, RateState, RateStore
+from antiphon.store.values import SERVER
 from antiphon.testing.memory_store.values import MemoryValues
 from antiphon.wire.admin.client_limits import ClientLimits
 
@@ -165,3 +167,17 @@ async def test_without_a_store_requests_of_other_processes_do_not_count() -> Non
         rates.is_down = True
         async with two.running([limited]):
             pass
+
+
+async def test_scopes_are_forgotten_a_minute_after_their_buckets_were_full() -> None:
+    clock, values = Clock(), MemoryValues(lambda: None)
+    rates = RateStore(values, clock)
+    for name in ("a", "b"):
+        await rates.exchange(
+            "x", [RateReport(scope=name, per_minute=6, admitted_count=1, running=1)]
+        )
+    clock.now += 70
+    await rates.exchange("x", [RateReport(scope="c", running=1), RateReport(scope="b", running=1)])
+    stored = await values.read(SERVER, "rates")
+    assert stored is not None
+    assert set(json.loads(stored)["scopes"]) == {"b", "c"}

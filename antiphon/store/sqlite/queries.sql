@@ -290,29 +290,6 @@ ON CONFLICT (tenant, id) DO UPDATE SET owner = excluded.owner
 -- reserving_owner
 SELECT owner FROM reservations WHERE tenant = ? AND id = ?
 
--- rate_level
-SELECT level, at FROM rate_levels WHERE scope = ?
-
--- put_rate_level
-INSERT INTO rate_levels (scope, level, at) VALUES (?, ?, ?)
-ON CONFLICT (scope) DO UPDATE SET level = excluded.level, at = excluded.at
-
--- put_rate_running
-INSERT INTO rate_running (scope, owner, running, at) VALUES (?, ?, ?, ?)
-ON CONFLICT (scope, owner) DO UPDATE SET running = excluded.running, at = excluded.at
-
--- drop_rate_running
-DELETE FROM rate_running WHERE scope = ? AND (running = 0 OR at < ?)
-
--- rate_running_remote
-SELECT coalesce(sum(running), 0) FROM rate_running WHERE scope = ? AND owner <> ?
-
--- forget_rate_levels
-DELETE FROM rate_levels
-
--- forget_rate_running
-DELETE FROM rate_running
-
 -- drop_dead_reservations
 DELETE FROM reservations WHERE tenant = ? AND NOT EXISTS (
     SELECT 1 FROM owners WHERE owners.name = reservations.owner AND owners.heard_at > ?
@@ -323,5 +300,5 @@ SELECT count(*) FROM reservations AS r WHERE tenant = ? AND NOT EXISTS (
     SELECT 1 FROM responses WHERE tenant = r.tenant AND id = r.id AND live = 1
 )
 
--- forget_containers
-DELETE FROM named_values WHERE tenant = '' AND name = 'containers'
+-- forget_shared_values
+DELETE FROM named_values WHERE tenant = '' AND name IN ('containers', 'rates')

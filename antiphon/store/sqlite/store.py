@@ -23,6 +23,7 @@ from antiphon.store.base import Retention
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.saving import Saving
 from antiphon.store.containers import ContainerDirectory
+from antiphon.store.rates import RateStore
 from antiphon.store.records import (
     Reservation,
     ResponseQuery,
@@ -40,7 +41,6 @@ from antiphon.wire.response_list import ResponseSummary
 
 from .database import Database, Deletion
 from .executor import SqliteExecutor, SqliteTransaction
-from .rates import SqliteRates
 from .rewriting import rewrite_rows
 from .runs import SqliteRuns
 from .sweep import SqliteSweep, free_unneeded
@@ -51,9 +51,7 @@ _FORGET_PROCESSES = (
     "forget_owners",
     "forget_locks",
     "forget_reservations",
-    "forget_rate_levels",
-    "forget_rate_running",
-    "forget_containers",
+    "forget_shared_values",
     "restore_locks",
 )
 
@@ -70,7 +68,7 @@ class SqliteStore(SqlStore[SqliteTransaction]):
         self._database = database
         self._queries = database.queries
         self.runs = SqliteRuns(database, self.prepare_save, peers)
-        self.rates = SqliteRates(database)
+        self.rates = RateStore(self.values)
         self.vectors = SqliteVectorIndex(executor)
         self.containers = ContainerDirectory(self.values)
 

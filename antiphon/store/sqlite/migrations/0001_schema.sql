@@ -223,17 +223,6 @@ CREATE TABLE reservations (
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 
-CREATE TABLE rate_levels (scope TEXT PRIMARY KEY, level REAL NOT NULL, at REAL NOT NULL)
-    WITHOUT ROWID;
-
-CREATE TABLE rate_running (
-    scope TEXT NOT NULL,
-    owner TEXT NOT NULL,
-    running INTEGER NOT NULL,
-    at REAL NOT NULL,
-    PRIMARY KEY (scope, owner)
-) WITHOUT ROWID;
-
 -- Files.
 
 CREATE TABLE files (
