@@ -1,9 +1,9 @@
 """The addresses and signing keys of an issuer, read from the issuer and cached.
 
 Specification: OpenID Connect Discovery 1.0 (the document at ``/.well-known/openid-configuration``)
-and RFC 7517 (the key set). An issuer announces a new signing key by publishing it in its key set
-before it signs with it. So an unknown key id makes the server read the key set again, at most once
-a minute. While the issuer does not answer, the last key set remains valid.
+and RFC 7517 (the key set). An issuer announces a new signing key by publishing it in its key set,
+and some sign with it at once. So an unknown key id makes the server read the key set again, at most
+every ten seconds. While the issuer does not answer, the last key set remains valid.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 #: Seconds between two attempts to read the issuer's keys.
-_RETRY_S = 60.0
+_RETRY_S = 10.0
 #: Seconds after which the keys are read again although all key ids are known, so that a key which
 #: the issuer has withdrawn stops working.
 _MAX_AGE_S = 3600.0
@@ -93,7 +93,7 @@ class Provider:
 
     async def keys(self, key_id: str | None) -> KeySet:
         """Return the issuer's signing keys. If none of them has the id ``key_id``, read them again,
-        at most once a minute. Raises ``Unavailable`` if no keys could be read."""
+        at most every ten seconds. Raises ``Unavailable`` if no keys could be read."""
         if not self._is_current(key_id):
             async with self._lock:
                 if not self._is_current(key_id):

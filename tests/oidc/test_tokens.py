@@ -221,7 +221,7 @@ async def test_keys_rotate_without_a_restart(setup: Setup) -> None:
     await setup.identify(old)
     setup.fake.keys["two"] = rsa_key("two")
     new = setup.fake.sign(access_claims(sub="bob"), key="two")
-    setup.clock.now += 61
+    setup.clock.now += 11
     assert (await setup.identify(new)).name == "corp/bob"
     del setup.fake.keys["one"]
     setup.clock.now += 3601
@@ -231,7 +231,7 @@ async def test_keys_rotate_without_a_restart(setup: Setup) -> None:
         )
 
 
-async def test_unknown_key_ids_read_the_keys_at_most_once_a_minute(setup: Setup) -> None:
+async def test_unknown_key_ids_read_the_keys_rarely(setup: Setup) -> None:
     await setup.identify(setup.fake.sign(access_claims()))
     for number in range(20):
         token = setup.fake.sign(access_claims(), header={"kid": f"key {number}"})
@@ -253,7 +253,7 @@ async def test_issuer_that_never_answered_is_unavailable(setup: Setup) -> None:
     token = setup.fake.sign(access_claims())
     with pytest.raises(Unavailable):
         await setup.identify(token)
-    setup.fake.is_down, setup.clock.now = False, NOW + 61
+    setup.fake.is_down, setup.clock.now = False, NOW + 11
     assert await setup.identify(token)
 
 
