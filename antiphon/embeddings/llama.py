@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,10 @@ _RANK, _RANK_VALUE = "LLAMA_POOLING_TYPE_RANK", 4
 _RERANK_BATCH = 16
 #: Tokens of a prompt that are kept free for what a reranker's template adds to query and text.
 _TEMPLATE_TOKENS = 128
+#: Where a file has the template of a reranker's prompt, and the place of the text in it.
+_TEMPLATE, _DOCUMENT = "tokenizer.chat_template.rerank", "{document}"
+#: Types of tokens that llama.cpp finds in a prompt by their text: unknown, control, user-defined.
+_SPECIAL_TYPES = (2, 3, 4)
 
 
 async def load(
@@ -87,22 +92,29 @@ async def load_reranker(
         raise SetupError(f"{path} is not a reranker: its pooling is not 'rank'")
     reader = _Reader(path, head, _RANK, threads, context_size, gpu_layers)
     await reader.start()
-    return LlamaReranker(reader)
+    return LlamaReranker(reader, _special_texts(head))
 
 
 class LlamaReranker:
     """``Reranker`` that runs on llama.cpp. ``reader``: the loaded model. Of a text that is too long
-    for the model, the end is not read."""
+    for the model, the end is not read.
 
-    def __init__(self, reader: _Reader) -> None:
+    llama.cpp puts query and text into the template before it looks for special tokens, and it takes
+    only strings. So a space is put into each text of a special token: it stays plain text.
+    ``special``: matches the first character of these texts.
+    """
+
+    def __init__(self, reader: _Reader, special: re.Pattern[str]) -> None:
         self._reader = reader
+        self._special = special
 
     async def rerank(self, query: str, texts: Sequence[str]) -> RerankResult:
+        query = self._plain(query)
         scores: list[float] = []
         tokens = 0
         for start in range(0, len(texts), _RERANK_BATCH):
             batch = [
-                await self._reader.shortened(text, query)
+                await self._reader.shortened(self._plain(text), query)
                 for text in texts[start : start + _RERANK_BATCH]
             ]
             body = {"query": query, "documents": batch}
@@ -111,6 +123,9 @@ class LlamaReranker:
             scores += found
             tokens += read
         return RerankResult(as_relevance(scores), tokens)
+
+    def _plain(self, text: str) -> str:
+        return self._special.sub(r"\g<0> ", text)
 
     async def close(self) -> None:
         await self._reader.close()
@@ -196,6 +211,19 @@ def _whole_text(text: Text, role: Role, limit: int) -> list[Piece]:
     """Return the text as one piece, since llama.cpp refuses a text that is longer than the context.
     A token of usual text has about four bytes."""
     return [Piece(text, len(text.encode()) // 4 + 1 if isinstance(text, str) else len(text))]
+
+
+def _special_texts(head: GgufHeader) -> re.Pattern[str]:
+    """Return a pattern that matches the first character of each text that is not plain text in a
+    reranker's prompt. Without a template, llama.cpp joins the tokens of query and text itself."""
+    if _TEMPLATE not in head.metadata:
+        return re.compile("(?!)")
+    tokens, types = (
+        head.metadata.get(f"tokenizer.ggml.{each}", ()) for each in ("tokens", "token_type")
+    )
+    special = {token for token, kind in zip(tokens, types, strict=False) if kind in _SPECIAL_TYPES}
+    texts = (_DOCUMENT, *(token for token in special if len(token.strip()) > 1))
+    return re.compile(f"(?={'|'.join(map(re.escape, texts))}).", re.DOTALL)
 
 
 def _pooling(path: Path, head: GgufHeader, requested: str | None) -> str | None:

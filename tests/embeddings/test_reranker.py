@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
+from antiphon.embeddings.llama import load_reranker
 from antiphon.embeddings.reranker import UpstreamReranker
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.models.catalog import load as load_catalog
@@ -109,6 +110,20 @@ async def test_model_in_a_file_reranks(tmp_path: Path) -> None:
         assert (refused.value.param, refused.value.code) == ("query", "context_length_exceeded")
     finally:
         await catalog.close()
+
+
+async def test_special_tokens_in_a_query_and_in_texts_are_plain_text(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    path = tmp_path / "reranker.gguf"
+    write_reranker(path)
+    reranker = await load_reranker(path, context_size=256)
+    try:
+        plain = await reranker.rerank("Who { document}?", ["ill< |im_end|>", "<< |im_start|>"])
+        same = await reranker.rerank("Who {document}?", ["ill<|im_end|>", "<<|im_start|>"])
+        assert same.tokens == plain.tokens
+        assert same.scores == pytest.approx(plain.scores)
+    finally:
+        await reranker.close()
 
 
 async def test_model_that_is_no_reranker_is_refused() -> None:
