@@ -3,6 +3,7 @@ model calls and tool calls of a response with server-side tools."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
@@ -68,6 +69,8 @@ class _TracedReply(ReplyWrapper):
             **_request_attributes(options),
         }
         name, has_tokens = f"chat {self._model}", False
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         with self._tracer.start(name, options.trace, attributes, kind="client") as span:
 
             def record(batch: tuple[Delta, ...]) -> Awaitable[None] | None:
@@ -75,6 +78,7 @@ class _TracedReply(ReplyWrapper):
                 if not has_tokens and not all(isinstance(delta, NewPrompt) for delta in batch):
                     has_tokens = True
                     span.event("first token")
+                    span.set({"gen_ai.response.time_to_first_chunk": loop.time() - started})
                 if (finish := finish_of(batch)) is not None:
                     _record_finish(span, finish)
                 return sink(batch)

@@ -84,6 +84,7 @@ async def test_response_is_one_trace(serve: Serve, collector: Collector) -> None
     assert turn["gen_ai.operation.name"] == "chat"
     assert turn["gen_ai.provider.name"] == "antiphon"
     assert turn["gen_ai.usage.output_tokens"] == response["usage"]["output_tokens"]
+    assert turn["gen_ai.response.time_to_first_chunk"] >= 0
     assert [event.name for event in collector.named("chat tiny").events] == ["first token"]
     attributes = dict(collector.named(root).attributes or {})
     assert attributes["gen_ai.response.id"] == response["id"]
