@@ -1222,6 +1222,11 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers[0].name"),
         ({"mcp_servers": [{"type": "url", "name": "a"}]}, "mcp_servers[0].url"),
         ({"tools": [{"type": "mcp_toolset", "mcp_server_name": "a"}]}, "mcp_server_name"),
+        ({"tools": [{**WEATHER, "defer_loading": "yes"}]}, "tools[0].defer_loading"),
+        (
+            {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 0}]},
+            "tools[0].max_uses",
+        ),
         ({"tools": [{**TOOLSET, "configs": {"x": {"enabled": False}}}], **MCP}, "configs.x"),
         ({"container": {"skills": ["x"]}}, "container.skills"),
         ({"thinking": {"type": "always"}}, "thinking.type"),

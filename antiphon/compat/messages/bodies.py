@@ -1,7 +1,7 @@
-"""Types of the request bodies of the Messages API. Only the OpenAPI document uses them.
+"""Types of the request bodies of the Messages API, for the OpenAPI document.
 
-The parsers read the JSON directly, so errors can name a field as the client wrote it. A test checks
-that these types agree with the parsers.
+The parsers read tools, MCP servers and objects with options by these types. They translate the JSON
+of messages and of the other fields directly, and a test checks that these types agree with them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ ServerResult = Literal[
 
 
 class CacheControl(Struct, frozen=True, kw_only=True):
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | UnsetType = UNSET
+    """A hint without effect, so any values are allowed."""
+
+    type: str | UnsetType = UNSET
+    ttl: str | UnsetType | None = UNSET
 
 
 class MessageBlock(Struct, frozen=True, kw_only=True):
@@ -128,7 +130,7 @@ class UserLocation(Struct, frozen=True, kw_only=True):
 
 
 class CitationChoice(Struct, frozen=True, kw_only=True):
-    enabled: bool | UnsetType = UNSET
+    enabled: bool | None = None
 
 
 class MessageTool(Struct, frozen=True, kw_only=True):

@@ -23,12 +23,7 @@ from antiphon.wire.parsing.errors import (
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import (
-    drop_nulls,
-    read_choice,
-    read_object,
-    read_tag,
-)
+from antiphon.wire.parsing.fields import convert, drop_nulls, read_choice, read_object
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.request import CreateResponse, FieldTreatment, InputTokensRequest
@@ -36,6 +31,12 @@ from antiphon.wire.response import Response
 from antiphon.wire.tools import WebFetch
 
 from .answer import AnswerForm, message_answer
+from .bodies import (
+    MessageMetadata,
+    MessageOutputConfig,
+    MessageOutputFormat,
+    MessageThinking,
+)
 from .citations import HOW_TO_CITE, DocumentReader, Passages, number_files
 from .content import read_messages, read_system
 from .context_edits import read_compaction, read_edits
@@ -76,13 +77,9 @@ MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "fallback_credit_token": "refused",
 }
 _REFUSED = tuple(name for name, treatment in MESSAGE_FIELDS.items() if treatment == "refused")
-#: Values of ``thinking.display``. Only ``summarized`` returns the text of thinking. ``updates``
-#: requests short notes between tool calls. Models on this server do not write such notes.
-_DISPLAYS = ("summarized", "omitted", "updates")
 #: Options that a backend without them ignores. Clients send them to all models by default.
 _HINTS = ("top_k", "thinking_budget")
 _TIERS: Mapping[str, str] = {"auto": "auto", "standard_only": "default"}
-_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class MessagesRequest(TranslatedRequest, frozen=True, kw_only=True):
@@ -293,7 +290,7 @@ def _max_tokens(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
 
 
 def _metadata(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
-    user = read_object(raw, path).get("user_id")
+    user = convert(read_object(raw, path), MessageMetadata, path).user_id
     return {} if user is None else {"user": user}
 
 
@@ -304,42 +301,41 @@ def _service_tier(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
 def _thinking(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
     """Translate ``thinking``. The types ``adaptive`` and ``between_tools`` let the model decide how
     much it thinks. This is the default for all models on this server, so they change nothing."""
-    fields = read_object(raw, path)
-    kind = read_tag(fields, path, ("enabled", "disabled", "adaptive", "between_tools"))
-    read_choice(fields.get("display", _DISPLAYS[0]), f"{path}.display", _DISPLAYS)
-    if kind == "disabled":
+    thinking = convert(read_object(raw, path), MessageThinking, path)
+    if thinking.type == "disabled":
         return {"reasoning": {"effort": "none"}}
-    if kind != "enabled":
+    if thinking.type != "enabled":
         return {}
-    if "budget_tokens" not in fields:
+    if thinking.budget_tokens is UNSET:
         raise missing_parameter(f"{path}.budget_tokens")
-    return {"thinking_token_budget": fields["budget_tokens"]}
+    return {"thinking_token_budget": thinking.budget_tokens}
 
 
 def _omits_thinking(raw: object) -> bool:
-    return isinstance(raw, dict) and raw.get("display") not in (None, _DISPLAYS[0])
+    """Return whether the text of thinking is left out. The display ``updates`` requests short notes
+    between tool calls, which models on this server do not write."""
+    return isinstance(raw, dict) and raw.get("display") not in (None, "summarized")
 
 
 def _output_config(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
-    fields = read_object(raw, path)
+    config = convert(read_object(raw, path), MessageOutputConfig, path)
     translated: JsonObject = {}
-    if (effort := fields.get("effort")) is not None:
-        read_choice(effort, f"{path}.effort", _EFFORTS)
+    if config.effort is not None:
         paths.add("reasoning.effort", f"{path}.effort")
-        translated["reasoning"] = {"effort": effort}
-    if "format" in fields:
-        translated |= _format(fields["format"], f"{path}.format", paths)
+        translated["reasoning"] = {"effort": config.effort}
+    if config.format is not None:
+        translated |= _text_format(config.format, f"{path}.format", paths)
     return translated
 
 
-def _format(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
-    fields = read_object(raw, path)
-    read_tag(fields, path, ("json_schema",))
-    if "schema" not in fields:
-        raise missing_parameter(f"{path}.schema")
+def _output_format(raw: object, path: str, paths: ErrorPaths) -> JsonObject:
+    return _text_format(convert(read_object(raw, path), MessageOutputFormat, path), path, paths)
+
+
+def _text_format(asked: MessageOutputFormat, path: str, paths: ErrorPaths) -> JsonObject:
     paths.add("text.format", path)
     # Not strict: Anthropic's schemas may have optional properties. The schema is enforced anyway.
-    form = {"type": "json_schema", "name": "output", "schema": fields["schema"]}
+    form = {"type": "json_schema", "name": "output", "schema": asked.schema}
     return {"text": {"format": form}}
 
 
@@ -356,6 +352,6 @@ _READERS: Mapping[str, Callable[[Any, str, ErrorPaths], JsonObject]] = {
     "metadata": _metadata,
     "service_tier": _service_tier,
     "output_config": _output_config,
-    "output_format": _format,
+    "output_format": _output_format,
     "thinking": _thinking,
 }

@@ -18,44 +18,14 @@ from antiphon.wire.parsing.errors import (
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import read_array, read_object, read_string, read_tag
+from antiphon.wire.parsing.fields import convert, read_array, read_object, read_string
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.request import Include
 
+from .bodies import MessageMcpServer, MessageTool, MessageToolChoice
 from .client_tools import CLIENT_TOOLS, client_tool
 from .toolsets import TOOLSETS, toolset
 
-_WEB_SEARCH = ("web_search_20250305", "web_search_20260209", "web_search_20260318")
-_WEB_FETCH = (
-    "web_fetch_20250910",
-    "web_fetch_20260209",
-    "web_fetch_20260309",
-    "web_fetch_20260318",
-)
-_CODE_EXECUTION = (
-    "code_execution_20250522",
-    "code_execution_20250825",
-    "code_execution_20260120",
-    "code_execution_20260521",
-)
-_TOOL_SEARCH = (
-    "tool_search_tool_bm25",
-    "tool_search_tool_bm25_20251119",
-    "tool_search_tool_regex",
-    "tool_search_tool_regex_20251119",
-)
-_MCP_TOOLSET = "mcp_toolset"
-#: The types of tools that a request may declare.
-TOOL_TYPES = (
-    "custom",
-    *CLIENT_TOOLS,
-    *TOOLSETS,
-    *_WEB_SEARCH,
-    *_WEB_FETCH,
-    *_CODE_EXECUTION,
-    *_TOOL_SEARCH,
-    _MCP_TOOLSET,
-)
 #: Values of ``include`` that add the data for the result blocks of server tools to responses.
 INCLUDE: tuple[Include, ...] = (
     "web_search_call.action.sources",
@@ -63,7 +33,6 @@ INCLUDE: tuple[Include, ...] = (
     "code_interpreter_call.outputs",
 )
 _MODES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
-_CHOICES = (*_MODES, "tool")
 
 
 class ToolCollector:
@@ -82,7 +51,7 @@ class ToolCollector:
         self._declared: dict[str, tuple[JsonObject, str]] = {}
         self._offered: set[str] = set()
         self._deferred: set[str] = set()
-        #: Name of an MCP server → its declaration, and the path of the declaration.
+        #: Name of an MCP server → the tool for it, and the path of its declaration.
         self._servers: dict[str, tuple[JsonObject, str]] = {}
         #: Maximum numbers of web searches and of opened pages (``max_uses``), as far as given.
         self._max_uses: list[int] = []
@@ -101,31 +70,26 @@ class ToolCollector:
         because tools refer to the servers. Raises ``InvalidRequest``."""
         for index, server in enumerate(read_array(raw, path, self._limits.tools)):
             at = f"{path}[{index}]"
-            fields = read_object(server, at)
-            read_tag(fields, at, ("url",))
-            name = read_string(fields, "name", at)
-            read_string(fields, "url", at)
-            self._servers[name] = (fields, at)
-            old = fields.get("tool_configuration")
-            if old is not None:  # the form before there were toolsets
-                old = read_object(old, f"{at}.tool_configuration")
-                if old.get("enabled") is not False:
-                    tool = _mcp_server(fields)
-                    tool |= _given(old, allowed_tools="allowed_tools")
-                    self._declare(f"mcp {name}", tool, at)
+            declared = convert(read_object(server, at), MessageMcpServer, at)
+            tool = _mcp_server(declared)
+            self._servers[declared.name] = (tool, at)
+            old = declared.tool_configuration  # the form before there were toolsets
+            if old is not None and old.enabled is not False:
+                if isinstance(old.allowed_tools, tuple):  # an empty one allows no tool
+                    tool = {**tool, "allowed_tools": list(old.allowed_tools)}
+                self._declare(f"mcp {declared.name}", tool, at)
 
     def define(self, raw: object, path: str) -> None:
         """Declare one tool. If the tool does not set ``defer_loading``, the model may use it
         immediately. Raises ``InvalidRequest``."""
         fields = read_object(raw, path)
-        kind = read_tag({"type": "custom", **fields}, path, TOOL_TYPES)
-        if kind == _MCP_TOOLSET:
+        kind = convert(fields, MessageTool, path).type or "custom"
+        if kind == "mcp_toolset":
             return self._define_toolset(fields, path)
         if kind in TOOLSETS:
             tool, is_deferred = toolset(kind, fields, path)
             return self._declare(f"toolset {tool['name']}", tool, path, is_deferred=is_deferred)
         name = read_string(fields, "name", path)
-        _check_callers(fields.get("allowed_callers", []), f"{path}.allowed_callers")
         is_deferred = fields.get("defer_loading") is True
         self._declare(name, self._tool(kind, fields, path), path, is_deferred=is_deferred)
 
@@ -145,17 +109,15 @@ class ToolCollector:
     def _tool(self, kind: str, fields: JsonObject, path: str) -> JsonObject:
         if kind in CLIENT_TOOLS:
             return client_tool(kind, fields)
-        if kind in _CODE_EXECUTION:
+        if kind.startswith("code_execution_"):
             return {"type": "code_interpreter", "container": self.container or {"type": "auto"}}
-        if kind in _TOOL_SEARCH:
+        if kind.startswith("tool_search_"):
             return {"type": "tool_search"}
-        if kind in (*_WEB_SEARCH, *_WEB_FETCH):
-            if (uses := fields.get("max_uses")) is not None:
-                if isinstance(uses, bool) or not isinstance(uses, int):
-                    raise invalid_type(f"{path}.max_uses", "an integer", json_type_name(uses))
-                self._max_uses.append(uses)
-            return (_web_search if kind in _WEB_SEARCH else _web_fetch)(fields, path)
-        return _function(fields, path)
+        if kind == "custom":
+            return _function(fields, path)
+        if "max_uses" in fields:
+            self._max_uses.append(fields["max_uses"])
+        return (_web_search if kind.startswith("web_search_") else _web_fetch)(fields, path)
 
     def _define_toolset(self, fields: JsonObject, path: str) -> None:
         """Declare the tools of an MCP server. Raises ``InvalidRequest``."""
@@ -169,7 +131,7 @@ class ToolCollector:
         server, server_path = self._servers[name]
         default = read_object(fields.get("default_config") or {}, f"{path}.default_config")
         configs = read_object(fields.get("configs") or {}, f"{path}.configs")
-        tool = _mcp_server(server) | _given(default, defer_loading="defer_loading")
+        tool = server | _given(default, defer_loading="defer_loading")
         enabled = {
             tool_name
             for tool_name, config in configs.items()
@@ -306,23 +268,19 @@ def _deferred(tool: JsonObject) -> JsonObject:
     return {**tool, "defer_loading": True}
 
 
-def _check_callers(raw: object, path: str) -> None:
-    for index, caller in enumerate(raw if isinstance(raw, list) else [raw]):
-        if caller != "direct":
-            raise invalid_value(f"{path}[{index}]", str(caller), ("direct",))
-
-
 def _given(fields: JsonObject, **renamed: str) -> JsonObject:
     """Return the fields that are set, under their new names."""
     return {new: fields[name] for name, new in renamed.items() if fields.get(name) is not None}
 
 
-def _mcp_server(fields: JsonObject) -> JsonObject:
+def _mcp_server(server: MessageMcpServer) -> JsonObject:
     """Return the MCP tool for a declared server. Anthropic's API asks for no approvals."""
-    tool = {"type": "mcp", "server_label": fields["name"], "server_url": fields["url"]}
+    token = server.authorization_token
     return {
-        **tool,
-        **_given(fields, authorization_token="authorization"),
+        "type": "mcp",
+        "server_label": server.name,
+        "server_url": server.url,
+        **({} if token is None else {"authorization": token}),
         "require_approval": "never",
     }
 
@@ -337,11 +295,8 @@ def _function(fields: JsonObject, path: str) -> JsonObject:
     }
     tool |= {name: fields[name] for name in ("description", "strict") if name in fields}
     if "input_examples" in fields:
-        examples = fields["input_examples"]
-        if not isinstance(examples, list):
-            raise invalid_type(f"{path}.input_examples", "an array", json_type_name(examples))
-        lines = [json.dumps(example, ensure_ascii=False) for example in examples]
-        known = [tool["description"]] if isinstance(tool.get("description"), str) else []
+        lines = [json.dumps(each, ensure_ascii=False) for each in fields["input_examples"]]
+        known = [tool["description"]] if "description" in tool else []
         tool["description"] = "\n".join([*known, "", "Examples of its input:", *lines])
     return tool
 
@@ -356,12 +311,11 @@ def _web_fetch(fields: JsonObject, path: str) -> JsonObject:
         raise unsupported_parameter(f"{path}.use_cache")
     if fields.get("url_sources"):
         raise unsupported_parameter(f"{path}.url_sources")
-    citations = read_object(fields.get("citations") or {}, f"{path}.citations")
     return {
         "type": "web_fetch",
         **_domains(fields),
         **_given(fields, max_content_tokens="max_content_tokens"),
-        **_given(citations, enabled="citations"),
+        **_given(fields.get("citations", {}), enabled="citations"),
     }
 
 
@@ -374,11 +328,12 @@ def _web_search(fields: JsonObject, path: str) -> JsonObject:
 
 def read_tool_choice(raw: object, path: str, tools: ToolCollector) -> JsonObject:
     """Translate ``tool_choice`` to fields of the Responses request. Raises ``InvalidRequest``."""
-    fields = read_object(raw, path)
-    kind = read_tag(fields, path, _CHOICES)
-    choice = tools.choice(read_string(fields, "name", path)) if kind == "tool" else _MODES[kind]
-    single = fields.get("disable_parallel_tool_use", False)
-    if not isinstance(single, bool):
-        where = f"{path}.disable_parallel_tool_use"
-        raise invalid_type(where, "a boolean", json_type_name(single))
+    given = convert(read_object(raw, path), MessageToolChoice, path)
+    if given.type == "tool":
+        if not given.name:
+            raise missing_parameter(f"{path}.name")
+        choice: str | JsonObject = tools.choice(given.name)
+    else:
+        choice = _MODES[given.type]
+    single = given.disable_parallel_tool_use is True
     return {"tool_choice": choice, **({"parallel_tool_calls": False} if single else {})}

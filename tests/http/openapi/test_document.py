@@ -20,8 +20,9 @@ from antiphon.compat.messages.bodies import (
     MessagesFields,
     MessageTool,
 )
+from antiphon.compat.messages.client_tools import CLIENT_TOOLS
 from antiphon.compat.messages.request import MESSAGE_FIELDS
-from antiphon.compat.messages.tools import TOOL_TYPES
+from antiphon.compat.messages.toolsets import TOOLSETS
 from antiphon.compat.request_bodies import ChatFields, ChatInputMessage, ChatPart, CompletionFields
 from antiphon.http.openapi.document import endpoints, make_document
 from antiphon.http.openapi.operation import operation_of
@@ -203,7 +204,11 @@ def test_messages_have_the_roles_blocks_and_tools_that_the_parser_reads() -> Non
     assert set(get_args(get_type_hints(MessageInput)["role"])) == content.BLOCKS.keys()
     kinds = {kind for blocks in content.BLOCKS.values() for kind in blocks}
     assert set(get_args(get_type_hints(MessageBlock)["type"])) == kinds
-    assert {one for one in values(MessageTool, "type") if isinstance(one, str)} == set(TOOL_TYPES)
+    types = {one for one in values(MessageTool, "type") if isinstance(one, str)}
+    clients = {"custom", *CLIENT_TOOLS, *TOOLSETS}
+    assert clients < types
+    servers = ("web_search_", "web_fetch_", "code_execution_", "tool_search_", "mcp_toolset")
+    assert all(one.startswith(servers) for one in types - clients)
 
 
 def test_completion_body_has_the_fields_that_the_parser_reads() -> None:
