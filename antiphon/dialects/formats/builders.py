@@ -31,6 +31,7 @@ from .types import (
     CallSyntax,
     ContentKind,
     ParameterSyntax,
+    Quotation,
     State,
     ToolFormat,
 )
@@ -128,6 +129,14 @@ def with_spellings(row: ToolFormat, spellings: Mapping[str, tuple[str, ...]]) ->
             ends={
                 other: sequences(each)
                 for literal, each in state.ends.items()
+                for other in variants(literal)
+            },
+            quotes={
+                other: Quotation(
+                    begins=sequences(quotation.begins),
+                    closes=tuple(chain.from_iterable(map(variants, quotation.closes))),
+                )
+                for literal, quotation in state.quotes.items()
                 for other in variants(literal)
             },
         )
@@ -705,17 +714,19 @@ def _tagged_calls(
     first, last = section
     before, after = outer_tags
     outer = {before: "type", after: "calls"} if before else {}
-    outer_ends: Sequences = ((after,), (before, "function")) if before else ()
+    outer_ends: Sequences = ((after, last), (after,), (before, "function")) if before else ()
     openings = dict.fromkeys(names, "name")
     called = chain.from_iterable(_named([opening], [end]) for opening, end in names.items())
     ends = {first: "calls", **outer, **openings, closing: "calls", last: START}
+    calls = _in_section(first, tuple(called))
     on_value, value_ends = _value_ends(
         value_end,
         {key: (end,) for key, end in keys.items()},
         closing,
         last,
-        again=(*_in_section(first, tuple(called)), *outer_ends),
+        again=(*calls, *outer_ends),
     )
+    quotes = _quotations(calls, tuple(keys), closing, section)
     return ToolFormat(
         name=name,
         opens={first: "calls", **openings} | ({before: "type"} if before else {}),
@@ -731,7 +742,10 @@ def _tagged_calls(
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on={**ends, **values}),
         }
-        | {kind: State(reads=kind, on=on_value, ends=value_ends) for kind in values.values()},
+        | {
+            kind: State(reads=kind, on=on_value, ends=value_ends, quotes=quotes)
+            for kind in values.values()
+        },
         written=written,
         mark=mark,
         trims=trims,
@@ -771,6 +785,29 @@ def _value_ends(
         if tag:
             on[f"\n{tag}"], ends[f"\n{tag}"] = on[tag], ends[tag]
     return on, ends
+
+
+def _quotations(
+    calls: Sequences, inside: tuple[str, ...], closing: str, section: tuple[str, str]
+) -> dict[str, Quotation]:
+    """Return how a value quotes a call (``State.quotes``). ``calls``: the beginnings of calls.
+    ``inside``: the texts that may follow such a beginning. ``closing``: the tag after a call.
+    ``section``: the tags before the first call and after the last call, or ``""`` for both."""
+    first, last = section
+    inside = (*inside, *filter(None, (closing, last)))
+    begins: dict[str, list[tuple[str, ...]]] = {}
+    for opening, *rest in calls:
+        is_whole = bool(rest) and rest[-1] in inside
+        begins.setdefault(opening, []).extend(
+            [tuple(rest)] if is_whole else [(*rest, each) for each in inside]
+        )
+    return {
+        opening: Quotation(
+            begins=tuple(each),
+            closes=(last,) if opening == first else tuple(filter(None, (closing, last))),
+        )
+        for opening, each in begins.items()
+    }
 
 
 def _named(openings: Iterable[str], ends: Iterable[str]) -> Sequences:
@@ -973,6 +1010,7 @@ def cdata_tags(
     parameters = replace(row.states["parameters"], on=ends | {key: "key"})
     called = _named([opening], '"')
     on_value, value_ends = _value_ends(end, {key: ('"',)}, "", closing, again=called)
+    quotes = _quotations(_named([opening], ['">']), (key,), closing, ("", ""))
     raw_ends = ("]]>" + end, f"]]>\n{end}", "]]>")
     row = replace(
         row,
@@ -985,11 +1023,12 @@ def cdata_tags(
             "key": State(
                 reads="key", on=ends | {'">': "value", '"><![CDATA[': "raw", '">\n<![CDATA[': "raw"}
             ),
-            "value": State(reads="value", on=on_value, ends=value_ends),
+            "value": State(reads="value", on=on_value, ends=value_ends, quotes=quotes),
             "raw": State(
                 reads="value",
                 on=dict.fromkeys(raw_ends, "parameters"),
                 ends=dict.fromkeys(raw_ends, value_ends[end]),
+                quotes=quotes,
             ),
         },
     )
@@ -1062,6 +1101,7 @@ def typed_tags(
     ends = {first: "calls", begin: "name", end: "calls", last: START}
     again = _in_section(first, _named([begin], '"'))
     on_value, value_ends = _value_ends(value_end, {key: ('"',)}, end, last, again=again)
+    quotes = _quotations(again, ("index=", sep), end, (first, last))
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: "name"},
@@ -1080,8 +1120,8 @@ def typed_tags(
                 | {f'" type="string"{sep}': "string"}
                 | {f'" type="{kind}"{sep}': "literal" for kind in _JSON_TYPES if kind != "string"},
             ),
-            "string": State(reads="string", on=on_value, ends=value_ends),
-            "literal": State(reads="literal", on=on_value, ends=value_ends),
+            "string": State(reads="string", on=on_value, ends=value_ends, quotes=quotes),
+            "literal": State(reads="literal", on=on_value, ends=value_ends, quotes=quotes),
             "json": State(reads="json", on=ends | {whole_end: "parameters"}, then="parameters"),
         },
         written=CallSyntax(
@@ -1190,6 +1230,7 @@ def channel_tags(
     called = _named([to], [message])
     on_value, value_ends = _value_ends(end, {key: ('"',)}, again, last, again=called)
     on_value |= {again: START, f"\n{again}": START}
+    quotes = _quotations(called, (key,), "", ("", last))
     return ToolFormat(
         name=name,
         opens={to: "name"},
@@ -1197,7 +1238,7 @@ def channel_tags(
             "name": State(reads="name", on={message: "parameters", again: START, last: START}),
             "parameters": State(reads="gap", on=ends | {key: "key"}),
             "key": State(reads="key", on=ends | {'">\n': "value"}),
-            "value": State(reads="value", on=on_value, ends=value_ends),
+            "value": State(reads="value", on=on_value, ends=value_ends, quotes=quotes),
         },
         written=CallSyntax(
             before=to,
@@ -1279,13 +1320,11 @@ def key_value_tags(
         ends |= {first: "calls", closing: "calls", last: START}
     after_key = {value: "value"} | ({key_end: "lead"} if key_end else {})
     called = ((opening, "{"), *_named([opening], filter(None, (key, closing, after_name))))
+    calls = _in_section(first, called) if first else called
     on_value, value_ends = _value_ends(
-        value_end,
-        {key: tuple(after_key)},
-        closing if first else "",
-        last or closing,
-        again=_in_section(first, called) if first else called,
+        value_end, {key: tuple(after_key)}, closing if first else "", last or closing, again=calls
     )
+    quotes = _quotations(calls, (key,), closing, section)
     inside = ends | {key: "key", value: "value"}
     after = {after_name: "parameters"} if after_name else {}
     return ToolFormat(
@@ -1305,7 +1344,7 @@ def key_value_tags(
             "arguments": State(reads="json", on=ends, then="parameters"),
             "key": State(reads="key", on=ends | after_key),
             "parameters": State(reads="gap", on=inside),
-            "value": State(reads="value", on=on_value, ends=value_ends),
+            "value": State(reads="value", on=on_value, ends=value_ends, quotes=quotes),
         }
         | ({"lead": State(reads="lead", on=inside, then="value")} if key_end else {}),
         written=_key_value_syntax(

@@ -243,6 +243,18 @@ ContentKind = Literal[
 ]
 
 
+class Quotation(Struct, frozen=True, kw_only=True):
+    """How a value between tags quotes a whole call of its own format.
+
+    - ``begins``: what must follow the opening terminal, as in ``State.ends``. Otherwise the
+      terminal is mentioned alone, and quotes no call.
+    - ``closes``: the terminals that end the quoted call.
+    """
+
+    begins: tuple[tuple[str, ...], ...]
+    closes: tuple[str, ...]
+
+
 class State(Struct, frozen=True, kw_only=True):
     """One state of a tool format's state machine. A terminal is a text or special token that leads
     to another state.
@@ -255,6 +267,8 @@ class State(Struct, frozen=True, kw_only=True):
       sequence are literals, ``END``, ``NAME``, ``PARAMETER`` and ``UNWRAPPED``, with white space
       between them. If a state has no ``ends``, all its terminals end a value between tags, and none
       of them ends a string.
+    - ``quotes``: opening terminal of a call → how a value between tags quotes such a call. Until
+      the quoted call ends, a terminal ends the value only if the reply ends there, too.
     - ``then``: the next state once the text of this state is complete.
     - ``skips``: with ``reads="between"``, the characters that are dropped in addition to white
       space.
@@ -265,6 +279,7 @@ class State(Struct, frozen=True, kw_only=True):
     on: Mapping[str, str] = {}
     peek: Mapping[str, str] = {}
     ends: Mapping[str, tuple[tuple[str, ...], ...]] = {}
+    quotes: Mapping[str, Quotation] = {}
     then: str = START
     skips: str = ""
     filler: str = r"\s*"

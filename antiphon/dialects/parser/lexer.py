@@ -22,6 +22,7 @@ from antiphon.dialects.formats.types import (
     UNWRAPPED,
     WHOLE_ANSWER,
     WHOLE_OPENS,
+    Quotation,
     ReasoningFormat,
     State,
     ToolFormat,
@@ -41,6 +42,9 @@ _HTML = re.compile(
 #: The state to which a terminal leads, and whether that state reads the terminal again (``peek``).
 Transition = tuple[str, bool]
 
+
+#: Stands for a state outside of the tool format.
+_OUTSIDE = State(reads="between")
 
 #: Texts that may follow a terminal, as in ``State.ends``.
 Sequences = tuple[tuple[str, ...], ...]
@@ -120,14 +124,19 @@ class StateTerminals:
 
     ``transitions``: terminal → its transition. The string of a terminal contains a mark in place of
     each special token. A mark is a lone surrogate, which the model's text cannot contain. ``ends``:
-    terminal → the texts that must follow it where it ends a value (``State.ends``).
+    terminal → the texts that must follow it where it ends a value (``State.ends``). ``quotes``:
+    terminal → how a value quotes a call that it opens (``State.quotes``).
     """
 
     def __init__(
-        self, transitions: Mapping[str, Transition], ends: Mapping[str, Sequences] | None = None
+        self,
+        transitions: Mapping[str, Transition],
+        ends: Mapping[str, Sequences] | None = None,
+        quotes: Mapping[str, Quotation] | None = None,
     ) -> None:
         self.transitions = transitions
         self.ends: Mapping[str, Sequences] = ends or {}
+        self.quotes: Mapping[str, Quotation] = quotes or {}
         longest_first = sorted(transitions, key=len, reverse=True)
         # Special tokens without a transition are matched too: they are dropped and never text.
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), _MARK.pattern]))
@@ -243,21 +252,30 @@ class Lexer:
                 tag = _substitute_marks(literal, self._marks_by_literal)
                 if not is_special(tag):
                     marked[TEXT].pop(tag, None)
-        ends = {} if tools is None else {name: each.ends for name, each in tools.states.items()}
+        states: Mapping[str, State] = {} if tools is None else tools.states
         return {
-            state: StateTerminals(on, self._mark_sequences(ends.get(state, {})))
-            for state, on in marked.items()
+            name: StateTerminals(
+                on,
+                {self._mark(each): self._mark_all(found) for each, found in state.ends.items()},
+                {
+                    self._mark(each): Quotation(
+                        begins=self._mark_all(found.begins),
+                        closes=tuple(map(self._mark, found.closes)),
+                    )
+                    for each, found in state.quotes.items()
+                },
+            )
+            for name, on in marked.items()
+            for state in (states.get(name, _OUTSIDE),)
         }
 
-    def _mark_sequences(self, ends: Mapping[str, Sequences]) -> dict[str, Sequences]:
-        """Return ``ends`` with a mark in place of each special token."""
-        return {
-            _substitute_marks(terminal, self._marks_by_literal): tuple(
-                tuple(_substitute_marks(part.strip(), self._marks_by_literal) for part in parts)
-                for parts in sequences
-            )
-            for terminal, sequences in ends.items()
-        }
+    def _mark(self, literal: str) -> str:
+        """Return ``literal`` with a mark in place of each special token."""
+        return _substitute_marks(literal, self._marks_by_literal)
+
+    def _mark_all(self, sequences: Sequences) -> Sequences:
+        """Return ``sequences`` with a mark in place of each special token."""
+        return tuple(tuple(self._mark(part.strip()) for part in parts) for parts in sequences)
 
     def is_dropped(self, token: int) -> bool:
         """Return whether ``token`` is a special token that the parser drops, because no format uses
@@ -370,10 +388,17 @@ def _transitions(
         # In the state "whole rest", a closing tag of a call is dropped: the answer is the JSON of a
         # call, and the model has written only the closing one of the two tags around it.
         on = {**strays, **state.on} if name == "whole rest" else state.on
+        on = {**dict.fromkeys(_quoted_tags(state), name), **on}
         transitions[name] = _transitions_to(on) | _transitions_to(state.peek, is_peek=True)
         if tools is not None and tools.quote and state.reads in ("pairs", "elements"):
             transitions[name][tools.quote] = (name, False)
     return transitions
+
+
+def _quoted_tags(state: State) -> set[str]:
+    """Return the tags of a call that a value in this state may quote. They lead to no other state,
+    because they are text."""
+    return {tag for each, found in state.quotes.items() for tag in (each, *found.closes)}
 
 
 def _add_result_tags(transitions: dict[str, dict[str, Transition]], begin: str, end: str) -> None:

@@ -14,6 +14,7 @@ from itertools import repeat
 
 from antiphon.dialects.detokenizer import Detokenizer, TokenOrigins, wire_logprob
 from antiphon.dialects.formats.types import (
+    END,
     RESULT,
     START,
     TEXT,
@@ -198,6 +199,8 @@ class FormatParser:
         self._has_stray_text = False
         #: Whether the current text quotes the tags of a call. Its other tags are then text, too.
         self._quotes_tags = False
+        #: The terminals that close the call that the current value quotes. Empty outside of it.
+        self._quote_closes: tuple[str, ...] = ()
         self._draft: _Draft | None = None
         #: Whether an answer of JSON may be a call: nothing precedes it, and JSON was not asked for.
         self._may_be_whole = not json_answer
@@ -350,21 +353,35 @@ class FormatParser:
         ``final``: whether no text follows the buffer.
 
         In a value, a terminal has a meaning only if a text follows that the format allows there
-        (``State.ends``). A token that ends the model's output has no meaning if text follows it.
+        (``State.ends``). A token that ends the model's output has no meaning if text follows it. In
+        a call that the value quotes, a terminal has a meaning only at the end of the reply.
         """
-        if self._reader is None or not self._reader.in_string or self._is_quote(terminal):
+        if self._reader is None or self._is_quote(terminal):
             return False
+        state = self._lexer.states[self._state]
+        if not self._reader.in_string:  # a tag that only a quoted call has is still text
+            return bool(state.quotes) and state.transitions.get(terminal) == (self._state, False)
         is_last = len(self._buffer) == len(terminal)
         if terminal in self._lexer.end_marks and is_last:
             return False if final else None
-        sequences = self._lexer.states[self._state].ends.get(terminal, ())
+        sequences = state.ends.get(terminal, ())
         continuation = Continuation(
             self._buffer,
             is_final=final,
             parameters=None if self._call is None else self._call.missing_parameters,
             is_wrapped=self._markup.is_wrapped,
         )
+        quotation = state.quotes.get(terminal)
+        if self._quote_closes:
+            sequences = tuple((*parts, END) for parts in sequences)
+        elif quotation is not None:
+            begins = continuation.matches(quotation.begins, len(terminal))
+            if begins:
+                self._quote_closes = quotation.closes
+            return None if begins is None else True
         matched = continuation.matches(sequences, len(terminal))
+        if matched is False and terminal in self._quote_closes:
+            self._quote_closes = ()
         return None if matched is None else not matched
 
     def _is_quote(self, terminal: str) -> bool:
@@ -666,7 +683,7 @@ class FormatParser:
         elif state in _OUTSIDE:
             self._end_markup(state)
         else:
-            self._state, self._reader = state, None
+            self._state, self._reader, self._quote_closes = state, None, ()
             if reads != "between" and self._tools is not None:
                 if self._call is None:
                     self._call = self._new_call()

@@ -98,6 +98,41 @@ def test_input_of_a_custom_tool_contains_another_parameter(name: str) -> None:
     assert [item["input"] for item in calls_in(name, output, 1, special=True)] == [text]
 
 
+#: Formats that mark strings with quotes, or each tag with a special token: a quoted mark ends the
+#: value there.
+UNTAGGED = {name for name, row in TOOLS.items() if row.quote}
+
+
+@pytest.mark.parametrize("special", [True, False], ids=["special", "text"])
+@pytest.mark.parametrize("name", sorted(TOOLS.keys() - UNTAGGED))
+def test_value_quotes_a_whole_call(name: str, special: bool) -> None:
+    """The closing tags of the quoted call do not end the value, nor do the keys inside it."""
+    form = TOOLS[name]
+    special |= bool(form.begins)
+    for quoted in ({"city": "Oslo"}, {"path": "q", "text": "r"}):
+        call = write_calls(form, [("write", quoted)])
+        for pattern in ("{}", "a {0}{0} b"):
+            arguments = {"text": pattern.format(call), "path": "x"}
+            for written in (arguments, dict(reversed(arguments.items()))):
+                output = write_calls(form, [("write", written)])
+                for size in (1, 100_000):
+                    (found,) = calls_in(name, output, size, special=special)
+                    assert json.loads(str(found["arguments"])) == arguments
+
+
+@pytest.mark.parametrize("name", sorted(TOOLS.keys() - UNTAGGED))
+def test_quoted_call_without_its_end_does_not_hide_the_end_of_the_reply(name: str) -> None:
+    form = TOOLS[name]
+    if form.written.parameter is None or form.has_messages:
+        return
+    call = write_calls(form, [("write", {"city": "Oslo"})])
+    text = call[: call.index("Oslo")] + "O"
+    output = write_calls(form, [("write", {"path": "x", "text": text})])
+    for size in (1, 100_000):
+        (found,) = calls_in(name, output, size, special=True)
+        assert json.loads(str(found["arguments"])) == {"path": "x", "text": text}
+
+
 @pytest.mark.requirement("FM-ROWS")
 @pytest.mark.parametrize("special", [True, False], ids=["special", "text"])
 @pytest.mark.parametrize("name", sorted(TOOLS))
