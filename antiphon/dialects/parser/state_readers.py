@@ -30,7 +30,8 @@ _OBJECT_BEGUN = re.compile(r"\{\s{0,64}")
 _FOREIGN_ID = re.compile(r"(?:call|fc|toolu|chatcmpl-tool)[_-][A-Za-z0-9_-]{4,}")
 #: A parameter's name and its attributes, such as ``string="true"``. Quotes may be missing.
 _KEY = re.compile(r"""\s*["']?([^\s"'<>]+)["']?(?:\s+[a-z]+\s*=\s*["']?[A-Za-z]+["']?)*\s*""")
-_LABEL = re.compile(r"(?:functions\.)?(.+?)(:\d+)?", re.DOTALL)
+#: A call id that contains the tool's name. Several numbers or another id may follow the name.
+_LABEL = re.compile(rf"(?:functions[.:])?(.+?)((?::(?:\d+|{_FOREIGN_ID.pattern}))*)", re.DOTALL)
 
 
 class Reader(Protocol):
