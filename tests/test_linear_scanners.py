@@ -760,6 +760,7 @@ DYNAMIC = {
     "dialects/parser/citation_tags.py": "literals before a bounded character class",
     "dialects/parser/lexer.py": _LITERALS,
     "dialects/parser/state_readers.py": "literals between white space",
+    "embeddings/llama.py": _LITERALS,
     "engines/huggingface/tokenizer.py": _LITERALS,
     "engines/llama/images.py": _LITERALS,
     "engines/llama/tokenizer.py": _LITERALS,
