@@ -94,6 +94,8 @@ class KeywordArgumentReader:
                 self._target.add_string(
                     self._delimiter[: self._closing_quotes] + self._string.finish()
                 )
+            elif self._held.strip(_BRACKETS + ","):  # what looked like a key is text
+                self._target.add_string(self._held)
             following = self._following.strip(_BRACKETS + ",")
             self._end_string()
             if following:

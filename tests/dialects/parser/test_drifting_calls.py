@@ -139,6 +139,13 @@ def test_json_in_the_tags_of_gemma() -> None:
     assert calls_in("gemma4", output) == [("search", {"query": "a"})]
 
 
+@pytest.mark.parametrize("end", [", ", ",limit", ",limit:"])
+def test_output_ends_in_what_looks_like_the_next_key_of_gemma(end: str) -> None:
+    """It belongs to the string, whose closing mark is missing, unless it has no letters."""
+    output = f'<|tool_call>call:search{{query:<|"|>a, b{end}'
+    assert calls_in("gemma4", output) == [("search", {"query": f"a, b{end}".rstrip(", ")})]
+
+
 @pytest.mark.parametrize("name", ["hermes", "llama3_json", "xlam", "qwen3_coder"])
 def test_an_answer_in_json_with_other_fields_is_no_call(name: str) -> None:
     for fields in ('"age": 3', '"age": 3, "job": "x"'):
