@@ -35,8 +35,8 @@ _FILE = Path(__file__).with_name("instructions.json")
 #: on a busy one: requests take less time, so that less of what the server does every second falls
 #: into them.
 _RISE, _FALL, _NOISE = 0.03, 0.08, 0.02
-#: How often a case is measured whose count has risen. What else the server does in a measurement
-#: only adds to it, so the least count is the nearest to the truth.
+#: Largest number of measurements of a case whose count has risen. Other work of the server can only
+#: add to a count, so the least of several counts is the best one.
 _ATTEMPTS = 4
 #: Cases with large bodies, which arrive in one or several pieces, and their largest rise.
 _LARGE = frozenset({"plain, 25 tools", "plain, 64 tools", "turn of a chain of 20, 25 tools"})

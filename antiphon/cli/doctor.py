@@ -47,17 +47,19 @@ async def report(settings: Settings) -> tuple[str, ...]:
 
 def summary(capabilities: Sequence[Capability]) -> Iterator[str]:
     """Yield the lines that a server prints when it starts: first the capabilities that work, then
-    each capability that does not work, with the reason. Those that only lack packages are one line
-    if there are several of them."""
+    each capability that does not work, with the reason. If several of them only lack packages, one
+    line names them all."""
     if ready := [each.name for each in capabilities if each.problem is None]:
         yield f"Ready: {', '.join(ready)}"
-    missing = [each.name for each in capabilities if is_missing_extra(each.problem or "")]
-    for each in capabilities:
-        if each.problem and (len(missing) == 1 or each.name not in missing):
-            yield f"Not ready: {each.name}. {each.problem}"
-    if len(missing) > 1:
+    problems = {each.name: each.problem for each in capabilities if each.problem is not None}
+    missing = [name for name, problem in problems.items() if is_missing_extra(problem)]
+    shared = missing if len(missing) > 1 else []
+    for name, problem in problems.items():
+        if name not in shared:
+            yield f"Not ready: {name}. {problem}"
+    if shared:
         yield (
-            f"Not installed: {', '.join(missing)}. To install all ({FEATURES['local'][1]} MB):"
+            f"Not installed: {', '.join(shared)}. To install all ({FEATURES['local'][1]} MB):"
             f" {_install_all()}. What each needs: {antiphon_command('doctor')}"
         )
 

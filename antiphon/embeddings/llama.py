@@ -214,8 +214,9 @@ def _whole_text(text: Text, role: Role, limit: int) -> list[Piece]:
 
 
 def _special_texts(head: GgufHeader) -> re.Pattern[str]:
-    """Return a pattern that matches the first character of each text that is not plain text in a
-    reranker's prompt. Without a template, llama.cpp joins the tokens of query and text itself."""
+    """Return a pattern for the texts that have a meaning in a reranker's prompt. It matches the
+    first character of such a text. Without a template, llama.cpp joins the tokens of query and text
+    itself, so no text has a meaning."""
     if _TEMPLATE not in head.metadata:
         return re.compile("(?!)")
     tokens, types = (

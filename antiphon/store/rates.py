@@ -61,9 +61,8 @@ class _Scope(Struct):
         return RateState(self._take(report, now), self._run(owner, report.running, now))
 
     def is_unused(self, now: float) -> bool:
-        """Whether the scope can be forgotten: no requests run, and its bucket, if it has one, has
-        been full for a minute. The last requests of a process may be reported late."""
-        self._drop_stale(now)
+        """Return whether the scope can be forgotten: no requests run, and its bucket, if it has
+        one, has been full for a minute. A process may report its last requests late."""
         return not self.running and self._refilled(now) >= 2 * self.full
 
     def _take(self, report: RateReport, now: float) -> float:
@@ -79,10 +78,11 @@ class _Scope(Struct):
 
     def _run(self, owner: str, count: int, now: float) -> int:
         self.running[owner] = (count, now)
-        self._drop_stale(now)
+        self.drop_stale(now)
         return sum(running for name, (running, _) in self.running.items() if name != owner)
 
-    def _drop_stale(self, now: float) -> None:
+    def drop_stale(self, now: float) -> None:
+        """Drop the counts of processes that run no requests or have not reported for long."""
         self.running = {
             name: (running, at)
             for name, (running, at) in self.running.items()
@@ -91,7 +91,7 @@ class _Scope(Struct):
 
 
 class _Rates(Struct):
-    """The stored state of all scopes that are in use."""
+    """The stored value: the states of all scopes in use, by name."""
 
     scopes: dict[str, _Scope] = {}
 
@@ -103,6 +103,8 @@ class _Rates(Struct):
             self.scopes.setdefault(report.scope, _Scope()).exchange(owner, report, now)
             for report in reports
         )
+        for scope in self.scopes.values():
+            scope.drop_stale(now)
         self.scopes = {
             name: scope for name, scope in self.scopes.items() if not scope.is_unused(now)
         }

@@ -167,7 +167,7 @@ def needs_extra(what: str, extra: str) -> str:
 
 
 def is_missing_extra(message: str) -> bool:
-    """Return whether a message is one of ``needs_extra``."""
+    """Return whether ``needs_extra`` has made this message."""
     return _TO_INSTALL in message
 
 

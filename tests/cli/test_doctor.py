@@ -107,5 +107,5 @@ def test_missing_packages_are_one_line_at_start() -> None:
     (line,) = summary(found)
     assert line.startswith("Not installed: a, b. To install all (200 MB): ")
     assert "install local. What each needs: " in line
-    # One that is alone says itself what it needs.
+    # A single capability keeps its own line.
     assert list(summary(found[:1])) == [f"Not ready: a. {found[0].problem}"]

@@ -1,7 +1,8 @@
-"""Types of the request bodies of the Messages API, for the OpenAPI document.
+"""Types of the request bodies of the Messages API.
 
-The parsers read tools, MCP servers and objects with options by these types. They translate the JSON
-of messages and of the other fields directly, and a test checks that these types agree with them.
+The OpenAPI document contains all of them. The parsers check tools, MCP servers and objects with
+options against these types. They translate messages and the other fields from the JSON, without the
+types; a test checks that the types and the parsers agree.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ServerResult = Literal[
 
 
 class CacheControl(Struct, frozen=True, kw_only=True):
-    """A hint without effect, so any values are allowed."""
+    """A hint that changes nothing on this server, so every value is accepted."""
 
     type: str | UnsetType = UNSET
     ttl: str | UnsetType | None = UNSET

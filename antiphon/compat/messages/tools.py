@@ -73,7 +73,7 @@ class ToolCollector:
             declared = convert(read_object(server, at), MessageMcpServer, at)
             tool = _mcp_server(declared)
             self._servers[declared.name] = (tool, at)
-            old = declared.tool_configuration  # the form before there were toolsets
+            old = declared.tool_configuration  # older clients send this instead of a toolset
             if old is not None and old.enabled is not False:
                 if isinstance(old.allowed_tools, tuple):  # an empty one allows no tool
                     tool = {**tool, "allowed_tools": list(old.allowed_tools)}

@@ -244,10 +244,10 @@ ContentKind = Literal[
 
 
 class Quotation(Struct, frozen=True, kw_only=True):
-    """How a value between tags quotes a whole call of its own format.
+    """How a call begins and ends that a value between tags quotes, in its own format.
 
     - ``begins``: what must follow the opening terminal, as in ``State.ends``. Otherwise the
-      terminal is mentioned alone, and quotes no call.
+      terminal stands alone and begins no call.
     - ``closes``: the terminals that end the quoted call.
     """
 

@@ -396,8 +396,8 @@ def _transitions(
 
 
 def _quoted_tags(state: State) -> set[str]:
-    """Return the tags of a call that a value in this state may quote. They lead to no other state,
-    because they are text."""
+    """Return the tags of the calls that a value in this state may quote. Such a tag is text, so the
+    state stays the same."""
     return {tag for each, found in state.quotes.items() for tag in (each, *found.closes)}
 
 

@@ -359,7 +359,7 @@ class FormatParser:
         if self._reader is None or self._is_quote(terminal):
             return False
         state = self._lexer.states[self._state]
-        if not self._reader.in_string:  # a tag that only a quoted call has is still text
+        if not self._reader.in_string:  # tags of quoted calls are text here, too
             return bool(state.quotes) and state.transitions.get(terminal) == (self._state, False)
         is_last = len(self._buffer) == len(terminal)
         if terminal in self._lexer.end_marks and is_last:
