@@ -230,7 +230,7 @@ async def _direct(streams: int) -> _Direct:
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load as load_engine
     from antiphon.inference.conversation import Conversation, Options
-    from antiphon.testing.embedded_model import smollm2
+    from tests.real.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
     engine = await load_engine(path, LoadOptions(threads=1, parallel=streams, context_size=CONTEXT))

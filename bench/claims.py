@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from antiphon.testing.postgres import Postgres, postgres
+from tests.real.postgres import Postgres, postgres
 
 from .table import Line
 

@@ -43,7 +43,7 @@ async def _measure() -> dict[str, list[float]]:
     """Return seconds per token by grammar; rounds alternate between the grammars."""
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
-    from antiphon.testing.embedded_model import smollm2
+    from tests.real.embedded_model import smollm2
 
     engine = await load(
         await asyncio.to_thread(smollm2), LoadOptions(threads=1, parallel=1, context_size=1024)

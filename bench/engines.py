@@ -102,7 +102,7 @@ async def _compare(streams: int) -> dict[str, list[tuple[float, float, float]]]:
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load as load_llama
     from antiphon.engines.openvino.engine import load as load_openvino
-    from antiphon.testing.embedded_model import smollm2
+    from tests.real.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
     options = LoadOptions(threads=1, parallel=streams, context_size=512, prompt_cache_mb=0)

@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from antiphon.http.server.serve import frozen_gc, run
-from antiphon.testing.bus import BusServer, bus_server
-from antiphon.testing.postgres import Postgres, postgres
+from tests.real.bus import BusServer, bus_server
+from tests.real.postgres import Postgres, postgres
 
 from .process import Process, family_cpu_s
 from .table import Line, median

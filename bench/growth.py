@@ -79,8 +79,8 @@ async def models() -> Any:
     from antiphon.engines.gguf.reader import read_gguf
     from antiphon.engines.llama.tokenizer import LlamaTokenizer
     from antiphon.models.catalog import Catalog, ServedModel
-    from antiphon.testing.embedded_model import smollm2
-    from antiphon.testing.embedder import WordEmbedder
+    from tests.fakes.embedder import WordEmbedder
+    from tests.real.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
     head, tokenizer = read_gguf(path), LlamaTokenizer(path)

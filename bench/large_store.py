@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.testing.postgres import Postgres, postgres
+from tests.real.postgres import Postgres, postgres
 
 from .process import family_cpu_s
 from .table import Line, median, show

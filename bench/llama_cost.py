@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from antiphon.testing.embedded_model import smollm2
+from tests.real.embedded_model import smollm2
 
 from .load import Plan, load
 from .peers.llama_server import command as llama_server_command

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from antiphon.store import open_store
 from antiphon.store.vectors import VectorQuery
-from antiphon.testing.postgres import postgres
 from antiphon.testing.store_checks.vectors import make_indexed_file, make_vector_store
+from tests.real.postgres import postgres
 
 from .table import Line, median
 from .vectors import clustered_vectors, near

@@ -136,7 +136,7 @@ async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
     from antiphon.dialects.chat.dialect import ChatDialect
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
-    from antiphon.testing.embedded_model import smollm2
+    from tests.real.embedded_model import smollm2
 
     engine = await load(await asyncio.to_thread(smollm2), LoadOptions(threads=1, context_size=4096))
     backend = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))

@@ -188,7 +188,7 @@ async def _model(parallel: int) -> None:
     from antiphon.engines.llama.engine import load
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
-    from antiphon.testing.embedded_model import smollm2
+    from tests.real.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
     engine = await load(path, LoadOptions(threads=1, parallel=parallel, context_size=CONTEXT))

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from antiphon.testing.postgres import postgres
+from tests.real.postgres import postgres
 
 from .load import Plan, load
 from .process import Process

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.testing.postgres import Postgres, postgres
+from tests.real.postgres import Postgres, postgres
 
 from .follow import EventAges, FollowPlan, follow
 from .process import Process, running

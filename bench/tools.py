@@ -190,7 +190,7 @@ async def backend(kind: str) -> Backend:
     from antiphon.dialects.chat.dialect import ChatDialect
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
-    from antiphon.testing.embedded_model import smollm2
+    from tests.real.embedded_model import smollm2
 
     if kind == "tiny":
         path = _MODELS / "tiny-tools" / "tiny-tools.gguf"

@@ -115,7 +115,7 @@ _REQUESTS = 40
 
 def first_token() -> Iterator[Line]:
     """Milliseconds that the server adds to the first token of a real llama-server."""
-    from antiphon.testing.embedded_model import smollm2
+    from tests.real.embedded_model import smollm2
 
     script = Path(__file__).parents[1] / "tests" / "upstream" / "llama_server.py"
     command = [sys.executable, str(script), str(smollm2())]

@@ -13,7 +13,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from antiphon.store.base import Store
-from antiphon.testing.postgres import Postgres, postgres
+from tests.real.postgres import Postgres, postgres
 from tests.stores import KINDS, open_empty_store
 from tests.tools.mcp.process import Toys, run_server
 

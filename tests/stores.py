@@ -9,7 +9,7 @@ import pytest
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.postgres import Postgres
+from tests.real.postgres import Postgres
 
 #: With a database server, so `make e2e` runs these tests.
 POSTGRES = pytest.param("postgres", marks=pytest.mark.e2e)

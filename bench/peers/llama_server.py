@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from antiphon.testing.embedded_model import smollm2
+from tests.real.embedded_model import smollm2
 
 from .upstream import MODEL
 

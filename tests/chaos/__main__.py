@@ -25,9 +25,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple, Protocol
 
-from antiphon.testing.bus import BusServer, bus_server
-from antiphon.testing.embedded_model import smollm2
-from antiphon.testing.postgres import Postgres, postgres
+from tests.real.bus import BusServer, bus_server
+from tests.real.embedded_model import smollm2
+from tests.real.postgres import Postgres, postgres
 
 from .clients import Clients
 from .clock import ServerClock, faketime_library

@@ -27,7 +27,6 @@ from typing import Any
 import httpx
 from moto.server import ThreadedMotoServer
 
-from antiphon.testing.postgres import postgres
 from bench.fleet_processes import (
     QUICK_CHECKS,
     ROUTERS,
@@ -37,6 +36,7 @@ from bench.fleet_processes import (
     running_engines,
     running_router,
 )
+from tests.real.postgres import postgres
 
 from .clients import Clients, Violation
 from .place import Place, print_counts, wait_for_runs

@@ -13,10 +13,10 @@ from openai.types.audio import TranscriptionVerbose
 from antiphon.backends.reading import SpeechBackend, TranscriptionBackend
 from antiphon.errors import BackendError
 from antiphon.models.catalog import Catalog, ServedModel
-from antiphon.testing.audio import WordSpeaker, WordTranscriber
 from antiphon.upstream.multipart import FormFile, encode_form
 from tests.conformance.conftest import Clients, Serve
 from tests.conformance.server import NOW, Server, engine
+from tests.fakes.audio import WordSpeaker, WordTranscriber
 
 Json = dict[str, Any]
 SPOKEN = b"The door is open. Come in."

@@ -22,7 +22,6 @@ from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store.base import Store
 from antiphon.store.usage import UsageQuery
 from antiphon.stream.deltas import Delta
-from antiphon.testing.embedder import WordEmbedder
 from antiphon.tools.base import (
     CallContext,
     ResponseContext,
@@ -36,6 +35,7 @@ from antiphon.wire.tools import Function
 from tests.conformance.conftest import Clients, Serve
 from tests.conformance.scripts import call, message_deltas
 from tests.conformance.server import NOW, Server
+from tests.fakes.embedder import WordEmbedder
 
 Json = dict[str, Any]
 CHAT = "/v1/chat/completions"

@@ -16,9 +16,9 @@ from openai.types import CreateEmbeddingResponse
 from antiphon.backends.reading import EmbeddingBackend
 from antiphon.compat.embeddings import parse_embeddings_request
 from antiphon.errors import BackendError, InvalidRequest
-from antiphon.testing.embedder import WordEmbedder
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server
+from tests.fakes.embedder import WordEmbedder
 from tests.harness import official_client
 from tests.wire.test_fuzz import JSON, check_error, mutated, property_test
 

@@ -20,13 +20,13 @@ from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.compat.ollama.bodies import OllamaChat, OllamaGenerate
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Finish, Open, Text
-from antiphon.testing.embedder import WordEmbedder
 from antiphon.wire.items import FunctionCall, InputImage, Message, Reasoning
 from antiphon.wire.response import Usage
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server, engine, local
 from tests.conformance.test_messages import PIXEL
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
+from tests.fakes.embedder import WordEmbedder
 
 Json = dict[str, Any]
 HI = [{"role": "user", "content": "hi"}]

@@ -24,9 +24,6 @@ from antiphon.limits.key_ring import AuthKey
 from antiphon.resources.prompts import Prompts
 from antiphon.store.base import Store
 from antiphon.support.logs import open_log
-from antiphon.testing.audio import WordSpeaker, WordTranscriber
-from antiphon.testing.embedder import WordEmbedder
-from antiphon.testing.reranker import WordReranker
 from antiphon.webhooks.deliver import WebhookSender
 from tests.conformance.conftest import Serve
 from tests.conformance.documented import DocumentedClient, record_query
@@ -34,6 +31,9 @@ from tests.conformance.fake_containers import code_interpreter_options, containe
 from tests.conformance.server import NOW, Server, engine
 from tests.conformance.test_api_keys import Process
 from tests.conformance.test_skills import skill_form
+from tests.fakes.audio import WordSpeaker, WordTranscriber
+from tests.fakes.embedder import WordEmbedder
+from tests.fakes.reranker import WordReranker
 from tests.harness import asgi_client
 from tests.oidc.issuer import NOW as ISSUED_AT
 from tests.oidc.issuer import FakeIssuer, access_claims, fake_sign_in

@@ -8,9 +8,9 @@ import pytest
 
 from antiphon.backends.reading import RerankBackend
 from antiphon.errors import BackendError
-from antiphon.testing.reranker import WordReranker
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server
+from tests.fakes.reranker import WordReranker
 
 DOCUMENTS = ["a dog barks", {"text": "the cat sat"}, "a black cat"]
 

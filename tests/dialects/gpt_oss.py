@@ -10,7 +10,7 @@ from openai_harmony import HarmonyEncoding
 
 from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.inference.tokens import ModelCard
-from antiphon.testing.harmony import HarmonyTokenizer, harmony_encoding
+from tests.real.harmony import HarmonyTokenizer, harmony_encoding
 
 CARD = ModelCard(name="gpt-oss", context_size=4096, architecture="gpt-oss", fingerprint="f")
 

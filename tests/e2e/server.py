@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from antiphon.testing.embedded_model import smollm2
+from tests.real.embedded_model import smollm2
 
 _WAIT_S = 60
 

@@ -11,10 +11,10 @@ from zipfile import ZipFile
 import pytest
 from openai import NotFoundError, OpenAI
 
-from antiphon.testing.embedded_model import smollm2
 from tests.conformance.test_tool_search import tool_call
 from tests.e2e.server import serving
 from tests.harness import ServerSetup, scene
+from tests.real.embedded_model import smollm2
 from tests.sandbox.real_sandboxes import sandbox
 
 pytestmark = pytest.mark.e2e

@@ -22,9 +22,9 @@ import pytest
 
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
-from antiphon.testing.postgres import Postgres
 from antiphon.wire.events import EVENTS, Event
 from tests.e2e.server import Server, serving
+from tests.real.postgres import Postgres
 
 pytestmark = pytest.mark.e2e
 

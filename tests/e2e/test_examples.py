@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.config.model import DEFAULT_MODEL
-from antiphon.testing.embedded_model import smollm2
 from tests.e2e.server import Server, serving
+from tests.real.embedded_model import smollm2
 
 pytestmark = pytest.mark.e2e
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from antiphon.testing.embedded_model import smollm2
 from tests.attachments.samples import data_url, png
 from tests.e2e.server import serving
+from tests.real.embedded_model import smollm2
 from tests.tools.image_generation.api import FakeImagesApi, serve_images_api
 
 SCENES = """

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.testing.embedded_model import smollm2
 from tests.e2e.server import Server, serving
+from tests.real.embedded_model import smollm2
 
 pytestmark = pytest.mark.e2e
 

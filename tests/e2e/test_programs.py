@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from antiphon.testing.embedded_model import smollm2
 from tests.harness import ServerSetup, scene
+from tests.real.embedded_model import smollm2
 
 pytestmark = pytest.mark.e2e
 

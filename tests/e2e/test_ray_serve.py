@@ -22,9 +22,9 @@ import openai
 import pytest
 import websockets
 
-from antiphon.testing.postgres import Postgres
 from bench.ray_cluster import Cluster, running_cluster
 from tests.offline import has_only_loopback
+from tests.real.postgres import Postgres
 from tests.upstream.fakes import Answer, chunks, fake, json_answer
 
 pytestmark = [

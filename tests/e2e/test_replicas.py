@@ -20,8 +20,8 @@ import openai
 import pytest
 import websockets
 
-from antiphon.testing.postgres import Postgres
 from tests.e2e.server import Server, serving
+from tests.real.postgres import Postgres
 
 STORY = " ".join(f"word{number}" for number in range(80))
 MODEL = (

@@ -11,9 +11,9 @@ from typing import Any
 import openai
 import pytest
 
-from antiphon.testing.postgres import Postgres
 from tests.conformance.test_tool_search import tool_call
 from tests.e2e.server import Server, serving
+from tests.real.postgres import Postgres
 from tests.sandbox.real_sandboxes import sandbox
 
 WAIT_S = 60

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from antiphon.config.model import DEFAULT_MODEL
-from antiphon.testing.embedded_model import smollm2
 from tests.e2e.server import Server
 from tests.harness import ServerSetup
+from tests.real.embedded_model import smollm2
 
 pytestmark = pytest.mark.e2e
 

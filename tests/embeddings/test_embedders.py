@@ -17,9 +17,9 @@ from antiphon.embeddings.base import truncate_vector
 from antiphon.embeddings.thread_worker import WINDOW_TOKENS, Piece, ThreadedEmbedder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.models.catalog import load
-from antiphon.testing.embedded_model import smollm2
-from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder, dot_product
+from tests.fakes.embedder import WordEmbedder
+from tests.real.embedded_model import smollm2
 from tests.tiny_models.tiny_tools import GGUF
 
 

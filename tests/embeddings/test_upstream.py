@@ -19,8 +19,8 @@ from antiphon.embeddings.upstream import load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.models.catalog import load as load_catalog
 from antiphon.resources.reading_models import Embeddings
-from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder
+from tests.fakes.embedder import WordEmbedder
 from tests.upstream.fakes import fake, json_answer
 
 LISTED = json_answer({"data": [{"id": "words"}]})

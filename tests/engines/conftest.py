@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from antiphon.engines.base import LoadOptions
 from antiphon.engines.llama.engine import LlamaEngine, load
-from antiphon.testing.embedded_model import smollm2
+from tests.real.embedded_model import smollm2
 from tests.tiny_models.tiny_tools import GGUF
 
 

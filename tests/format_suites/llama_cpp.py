@@ -24,12 +24,12 @@ from antiphon.dialects.formats.registry import SHIPPED
 from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.inference.tokens import ModelCard
-from antiphon.testing.harmony import HarmonyTokenizer, harmony_encoding
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.response import ReasoningConfig
 from antiphon.wire.tools import Function
 from tests.format_suites.replies import Reply, loaded, plain, tags_of
+from tests.real.harmony import HarmonyTokenizer, harmony_encoding
 
 _TOKEN = re.compile(
     r'R"(?P<mark>[^\s()\\]{0,16})\((?P<raw>.*?)\)(?P=mark)"|"(?P<text>(?:\\.|[^"\\])*)"'

@@ -16,9 +16,9 @@ from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError
 from antiphon.inference.tokens import Alternative, Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
-from antiphon.testing.harmony import HarmonyTokenizer
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from tests.dialects import gpt_oss
+from tests.real.harmony import HarmonyTokenizer
 
 _CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"

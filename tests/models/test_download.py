@@ -181,7 +181,7 @@ async def test_installed_package_is_used_in_place(
 @pytest.mark.e2e
 async def test_default_model_is_rewritten_for_llama_cpp(tmp_path: Path) -> None:
     from antiphon.engines.gguf.reader import read_gguf
-    from antiphon.testing.embedded_model import smollm2
+    from tests.real.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
     assert path.name == pull.FASTER_FILE

@@ -36,13 +36,13 @@ from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.models.hosted_models import HostedModelManager, HostedModels, is_hosted
 from antiphon.models.manager import ConfiguredModel, ModelManager
 from antiphon.models.model_host import ModelHostSession
-from antiphon.testing.audio import WordTranscriber
-from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.testing.replies import batches_of
 from antiphon.wire.items import InputText, Message
+from tests.fakes.audio import WordTranscriber
+from tests.fakes.embedder import WordEmbedder
 
 ANSWER = "The boats came back."
 TEXT = "Once upon a time, there was a text that an engine had to say."

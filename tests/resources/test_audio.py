@@ -10,7 +10,7 @@ from antiphon.backends.reading import TranscriptionBackend
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources import audio as module
 from antiphon.resources.audio import Audio
-from antiphon.testing.audio import WordTranscriber
+from tests.fakes.audio import WordTranscriber
 
 
 async def test_transcripts_are_kept_by_tenant_and_the_oldest_one_is_dropped(

@@ -28,11 +28,11 @@ from antiphon.runs.service import Service
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.postgres import Postgres
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.resources.conversations import CreateConversation
 from tests.hypothesis_settings import examples
+from tests.real.postgres import Postgres
 from tests.runs.scripted_service import NOW, OneModel
 
 TEXTS = st.sampled_from(["one", "two words", "and three words"])

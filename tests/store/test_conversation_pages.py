@@ -12,9 +12,9 @@ from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import ItemQuery
 from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.testing.postgres import Postgres
 from antiphon.wire.items import InputText, Item, Message
 from antiphon.wire.resources.conversations import ConversationResource
+from tests.real.postgres import Postgres
 
 MANY = 5_000
 KINDS = frozenset({"developer"})

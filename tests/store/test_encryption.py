@@ -19,8 +19,8 @@ from antiphon.store.base import Store
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.row_keys import rewrite_store
 from antiphon.store.records import ResponseQuery
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.responses import make_response
+from tests.real.postgres import Postgres
 from tests.stores import POSTGRES
 
 OLD, NEW = (f"{name}:{base64.b64encode(os.urandom(32)).decode()}" for name in ("old", "new"))

@@ -30,11 +30,11 @@ from antiphon.store.records import (
     TenantUsage,
 )
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import batch, ended_response, job, queued_response
 from antiphon.wire.resources.conversations import ConversationResource
 from tests.hypothesis_settings import examples
+from tests.real.postgres import Postgres
 
 NAMES = st.sampled_from("abc")
 TENANTS = st.sampled_from("tttttu")

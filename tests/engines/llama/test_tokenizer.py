@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from antiphon.engines.llama import tokenizer as module
 from antiphon.engines.llama.tokenizer import LlamaTokenizer, split_at_turns
 from antiphon.errors import SetupError
-from antiphon.testing.embedded_model import smollm2
 from tests.hypothesis_settings import examples
+from tests.real.embedded_model import smollm2
 
 pytestmark = pytest.mark.e2e
 

@@ -16,9 +16,7 @@ from antiphon.resources.file_storage.files import FileUpload
 from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.policy import Policy
 from antiphon.runs.service import Service
-from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.memory_store.store import MemoryStore
-from antiphon.testing.reranker import WordReranker
 from antiphon.wire.cursors import PageParams
 from antiphon.wire.parsing.vector_stores import (
     AddFile,
@@ -28,6 +26,8 @@ from antiphon.wire.parsing.vector_stores import (
 )
 from antiphon.wire.resources.filters import Comparison
 from antiphon.wire.resources.vector_stores import LastError, VectorStore
+from tests.fakes.embedder import WordEmbedder
+from tests.fakes.reranker import WordReranker
 
 TEXTS = {"fox": "red fox", "foxes": "red red foxes jump", "sea": "the deep sea"}
 

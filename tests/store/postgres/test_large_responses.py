@@ -16,10 +16,10 @@ from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.records import ConversationLock, RunEnd
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
 from antiphon.wire.resources.conversations import ConversationResource
+from tests.real.postgres import Postgres
 from tests.store.postgres.test_store import query_number
 
 MIN_BYTES = 10_000

@@ -11,8 +11,8 @@ import asyncpg
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.records import Append, RunEnd
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.runs import batch, begin_run, ended_response, numbers
+from tests.real.postgres import Postgres
 
 #: Runs in a partition.
 RUNS = 16_384

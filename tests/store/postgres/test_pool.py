@@ -24,13 +24,13 @@ from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append, ClaimQuery, Reservation, RunEnd
 from antiphon.store.sql.executor import index_key
 from antiphon.store.sql.queries import migrations, queries
-from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.store_checks.files import make_file
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
 from antiphon.testing.store_checks.vectors import make_vector_store
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.resources.conversations import ConversationResource
+from tests.real.postgres import Postgres, postgres
 
 ROOT = Path(__file__).parents[3]
 #: Prints the number of each event once it is stored.

@@ -11,9 +11,9 @@ import pytest
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import batch, begin_run
+from tests.real.postgres import Postgres
 from tests.store.postgres.test_pool import connected
 
 #: Runs that have not ended, and how many of them a query for several asks for.

@@ -13,8 +13,8 @@ from antiphon.errors import StoreError
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import TurnTokens
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.responses import make_response
+from tests.real.postgres import Postgres
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ from antiphon.store.records import (
     RunEnd,
     TenantUsage,
 )
-from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import (
     batch,
@@ -36,6 +35,7 @@ from antiphon.testing.store_checks.runs import (
     job,
     queued_response,
 )
+from tests.real.postgres import Postgres, postgres
 
 
 class RecordingListener:

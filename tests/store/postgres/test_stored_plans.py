@@ -29,7 +29,6 @@ from antiphon.store.records import (
     RunEnd,
 )
 from antiphon.store.vectors import IndexedChunk, VectorFileQuery
-from antiphon.testing.postgres import postgres
 from antiphon.testing.store_checks.files import make_file
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import batch, begin_run, ended_response
@@ -37,6 +36,7 @@ from antiphon.testing.store_checks.vectors import make_indexed_file, make_vector
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.resources.containers import ContainerExpiresAfter, ContainerResource
 from antiphon.wire.resources.conversations import ConversationResource
+from tests.real.postgres import postgres
 from tests.store.postgres.test_run_queries import discarded_rows
 
 #: Rounds that fill the tables. PostgreSQL makes its generic plans in the first of them.

@@ -11,9 +11,9 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.records import Append, RunEnd, SweepRecord
 from antiphon.store.upkeep.sweeper import Sweeper, check_clock
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import batch, begin_run, ended_response, numbers
+from tests.real.postgres import Postgres
 
 NOW, DAY = 1_790_000_000, 86_400
 RETENTION = Retention(max_age_s=30 * DAY)

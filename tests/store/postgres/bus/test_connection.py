@@ -15,7 +15,7 @@ from antiphon.store.postgres.bus import connection, redis_session
 from antiphon.store.postgres.bus.base import MessageSigner
 from antiphon.store.postgres.bus.connection import BusConnection
 from antiphon.store.postgres.bus.redis_session import redis_connector
-from antiphon.testing.bus import BusServer, bus_server
+from tests.real.bus import BusServer, bus_server
 
 _SECRET = b"s" * 32
 

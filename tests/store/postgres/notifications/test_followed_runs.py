@@ -23,8 +23,8 @@ from antiphon.store.postgres.notifications.followed_runs import FollowedRuns
 from antiphon.store.postgres.notifications.listener import NOTICES
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import Append, ClaimQuery, EventBatch
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.runs import batch, begin_run
+from tests.real.postgres import Postgres
 from tests.store.postgres.test_store import two
 
 #: A look into the store that does not come during a test.

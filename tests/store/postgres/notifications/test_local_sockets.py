@@ -20,8 +20,8 @@ from antiphon.store.postgres.notifications.batch_payloads import decode_batches
 from antiphon.store.postgres.notifications.listener import NOTICES
 from antiphon.store.postgres.notifications.local_sockets import LocalBatches, LocalSockets
 from antiphon.store.records import Append
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.runs import batch, begin_run
+from tests.real.postgres import Postgres
 from tests.store.postgres.notifications.test_followed_runs import (
     NEVER_S,
     follow_ten_batches,

@@ -16,8 +16,8 @@ from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.postgres.vectors import pgvector
 from antiphon.store.postgres.vectors.pgvector import Pgvector
 from antiphon.store.vectors import VectorQuery
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_checks.vectors import CHECKS, make_vector_store
+from tests.real.postgres import Postgres
 
 from .nearest_vectors import add_file, compare
 

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from antiphon.embeddings.base import EmbeddingResult, Role, Text, Vector, truncate_vector
 from antiphon.errors import BackendError
 
-__all__ = ["WordEmbedder"]
-
 
 class WordEmbedder:
     """``Embedder`` without a model. Each word increments one component of the text's vector. The

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from antiphon.models.download import ensure_default
 
-__all__ = ["smollm2"]
-
 
 def smollm2() -> Path:
     """Return the file of the default model, SmolLM2-135M-Instruct. Downloads 98 MB if the file is

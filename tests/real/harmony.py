@@ -13,8 +13,6 @@ from antiphon.dialects.harmony.vocabulary import load
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding
 
-__all__ = ["HarmonyTokenizer", "harmony_encoding"]
-
 
 def harmony_encoding() -> HarmonyEncoding:
     """Load gpt-oss's vocabulary (``HarmonyEncoding``) with the library ``openai_harmony``. The

@@ -15,8 +15,6 @@ from antiphon.audio.base import (
 from antiphon.errors import InvalidRequest
 from antiphon.wire.resources.audio import DurationUsage, TranscriptSegment, TranscriptWord
 
-__all__ = ["WordSpeaker", "WordTranscriber"]
-
 
 class WordTranscriber:
     """``Transcriber`` without a model. A recording is a text in UTF-8. Each of its sentences is a

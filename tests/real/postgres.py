@@ -19,8 +19,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["Postgres", "postgres"]
-
 _WAIT_S = 60
 #: Packages with PostgreSQL's programs, each with the folder of the programs. The preferred package
 #: comes first. ``_LIBRARIES``: the folders of libraries next to the packages.

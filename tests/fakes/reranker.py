@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from antiphon.embeddings.reranker import RerankResult
 
-__all__ = ["WordReranker"]
-
 
 class WordReranker:
     """``Reranker`` without a model. The score of a text is the share of the query's words that the

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["BusServer", "bus_server"]
-
 _WAIT_S = 60
 
 
