@@ -639,6 +639,8 @@ def braced_calls(
     order. ``name``, ``metadata``: the format's name and its documentation.
     """
     ends = {opening: "call", closing: START}
+    called = (("call:", NAME, "{"),)
+    last_quote = tuple((*brackets, closing) for brackets in ("}", "]}", "}}"))
     return ToolFormat(
         name=name,
         opens={opening: "call"},
@@ -653,7 +655,11 @@ def braced_calls(
             "record": State(reads="record", on=ends, then="call"),
             "name": State(reads="name", on=ends | {"{": "arguments"}),
             "arguments": State(
-                reads="pairs", on=ends, ends={closing: ((END,), (opening,))}, then="call"
+                reads="pairs",
+                on=ends,
+                ends={closing: ((END,), (opening,)), quote: last_quote},
+                quotes={opening: Quotation(begins=called, closes=(closing,))},
+                then="call",
             ),
         },
         written=CallSyntax(
@@ -1051,6 +1057,8 @@ def element_tags(
     first, last = f"{quote}<tool_call>", f"{quote}</tool_call>"
     opening, closing = f'{quote}<invoke name="', f"{quote}</invoke>"
     ends = {first: "calls", opening: "name", closing: "calls", last: START}
+    calls = _in_section(first, _named([opening], ['">']))
+    last_tag = _named(["</"], [">"])[0]
     return ToolFormat(
         name=name,
         opens={first: "calls", opening: "name"},
@@ -1061,7 +1069,12 @@ def element_tags(
             "elements": State(
                 reads="elements",
                 on=ends,
-                ends={closing: ((last,), (opening,), (END,), (UNWRAPPED,)), last: ((END,),)},
+                ends={
+                    closing: ((last,), (opening,), (END,), (UNWRAPPED,)),
+                    last: ((END,),),
+                    quote: ((*last_tag, closing, last), (*last_tag, closing)),
+                },
+                quotes=_quotations(calls, (f"{quote}<",), closing, (first, last)),
             ),
         },
         written=CallSyntax(

@@ -244,7 +244,7 @@ ContentKind = Literal[
 
 
 class Quotation(Struct, frozen=True, kw_only=True):
-    """How a call begins and ends that a value between tags quotes, in its own format.
+    """How a call begins and ends that a value between tags or marks quotes, in its own format.
 
     - ``begins``: what must follow the opening terminal, as in ``State.ends``. Otherwise the
       terminal stands alone and begins no call.
@@ -267,8 +267,8 @@ class State(Struct, frozen=True, kw_only=True):
       sequence are literals, ``END``, ``NAME``, ``PARAMETER`` and ``UNWRAPPED``, with white space
       between them. If a state has no ``ends``, all its terminals end a value between tags, and none
       of them ends a string.
-    - ``quotes``: opening terminal of a call → how a value between tags quotes such a call. Until
-      the quoted call ends, a terminal ends the value only if the reply ends there, too.
+    - ``quotes``: opening terminal of a call → how a value quotes such a call. Until the quoted call
+      ends, a terminal, even the format's quote, ends the value only if the reply ends there, too.
     - ``then``: the next state once the text of this state is complete.
     - ``skips``: with ``reads="between"``, the characters that are dropped in addition to white
       space.

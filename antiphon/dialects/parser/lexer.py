@@ -52,7 +52,7 @@ Sequences = tuple[tuple[str, ...], ...]
 _MAX_BLANK = 64
 _BLANK = re.compile(rf"\s{{0,{_MAX_BLANK}}}")
 _PLAIN_NAME = re.compile(r"[\w.\-$:/]+")
-_NAME = re.compile('[^<>"\n\ud800-\udfff]{0,64}')
+_NAME = re.compile('[^<>{"\n\ud800-\udfff]{0,64}')
 
 
 class Continuation:

@@ -340,7 +340,7 @@ class FormatParser:
                 return
             if (is_text := self._is_part_of_value(terminal, final=final)) is None:
                 return
-            if is_text and self._begins_with_quote(terminal):
+            if is_text and self._begins_with_quote(terminal) and not self._quote_closes:
                 self._read_quote()
             elif is_text:
                 self._read_as_text(self._lexer.spell_out(self._buffer[0]))
@@ -356,7 +356,7 @@ class FormatParser:
         (``State.ends``). A token that ends the model's output has no meaning if text follows it. In
         a call that the value quotes, a terminal has a meaning only at the end of the reply.
         """
-        if self._reader is None or self._is_quote(terminal):
+        if self._reader is None or (self._is_quote(terminal) and not self._quote_closes):
             return False
         state = self._lexer.states[self._state]
         if not self._reader.in_string:  # tags of quoted calls are text here, too

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -44,14 +44,21 @@ def tags(form: ToolFormat) -> Iterator[str]:
     return iter(sorted(tag for tag in written if len(tag) > 2 and "{" not in tag))
 
 
-def calls_in(name: str, output: str, size: int, *, special: bool) -> list[dict[str, object]]:
+def calls_in(
+    name: str,
+    output: str,
+    size: int,
+    *,
+    special: bool,
+    shapes: Mapping[str, ToolShape] = SHAPES,
+) -> list[dict[str, object]]:
     tokens = tuple(sorted(specials(TOOLS[name]))) if special else ()
     tokenizer = tokenizer_for(tokens)
     parser = FormatParser(
         tokenizer,
         reasoning=None,
         tools=TOOLS[name],
-        shapes=SHAPES,
+        shapes=shapes,
         thinking=False,
         lexer=lexer_for(tokens, None, name),
     )
@@ -98,19 +105,16 @@ def test_input_of_a_custom_tool_contains_another_parameter(name: str) -> None:
     assert [item["input"] for item in calls_in(name, output, 1, special=True)] == [text]
 
 
-#: Formats that mark strings with quotes, or each tag with a special token: a quoted mark ends the
-#: value there.
-UNTAGGED = {name for name, row in TOOLS.items() if row.quote}
-#: Formats that write each parameter between tags, in a reply without messages.
+#: Formats that write each parameter between tags or marks, in a reply without messages.
 TAGGED = {
     name
-    for name in TOOLS.keys() - UNTAGGED
-    if TOOLS[name].written.parameter is not None and not TOOLS[name].has_messages
+    for name, row in TOOLS.items()
+    if row.written.parameter is not None and not row.has_messages
 }
 
 
 @pytest.mark.parametrize("special", [True, False], ids=["special", "text"])
-@pytest.mark.parametrize("name", sorted(TOOLS.keys() - UNTAGGED))
+@pytest.mark.parametrize("name", sorted(TOOLS))
 def test_value_quotes_a_whole_call(name: str, special: bool) -> None:
     """The closing tags of the quoted call do not end the value, nor do the keys inside it."""
     form = TOOLS[name]
@@ -124,6 +128,25 @@ def test_value_quotes_a_whole_call(name: str, special: bool) -> None:
                 for size in (1, 100_000):
                     (found,) = calls_in(name, output, size, special=special)
                     assert json.loads(str(found["arguments"])) == arguments
+
+
+@pytest.mark.parametrize("special", [True, False], ids=["special", "text"])
+def test_strings_in_arrays_and_objects_quote_whole_calls(special: bool) -> None:
+    mark, tag = '<|"|>', "]<]minimax[>["
+    gemma = "<|tool_call>call:write{{text:[{0}{1}{0}],path:{{k:{0}{1}{0}}}}}<tool_call|>"
+    elements = (
+        '{0}<tool_call>\n{0}<invoke name="write">{0}<text>{0}<item>{1}{0}</item>{0}</text>'
+        "{0}<path>{0}<k>{1}{0}</k>{0}</path>{0}</invoke>\n{0}</tool_call>"
+    )
+    shape = ToolShape(
+        wire_name="write", schema=schema(text={"type": "array"}, path={"type": "object"})
+    )
+    for name, form, tokens in (("gemma4", gemma, mark), ("minimax_m3", elements, tag)):
+        call = form.format(tokens, "q")
+        output = form.format(tokens, f"a {call} b")
+        (found,) = calls_in(name, output, 1, special=special, shapes={"write": shape})
+        text = f"a {call} b"
+        assert json.loads(str(found["arguments"])) == {"text": [text], "path": {"k": text}}
 
 
 @pytest.mark.parametrize("name", sorted(TAGGED))
