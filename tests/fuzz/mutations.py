@@ -1,4 +1,6 @@
-"""Mutations of the corpus: parts removed, doubled, moved and inserted, then tracers inserted."""
+"""Mutations of the corpus: parts removed, doubled, moved and inserted, whole calls quoted, then
+tracers inserted.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from antiphon.dialects.formats.tool_formats import TOOLS
+from tests.dialects.replies import write_calls
 from tests.fuzz.laws import TRACERS
 from tests.fuzz.parsers import TARGETS, Target
 
@@ -32,7 +36,7 @@ EDGES = (
     "null",
 )
 _NAMES = sorted(TARGETS)
-_KINDS = ("remove", "double", "insert", "splice", "swap", "quote tag")
+_KINDS = ("remove", "double", "insert", "splice", "swap", "quote tag", "quote call")
 _MAX_SPAN, _MAX_LENGTH, _MAX_TRACERS = 80, 2_000, 8
 #: The share of outputs in tokens of several bytes, which are read in a fraction of the time.
 _PIECES_SHARE = 0.97
@@ -55,7 +59,7 @@ def mutate(seed: int) -> Mutation:
     words = (*target.words, *EDGES)
     text = rng.choice(target.seeds)
     for _ in range(rng.randrange(6)):
-        text = _mutate_once(rng, text, target.seeds, words)[:_MAX_LENGTH]
+        text = _mutate_once(rng, text, target, words)[:_MAX_LENGTH]
     for tracer in rng.sample(TRACERS, rng.randint(1, _MAX_TRACERS)):
         at = rng.randint(0, len(text))
         text = text[:at] + tracer + text[at:]
@@ -82,7 +86,35 @@ def _insert_into_value(rng: random.Random, text: str, words: Sequence[str]) -> s
     return text[:at] + "".join(rng.choices(tags, k=rng.randint(1, 2))) + text[at:]
 
 
-def _mutate_once(rng: random.Random, text: str, seeds: Sequence[str], words: Sequence[str]) -> str:
+_ARGUMENTS = (
+    {},
+    {"query": "q"},
+    {"query": "it's\n", "limit": 3},
+    {"filters": {"a": ["b"]}, "tags": ["t"]},
+    {"ghost": "g"},
+)
+#: The share of quoted calls in the output's own format, of those without their beginning or end,
+#: and of those in a value.
+_OWN_SHARE, _PART_SHARE, _VALUE_SHARE = 0.6, 0.5, 0.7
+
+
+def _quote_call(rng: random.Random, text: str, name: str) -> str:
+    """Insert a call of the format ``name``, or of another format, in a value or anywhere else. Its
+    beginning or its end may be missing.
+    """
+    own = TOOLS.get(name)
+    form = own if own and rng.random() < _OWN_SHARE else TOOLS[rng.choice(sorted(TOOLS))]
+    call = write_calls(form, [(rng.choice(("search", "now", "ghost")), rng.choice(_ARGUMENTS))])
+    if rng.random() < _PART_SHARE:
+        at = rng.randint(0, len(call))
+        call = call[at:] if rng.random() < 0.5 else call[:at]
+    starts = [found.end() - 1 for found in _VALUE_STARTS.finditer(text)]
+    in_value = starts and rng.random() < _VALUE_SHARE
+    at = rng.choice(starts) if in_value else rng.randint(0, len(text))
+    return text[:at] + call + text[at:]
+
+
+def _mutate_once(rng: random.Random, text: str, target: Target, words: Sequence[str]) -> str:
     a, b = sorted((rng.randint(0, len(text)), rng.randint(0, len(text))))
     b = min(b, a + _MAX_SPAN)
     match rng.choice(_KINDS):
@@ -94,7 +126,9 @@ def _mutate_once(rng: random.Random, text: str, seeds: Sequence[str], words: Seq
             return text[:a] + rng.choice(words) + text[a:]
         case "quote tag":
             return _insert_into_value(rng, text, words)
+        case "quote call":
+            return _quote_call(rng, text, target.name.rpartition("-")[0])
         case "splice":
-            other = rng.choice(seeds)
+            other = rng.choice(target.seeds)
             return text[:a] + other[rng.randint(0, len(other)) :]
     return text[:a] + text[b:] + text[a:b]
