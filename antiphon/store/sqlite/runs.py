@@ -32,7 +32,7 @@ from antiphon.store.sql.runs import PrepareSave, SqlRuns
 
 from .database import Database
 from .executor import SqliteExecutor, SqliteTransaction
-from .notifications.peer_notifications import PeerNotifications
+from .peer_notifications import PeerNotifications
 from .run_tables import ClaimedFrom, RunTables, page_of
 
 #: The largest sequence number.

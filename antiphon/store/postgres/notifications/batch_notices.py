@@ -16,21 +16,24 @@ Notifications may be lost, so the receiving processes also read the store from t
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 
 from antiphon.errors import RunError
+from antiphon.store.common.peers import Peers
 from antiphon.store.postgres.bus.connection import BusConnection
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import EventBatch
 from antiphon.support.tasks import BackgroundTasks
 
 from .batch_payloads import MAX_BYTES, encode_batches
-from .local_sockets import LocalBatches, LocalSockets
 
 _log = structlog.get_logger(__name__)
 
-#: Largest size of a message on the bus. Redis disconnects a listener for which 32 MiB wait.
-_MAX_BUS_BYTES = 1 << 19
+#: Largest size of a message over the bus or a socket. The receiver reads batches with longer lines
+#: from the database. Redis disconnects a listener for which 32 MiB wait.
+_MAX_MESSAGE_BYTES = 1 << 19
 #: Largest number of batches that wait to be sent. If the database is too slow, further batches are
 #: dropped.
 _MAX_WAITING = 10_000
@@ -51,34 +54,37 @@ class BatchNotifier:
     Other processes get them over the bus while it is connected, and otherwise through the database.
 
     Only one send over the bus or the database is in progress at a time. Batches that are appended
-    during a send are sent together in the next one.
+    during a send are sent together in the next one. ``peers``: the processes on this host.
     """
 
-    def __init__(self, pool: ConnectionPool, bus: BusConnection | None = None) -> None:
+    def __init__(self, pool: ConnectionPool, peers: Peers, bus: BusConnection | None) -> None:
         self._pool = pool
+        self._peers = peers
         self._bus = bus
-        self._sockets: LocalSockets | None = None
+        #: Batches of the current iteration of the event loop, for processes on this host.
+        self._local: _Waiting = {}
         self._waiting: _Waiting = {}
         self._notices: list[tuple[str, bytes]] = []
         self._count = 0
         self._tasks = BackgroundTasks("notifications")
 
-    def use_sockets(self, sockets: LocalSockets) -> None:
-        """From now on, use these sockets to send batches to the processes on this host."""
-        self._sockets = sockets
-        sockets.on_unsent = self._queue_for_bus_or_database
-
     def send(self, process_id: str, row: int, batch: EventBatch) -> None:
         """Queue a notification to one process about a committed batch. ``row``: the row number of
         the run. If too many batches wait to be sent, the notification is dropped."""
-        if self._sockets is None or not self._sockets.send(process_id, row, batch):
-            self._queue_for_bus_or_database(process_id, [(row, batch)])
-
-    def _queue_for_bus_or_database(self, process_id: str, batches: LocalBatches) -> None:
-        if self._count < _MAX_WAITING:
-            self._count += len(batches)
-            self._waiting.setdefault(process_id, []).extend(batches)
+        if self._peers.is_connected(process_id):
+            if not self._local:  # batches that are appended together share a message
+                asyncio.get_running_loop().call_soon(self._send_local)
+            self._local.setdefault(process_id, []).append((row, batch))
+        elif self._count < _MAX_WAITING:
+            self._count += 1
+            self._waiting.setdefault(process_id, []).append((row, batch))
             self._start()
+
+    def _send_local(self) -> None:
+        local, self._local = self._local, {}
+        for process_id, batches in local.items():
+            for payload in encode_batches(batches, _MAX_MESSAGE_BYTES):
+                self._peers.send(process_id, payload)
 
     def send_notice(self, channel: str, payload: str) -> None:
         """Queue a notification that is not about a batch of events. ``payload`` is its content, and
@@ -88,8 +94,8 @@ class BatchNotifier:
 
     async def close(self) -> None:
         """Send the queued notifications, but give up after a second. Close the sockets."""
-        if self._sockets is not None:
-            await self._sockets.close()
+        self._send_local()
+        self._peers.close()
         await self._tasks.close(_CLOSE_S)
 
     def _start(self) -> None:
@@ -105,7 +111,7 @@ class BatchNotifier:
     async def _send_over_bus(self, waiting: _Waiting, notices: list[tuple[str, bytes]]) -> bool:
         if self._bus is None or not self._bus.is_connected:
             return False
-        return await self._bus.publish(_messages(waiting, notices, _MAX_BUS_BYTES))
+        return await self._bus.publish(_messages(waiting, notices, _MAX_MESSAGE_BYTES))
 
     async def _send_over_database(
         self, waiting: _Waiting, notices: list[tuple[str, bytes]]

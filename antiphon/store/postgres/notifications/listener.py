@@ -19,9 +19,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+import structlog
 from msgspec import Struct, field
 
 from antiphon.store.common.claimable_runs import ClaimableRuns
+from antiphon.store.common.peers import Peers
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.postgres.bus.connection import BusConnection
 from antiphon.store.postgres.pool import ConnectionPool
@@ -30,7 +32,8 @@ from antiphon.store.runs import LocalNotifications, RunListener
 
 from .batch_notices import BatchNotifier, process_channel
 from .followed_runs import FollowedRuns
-from .local_sockets import LocalSockets
+
+_log = structlog.get_logger(__name__)
 
 #: The channel to which all processes listen.
 NOTICES = "antiphon"
@@ -98,17 +101,24 @@ class RunNotifications(LocalNotifications):
         self._process_id = process_id
         self._is_started = False
         self._followed = FollowedRuns(pool, self.subscriptions, process_id)
-        self._batches = BatchNotifier(pool, bus)
+        self._peers = Peers(process_id, lambda _, payload: self._followed.on_batches(payload))
+        self._batches = BatchNotifier(pool, self._peers, bus)
         self._bus = bus
         self._queue = ClaimableRuns(self.notify_queued)
         self.subscriptions.on_wait = self._followed.follow
 
     async def open_sockets(self, folder: Path) -> None:
-        """Exchange batches with the other processes on this host over sockets in this folder. Call
-        this before ``start``, so that other processes find the socket of this process."""
-        sockets = await LocalSockets.open(folder, self._process_id, self._followed.on_batches)
-        if sockets is not None:
-            self._batches.use_sockets(sockets)
+        """Exchange batches with the other processes on this host over sockets in this folder, if it
+        can be used. Call this before ``start``, so that other processes find the socket of this
+        process."""
+        try:
+            await self._peers.open(folder)
+        except OSError as error:
+            _log.info(
+                "sockets between the processes of this host cannot be used",
+                folder=str(folder),
+                error=str(error),
+            )
 
     def start(self) -> None:
         """Start to listen for notifications. Does nothing if this process already listens."""

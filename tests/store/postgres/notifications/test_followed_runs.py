@@ -13,6 +13,7 @@ import pytest
 
 from antiphon.store import open_store
 from antiphon.store.base import Store
+from antiphon.store.common.peers import Peers
 from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.postgres.bus import connection
 from antiphon.store.postgres.bus.base import BusError, Handlers
@@ -102,7 +103,7 @@ async def test_database_sees_no_events_that_are_encrypted(is_encrypted: bool) ->
 
     pool: Any = Pool()
     pool.is_encrypted = is_encrypted
-    notifier = BatchNotifier(pool)
+    notifier = BatchNotifier(pool, Peers("one", lambda *message: None), None)
     for n in range(3):
         notifier.send("process", 7, EventBatch(first=n, count=1, lines=b"the secret plan\n"))
     await notifier.close()

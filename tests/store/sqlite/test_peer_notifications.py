@@ -13,10 +13,10 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.store.base import Retention
 from antiphon.store.common import claimable_runs
+from antiphon.store.common.peers import Peers
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, ClaimQuery, ConversationLock, NewRun, Reservation, RunEnd
-from antiphon.store.sqlite.notifications import peer_notifications
-from antiphon.store.sqlite.notifications.peers import Peers
+from antiphon.store.sqlite import peer_notifications
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.store_checks.responses import make_response
 from antiphon.testing.store_checks.runs import (

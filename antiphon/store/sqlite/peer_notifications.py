@@ -9,15 +9,19 @@ seconds.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from antiphon.store.common.claimable_runs import ClaimableRuns
+from antiphon.store.common.peers import Peers
 from antiphon.store.records import Claim, EventBatch
 from antiphon.store.runs import LocalNotifications
 from antiphon.support.tasks import BackgroundTasks
-
-from .peers import AppendedBatch, FollowReply, FollowRequest, PeerMessage, Peers, RunsChanged
 
 #: Seconds between two checks of the followed runs. A process counts as a follower of a run for
 #: ``_FOLLOWS_S`` seconds after its last message about this run.
@@ -30,6 +34,57 @@ _UNKNOWN = ""
 _Key = tuple[str, str]
 
 
+class RunsChanged(Struct, frozen=True, array_like=True, tag=0):
+    """A message about the runs that a transaction changed.
+
+    ``queued_runs``: new runs that can be claimed. ``claimed_runs``: runs that were claimed.
+    ``has_released_runs``: True if the sending process is stopping and has released all its runs, so
+    that other processes can claim them. ``lost_runs``: runs that another owner has taken over, each
+    with its new epoch. ``ended_runs``: runs that ended or were deleted.
+    """
+
+    queued_runs: tuple[str, ...] = ()
+    claimed_runs: tuple[str, ...] = ()
+    has_released_runs: bool = False
+    lost_runs: tuple[tuple[str, int], ...] = ()
+    ended_runs: tuple[_Key, ...] = ()
+
+
+class FollowRequest(Struct, frozen=True, array_like=True, tag=1):
+    """A message from a process that has readers of a run, and wants to receive the new batches of
+    events of this run. ``key``: tenant and id of the run."""
+
+    key: _Key
+
+
+class FollowReply(Struct, frozen=True, array_like=True, tag=2):
+    """The answer to a ``FollowRequest``. The process that answers has recorded the process that
+    asked as a follower of the run. From now on, each batch of events that the answering process
+    appends to the run is also sent to the follower. The follower reads the earlier batches from the
+    database. The follower repeats its request regularly, but gets no further answer while it is
+    recorded."""
+
+    key: _Key
+
+
+class AppendedBatch(Struct, frozen=True, array_like=True, tag=3):
+    """A new batch of events of a run. It is sent to each process that has readers of the run.
+    ``key``: tenant and id of the run. ``first``, ``count``: as in ``EventBatch``. ``lines``: the
+    events. If they are too long for a message, ``lines`` is empty, and the receiver reads them from
+    the database."""
+
+    key: _Key
+    first: int
+    count: int
+    lines: bytes
+
+
+PeerMessage: TypeAlias = RunsChanged | FollowRequest | FollowReply | AppendedBatch
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(PeerMessage).decode
+
+
 class PeerNotifications(LocalNotifications):
     """Sends notifications about runs from this process to its peers, and receives the notifications
     of the peers. ``folder``: the folder with the sockets of all processes. None: this process has
@@ -37,7 +92,8 @@ class PeerNotifications(LocalNotifications):
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__()
-        self._peers = Peers(folder, self._on_message, self._on_gone)
+        self._folder = folder
+        self._peers = Peers(secrets.token_hex(6), self._on_message, self._on_gone)
         if folder is not None:
             self.subscriptions.on_wait = self._follow
         self._queue = ClaimableRuns(self.notify_queued)
@@ -51,7 +107,8 @@ class PeerNotifications(LocalNotifications):
 
     async def open(self) -> None:
         """Connect to the other processes."""
-        await self._peers.open()
+        if self._folder is not None:
+            await self._peers.open(self._folder)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -65,7 +122,7 @@ class PeerNotifications(LocalNotifications):
         """Tell the listener in this process, and all other processes, that there is a new run to
         claim."""
         self.notify_queued()
-        self._peers.broadcast(RunsChanged(queued_runs=(response_id,)))
+        self._broadcast(RunsChanged(queued_runs=(response_id,)))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
         """Tell the other processes which runs this process has claimed.
@@ -78,14 +135,14 @@ class PeerNotifications(LocalNotifications):
             self._queue.remove(ids)
             self._claimed.update(ids)
             self.notify_lost(lost)
-            self._peers.broadcast(RunsChanged(claimed_runs=ids, lost_runs=tuple(lost)))
+            self._broadcast(RunsChanged(claimed_runs=ids, lost_runs=tuple(lost)))
 
     def on_released(self) -> None:
         """Tell the listener in this process, and all other processes, that this process has
         released its runs."""
         self._claimed.clear()
         self.notify_queued()
-        self._peers.broadcast(RunsChanged(has_released_runs=True))
+        self._broadcast(RunsChanged(has_released_runs=True))
 
     def on_appended(self, tenant: str, response_id: str, batch: EventBatch) -> None:
         """Deliver a committed batch of events to the readers in this process, and send it to the
@@ -95,7 +152,7 @@ class PeerNotifications(LocalNotifications):
         if key in self._followers:
             is_short = not batch.parts and len(batch.lines) <= _MAX_LINES_BYTES
             lines = batch.lines if is_short else b""
-            message = AppendedBatch(key, batch.first, batch.count, lines)
+            message = _encode(AppendedBatch(key, batch.first, batch.count, lines))
             for process_id in self._current_followers(key):
                 self._peers.send(process_id, message)
 
@@ -106,7 +163,7 @@ class PeerNotifications(LocalNotifications):
         self._claimed.discard(response_id)
         self._followers.pop(key, None)
         self.subscriptions.mark_stale([key])
-        self._peers.broadcast(RunsChanged(ended_runs=(key,)))
+        self._broadcast(RunsChanged(ended_runs=(key,)))
 
     # --- following -------------------------------------------------------------------------------
 
@@ -115,7 +172,7 @@ class PeerNotifications(LocalNotifications):
         this process itself executes the run."""
         if key not in self._followed and key[1] not in self._claimed:
             self._followed[key] = False
-            self._peers.broadcast(FollowRequest(key))
+            self._broadcast(FollowRequest(key))
             self._looks.start_once("look", self._look_regularly)
 
     async def _look_regularly(self) -> None:
@@ -128,7 +185,7 @@ class PeerNotifications(LocalNotifications):
             for key in self._followed.keys() - subscribed:
                 del self._followed[key]
             for key, has_news in self._followed.items():
-                self._peers.broadcast(FollowRequest(key))
+                self._broadcast(FollowRequest(key))
                 if not has_news:
                     self.subscriptions.mark_stale([key])
                 self._followed[key] = False
@@ -142,18 +199,22 @@ class PeerNotifications(LocalNotifications):
             del self._followers[key]
         return list(followers)
 
+    def _broadcast(self, message: PeerMessage) -> None:
+        if not self._peers.is_alone:
+            self._peers.broadcast(_encode(message))
+
     # --- changes by other processes --------------------------------------------------------------
 
-    def _on_message(self, sender: str, message: PeerMessage) -> None:
-        match message:
-            case RunsChanged():
-                self._on_change(message)
+    def _on_message(self, sender: str, frame: bytes) -> None:
+        match _decode(frame):
+            case RunsChanged() as change:
+                self._on_change(change)
             case FollowRequest(key):
                 followers = self._followers.setdefault(key, {})
                 is_new = sender not in followers
                 followers[sender] = asyncio.get_running_loop().time() + _FOLLOWS_S
                 if is_new:
-                    self._peers.send(sender, FollowReply(key))
+                    self._peers.send(sender, _encode(FollowReply(key)))
             case FollowReply(key):
                 self.subscriptions.mark_stale([key])
             case AppendedBatch(key, first, count, lines):

@@ -1,1 +1,0 @@
-"""Notifications between the processes that share an SQLite database."""
