@@ -55,6 +55,7 @@ from antiphon.runs.history.input_lists import InputLists
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.replies.cache_writes import CacheCountingReply
 from antiphon.runs.replies.compaction import compacted_response
+from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.moderators import Moderators
@@ -454,8 +455,8 @@ class Service:
         counts_prompt: bool = True,
     ) -> Run:
         """Prepare a run that continues raw text. The caller starts it with ``Run.drive``. Neither
-        prompt nor output is stored. Only the sampling options of the request are used.
-        ``counts_prompt``: as for ``create``. Raises ``RequestError``."""
+        prompt nor output is stored. Only ``return_metrics`` and the sampling options of the
+        request are used. ``counts_prompt``: as for ``create``. Raises ``RequestError``."""
         self._supervisor.admit()
         model = await self._find_model(request.model, client)
         await model.ready()
@@ -469,6 +470,11 @@ class Service:
         )
         options = build_options(request, scope, tenant=tenant, session=session)
         reply = await model.backend.complete(prompt, options)
+        if request.return_metrics:
+            clock = self._dependencies.clock
+            reply = RawMessagesReply(
+                reply, model.backend, with_messages=False, with_metrics=True, clock=clock
+            )
         response_id = self._dependencies.ids("resp")
         return self._runs.completion_run(
             tenant,

@@ -18,6 +18,7 @@ from antiphon.backends.base import BackendCapabilities
 from antiphon.backends.reading import EmbeddingBackend
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.compat.ollama.bodies import OllamaChat, OllamaGenerate
+from antiphon.compat.ollama.models import ModelFacts
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Finish, Open, Text
 from antiphon.wire.items import FunctionCall, InputImage, Message, Reasoning
@@ -199,15 +200,20 @@ async def test_faulty_field_is_named(server: Server, fields: Json, path: str) ->
 
 @pytest.mark.requirement("OL-GENERATE")
 async def test_generate_answers_a_prompt(serve: Serve, clients: Any) -> None:
-    server = serve(engine(lambda prompt: "Hello there!"))
+    def say(prompt: str) -> str:
+        server.now += 1
+        return "Hello there!"
+
+    server = serve(engine(say))
     client = clients(server)
     answer = await client.generate("tiny", "hi", system="Be brief.")
     assert answer.response == "Hello there!" and answer.done
     assert "Be brief." in rendered_prompts(server)[-1]
     lines = [line async for line in await client.generate("tiny", "hi", stream=True)]
     assert "".join(line.response for line in lines) == "Hello there!"
-    await client.generate("tiny", "Once upon", raw=True)
+    continued = await client.generate("tiny", "Once upon", raw=True)
     assert rendered_prompts(server)[-1] == "Once upon"
+    assert continued.total_duration == answer.total_duration == 1_000_000_000
     refusals = {"context": [1], "suffix": "end", "template": "a"}
     for name, value in refusals.items():
         body = {"model": "tiny", "prompt": "a", name: value}
@@ -310,6 +316,23 @@ async def test_texts_are_embedded(serve: Serve, clients: Any) -> None:
     assert older.embedding == answer.embeddings[0]
     assert (await client.embed("tiny", [])).embeddings == []
     assert (await client.show("tiny")).capabilities == ["embedding"]
+
+
+def test_default_options_have_ollamas_names() -> None:
+    defaults = {
+        "max_output_tokens": 9,
+        "repetition_penalty": 1.1,
+        "stop": ["a b", "c"],
+        "user": "x",
+    }
+    facts = ModelFacts(name="tiny", created=0, capabilities=(), defaults=defaults)
+    lines = [line.split(maxsplit=1) for line in facts.show().parameters.splitlines()]
+    assert lines == [
+        ["num_predict", "9"],
+        ["stop", '"a b"'],
+        ["stop", '"c"'],
+        ["repeat_penalty", "1.1"],
+    ]
 
 
 def test_documented_fields_are_those_of_the_client() -> None:

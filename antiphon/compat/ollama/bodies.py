@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -12,6 +13,19 @@ from antiphon.wire.json_types import JsonObject
 
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]
 _KeepAlive = int | float | str | None
+#: Option → field of the Responses request. The other options concern the engine: they are ignored.
+OPTION_FIELDS: Mapping[str, str] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "seed": "seed",
+    "num_predict": "max_output_tokens",
+    "stop": "stop",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
 
 
 class OllamaCalledFunction(Struct, frozen=True, kw_only=True):

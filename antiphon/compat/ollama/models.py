@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Struct, UnsetType, field, json
 
 from antiphon.wire.json_types import JsonObject
 
 from .answer import ollama_time
+from .bodies import OPTION_FIELDS
 
 #: The version of Ollama whose API this server has. Clients refuse servers that are too old.
 OLLAMA_VERSION = "0.30.0"
@@ -180,13 +181,24 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
             info["antiphon.context_length"] = self.context_size
         return OllamaShow(
             modelfile=f"# Configured in the settings.\nFROM {self.source or self.name}\n",
-            parameters="\n".join(f"{name:<30} {value}" for name, value in self.defaults.items()),
+            parameters=_parameters(self.defaults),
             template=self.template,
             details=self._details,
             model_info=info,
             capabilities=self.capabilities,
             modified_at=ollama_time(self.created),
         )
+
+
+def _parameters(defaults: Mapping[str, Any]) -> str:
+    """Return default options under Ollama's names, as the lines of a Modelfile: a list has one line
+    for each value. Options that Ollama lacks are left out."""
+    return "\n".join(
+        f"{option:<30} {json.encode(value).decode()}"
+        for option, name in OPTION_FIELDS.items()
+        if (default := defaults.get(name)) is not None
+        for value in (default if isinstance(default, list | tuple) else (default,))
+    )
 
 
 def listed_name(name: str) -> str:

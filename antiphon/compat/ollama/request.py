@@ -27,6 +27,7 @@ from antiphon.wire.response import Response
 
 from .answer import OllamaAnswer, OllamaForm, OllamaStream, ollama_answer
 from .bodies import (
+    OPTION_FIELDS,
     OllamaChat,
     OllamaGenerate,
     OllamaGeneration,
@@ -34,19 +35,6 @@ from .bodies import (
     OllamaToolCall,
 )
 
-#: Option → field of the Responses request. The other options concern the engine: they are ignored.
-_OPTIONS: Mapping[str, str] = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "seed": "seed",
-    "num_predict": "max_output_tokens",
-    "stop": "stop",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-}
 #: Options whose negative values mean "not set".
 _UNSET_IF_NEGATIVE = ("seed", "num_predict")
 #: Field → why it is refused.
@@ -202,7 +190,7 @@ def read_keep_alive(raw: object) -> float | None:
 def _options(raw: JsonObject, paths: ErrorPaths) -> JsonObject:
     fields: JsonObject = {}
     for name, value in drop_nulls(raw).items():
-        if (field := _OPTIONS.get(name)) is None:
+        if (field := OPTION_FIELDS.get(name)) is None:
             continue
         if name in _UNSET_IF_NEGATIVE and isinstance(value, int) and value < 0:
             continue
