@@ -15,10 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
-from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, token_logprob
-from antiphon.engines.common.request_checks import check_request, sampling_values, stop_token_ids
-from antiphon.engines.common.stop_conditions import StopConditions
-from antiphon.engines.common.token_masks import check_grammar
+from antiphon.engines.common.async_requests import AsyncRequests, token_logprob
+from antiphon.engines.common.request_checks import (
+    check_constraint,
+    check_request,
+    sampling_values,
+    stop_token_ids,
+)
+from antiphon.engines.common.stop_conditions import (
+    EngineOutput,
+    StopConditions,
+    finish_reason,
+)
 from antiphon.errors import InvalidRequest, SetupError, first_line
 from antiphon.inference.tokens import Chunk, ModelCard, Prompt, Tokenizer
 from antiphon.support.installation import needs_extra
@@ -95,8 +103,7 @@ class TensorrtEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         check_request(prompt, sampling, self.card, self.tokenizer)
-        if sampling.constraint is not None:
-            check_grammar(sampling.constraint, EXTRA)
+        check_constraint(sampling.constraint)
         context_left = self.card.context_size - len(prompt.ids)
         stop_conditions = StopConditions(self.tokenizer, sampling, context_left)
         chunks = self._requests.chunks(
@@ -198,6 +205,6 @@ def _engine_output(output: Any, top_count: int | None, first: bool) -> EngineOut
     logprobs = completion.logprobs_diff if top_count is not None else [None] * len(ids)
     return EngineOutput(
         [token_logprob(*each, top_count) for each in zip(ids, logprobs, strict=True)],
-        completion.finish_reason,
-        output.cached_tokens if first else None,
+        finish_reason(completion.finish_reason),
+        cached_tokens=output.cached_tokens if first else None,
     )

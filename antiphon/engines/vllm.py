@@ -17,18 +17,22 @@ from typing import Any
 from msgspec.structs import replace
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
-from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, token_logprob
+from antiphon.engines.common.async_requests import AsyncRequests, token_logprob
 from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.pillow_images import open_images
 from antiphon.engines.common.request_checks import (
+    check_constraint,
     check_request,
     images_unsupported_error,
     sampling_values,
     stop_token_ids,
     too_long_error,
 )
-from antiphon.engines.common.stop_conditions import StopConditions
-from antiphon.engines.common.token_masks import check_grammar
+from antiphon.engines.common.stop_conditions import (
+    EngineOutput,
+    StopConditions,
+    finish_reason,
+)
 from antiphon.errors import InvalidRequest, SetupError, first_line
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.support.installation import needs_extra
@@ -135,8 +139,7 @@ class VllmEngine:
         check_request(
             prompt, sampling, self.card, self.tokenizer, accepts_images=self._accepts_images
         )
-        if sampling.constraint is not None:
-            check_grammar(sampling.constraint, EXTRA)
+        check_constraint(sampling.constraint)
         image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
         context_left = self.card.context_size - len(prompt.ids) - image_tokens
         if context_left < 1:
@@ -251,6 +254,6 @@ def _engine_output(output: Any, top_count: int | None) -> EngineOutput:
             token_logprob(*each, top_count)
             for each in zip(completion.token_ids, logprobs, strict=True)
         ],
-        completion.finish_reason,
-        output.num_cached_tokens,
+        finish_reason(completion.finish_reason),
+        cached_tokens=output.num_cached_tokens,
     )

@@ -15,28 +15,15 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from msgspec import Struct
-
 from antiphon.engines.base import Sampling
 from antiphon.errors import BackendError
-from antiphon.inference.tokens import Alternative, Chunk, TokenLogprob
+from antiphon.inference.tokens import Chunk, TokenLogprob
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.tasks import BackgroundTasks
 
-from .stop_conditions import StopConditions
+from .logprobs import finite, top_alternatives
+from .stop_conditions import EngineOutput, StopConditions
 from .thread_channel import ThreadChannel
-
-
-class EngineOutput(Struct, frozen=True):
-    """One output of an asynchronous engine: the new tokens of one request.
-
-    ``reason``: the engine's finish reason; None before the last output. ``cached_tokens``: number
-    of prompt tokens taken from the cache; None if this output does not report the number.
-    """
-
-    tokens: list[TokenLogprob]
-    reason: str | None = None
-    cached_tokens: int | None = None
 
 
 class AsyncRequests:
@@ -102,22 +89,13 @@ async def _read(
             async for output in outputs:
                 if output.cached_tokens is not None:
                     out.send(Chunk(cached_tokens=output.cached_tokens))
-                chunk = stop_conditions.feed(output.tokens) or _final_chunk(output, stop_conditions)
-                if chunk is not None:
+                if (chunk := stop_conditions.take(output)) is not None:
                     out.send(chunk)
                 if stop_conditions.finished:
                     return
         out.send(BackendError("The engine stopped without a finish reason."))
     except Exception as error:
         out.fail(error)
-
-
-def _final_chunk(output: EngineOutput, stop_conditions: StopConditions) -> Chunk | None:
-    if output.reason is None:
-        return None
-    if output.reason in ("stop", "length"):
-        return stop_conditions.finish("stop" if output.reason == "stop" else "length")
-    raise BackendError(f"The engine ended the generation: {output.reason}.")
 
 
 def token_logprob(
@@ -131,15 +109,5 @@ def token_logprob(
     """
     if candidates is None:
         return TokenLogprob(id, 0.0)
-    best = sorted(((each.logprob, other) for other, each in candidates.items()), reverse=True)
-    top = tuple(Alternative(other, _finite(logprob)) for logprob, other in best[: top_count or 0])
-    return TokenLogprob(id, _finite(candidates[id].logprob), top)
-
-
-def _finite(logprob: float) -> float:
-    """Return ``logprob``, or -9999 if ``logprob`` is NaN or lower than -9999. JSON has neither NaN
-    nor infinity.
-
-    For NaN, ``max`` returns -9999 only if -9999 is its first argument.
-    """
-    return max(-9999.0, logprob)
+    others = ((other, each.logprob) for other, each in candidates.items())
+    return TokenLogprob(id, finite(candidates[id].logprob), top_alternatives(others, top_count))

@@ -21,7 +21,7 @@ from antiphon.inference.tokens import Chunk, Prompt, TokenLogprob
 from antiphon.support.fair_limiter import FairLimiter
 
 from .grammar_state import GrammarState
-from .stop_conditions import StopConditions
+from .stop_conditions import EngineOutput, StopConditions
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -109,14 +109,7 @@ class MatchedGeneration:
         self._is_masked = is_rejected
         self._sampled += chunk.ids[:count]
         tokens = chunk.logprobs or tuple(TokenLogprob(id, 0.0) for id in chunk.ids)
-        released = self._stop_conditions.feed(tokens[:count])
-        if chunk.finish is None or self._is_cut or self._stop_conditions.finished:
-            return released
-        rest = self._stop_conditions.finish(chunk.finish)
-        earlier = released or Chunk()
-        return replace(
-            rest,
-            ids=(*earlier.ids, *rest.ids),
-            logprobs=(*earlier.logprobs, *rest.logprobs),
-            unreported_tokens=chunk.unreported_tokens,
+        reason = None if self._is_cut else chunk.finish
+        return self._stop_conditions.take(
+            EngineOutput(tokens[:count], reason, chunk.unreported_tokens)
         )

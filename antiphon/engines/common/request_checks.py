@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from antiphon.dialects.grammar.json_schema import short_grammar_fault
 from antiphon.engines.base import Sampling
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest
-from antiphon.inference.tokens import ModelCard, Prompt, Tokenizer
+from antiphon.inference.tokens import Constraint, ModelCard, Prompt, Tokenizer
 
 __all__ = [
+    "check_constraint",
     "check_request",
     "images_unsupported_error",
     "sampling_values",
@@ -52,6 +54,13 @@ def check_request(
         raise images_unsupported_error()
     if min(prompt.ids) < 0 or max(prompt.ids) >= tokenizer.size:
         raise BackendError("The prompt has token ids outside the model's vocabulary.")
+
+
+def check_constraint(constraint: Constraint | None) -> None:
+    """Raise ``InvalidRequest`` if the grammar of a constraint is unusable. Engines do not check it
+    themselves: llama.cpp would silently ignore such a grammar."""
+    if constraint is not None and (fault := short_grammar_fault(constraint.lark)) is not None:
+        raise InvalidRequest(f"The grammar cannot be used: {fault}", code="invalid_grammar")
 
 
 def images_unsupported_error() -> InvalidRequest:

@@ -6,15 +6,47 @@ Sampled tokens are turned into chunks. Tokens that may be the start of a stop st
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from msgspec import Struct
+
 from antiphon.engines.base import Sampling
+from antiphon.errors import BackendError
 from antiphon.inference.tokens import Chunk, Tokenizer, TokenLogprob
 
 from .stop_strings import StopStrings
+from .thread_channel import merge_chunks
 
-__all__ = ["StopConditions"]
+__all__ = ["EngineOutput", "StopConditions"]
+
+Reason = Literal["stop", "length"]
+_REASONS: Mapping[str | None, Reason | None] = {None: None, "stop": "stop", "length": "length"}
+
+
+def finish_reason(reason: str | None) -> Reason | None:
+    """Return the finish reason that an engine reports; None before the end. Raises ``BackendError``
+    if the engine has aborted the generation."""
+    if reason not in _REASONS:
+        raise BackendError(f"The engine ended the generation: {reason}.")
+    return _REASONS[reason]
+
+
+class EngineOutput(Struct):
+    """What an engine reports about one generation at a time.
+
+    ``tokens``: the new tokens. ``reason``: the finish reason; None before the end.
+    ``unreported_tokens``: number of sampled tokens whose ids the engine does not report.
+    ``cached_tokens``: number of prompt tokens taken from the cache, or None if this output does not
+    report it. ``prompt_tokens``: number of all prompt tokens, including image tokens, or None if
+    this output does not report it.
+    """
+
+    tokens: Sequence[TokenLogprob] = ()
+    reason: Reason | None = None
+    unreported_tokens: int = 0
+    cached_tokens: int | None = None
+    prompt_tokens: int | None = None
 
 
 class StopConditions:
@@ -35,6 +67,15 @@ class StopConditions:
         self._stop_strings = StopStrings(sampling.stop)
         self._pending: deque[TokenLogprob] = deque()
         self.finished = False
+
+    def take(self, output: EngineOutput) -> Chunk | None:
+        """Add what the engine reports. Return a chunk of the tokens that can be sent now, or None
+        if there are none. If the engine has ended the generation, it is the last chunk."""
+        chunk = self.feed(output.tokens) if output.tokens else None
+        if output.reason is None or self.finished:
+            return chunk
+        rest = self.finish(output.reason, output.unreported_tokens)
+        return rest if chunk is None else merge_chunks((chunk, rest))
 
     def feed(self, tokens: Iterable[TokenLogprob]) -> Chunk | None:
         """Add sampled tokens. Tokens after the end of the generation are dropped.
@@ -64,12 +105,12 @@ class StopConditions:
         ids, logprobs = self._release(released)
         return Chunk(ids, logprobs)
 
-    def finish(self, reason: Literal["stop", "length"]) -> Chunk:
+    def finish(self, reason: Reason, unreported_tokens: int = 0) -> Chunk:
         """End the generation with ``reason``. Return the last chunk, with all tokens that were held
         back."""
         self.finished = True
         ids, logprobs = self._release(len(self._pending))
-        return Chunk(ids, logprobs, reason)
+        return Chunk(ids, logprobs, reason, unreported_tokens=unreported_tokens)
 
     def _release(self, count: int) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
         tokens = tuple(self._pending.popleft() for _ in range(count))

@@ -1,4 +1,4 @@
-"""A channel that passes chunks from a thread to the event loop.
+"""Channels that pass chunks from an engine to the reader of a generation.
 
 Chunks that arrive while the consumer is busy are merged into one chunk. So the event loop is woken
 less often.
@@ -14,34 +14,21 @@ from antiphon.errors import AntiphonError, BackendError
 from antiphon.inference.tokens import Chunk
 
 
-class ThreadChannel:
-    """Passes the chunks of one generation from an engine's thread to the event loop.
+class ChunkChannel:
+    """Passes the chunks of one generation to its reader on the same event loop."""
 
-    ``send`` and ``fail`` may be called from any thread. The channel is created and read on the
-    event loop.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._lock = threading.Lock()
+    def __init__(self) -> None:
         self._queue: list[Chunk | AntiphonError] = []
         self._wakeup = asyncio.Event()
 
     def send(self, item: Chunk | AntiphonError) -> bool:
-        """Send a chunk or an error. Returns False if the event loop is closed."""
-        with self._lock:
-            waiting = bool(self._queue)
-            self._queue.append(item)
-        if waiting:  # a wake-up is already scheduled
-            return True
-        try:
-            self._loop.call_soon_threadsafe(self._wakeup.set)
-        except RuntimeError:
-            return False
+        """Send a chunk or an error. Returns False if nobody can read it any more."""
+        self._queue.append(item)
+        self._wakeup.set()
         return True
 
     def fail(self, error: BaseException) -> bool:
-        """Send an error to the event loop. Return False if the event loop is closed.
+        """Send an error. Returns False if nobody can read it any more.
 
         An ``AntiphonError`` is sent as it is. Any other exception is sent as the cause of a
         ``BackendError`` with a general message. Clients see only the general message. The text of
@@ -53,14 +40,17 @@ class ThreadChannel:
         failure.__cause__ = error
         return self.send(failure)
 
+    def _take(self) -> list[Chunk | AntiphonError]:
+        ready, self._queue = self._queue, []
+        return ready
+
     async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         """Yield merged chunks until a chunk has a finish reason. If an error was sent, raise the
         error."""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
-            with self._lock:
-                ready, self._queue = self._queue, []
+            ready = self._take()
             chunk = merge_chunks([each for each in ready if isinstance(each, Chunk)])
             if chunk is not None:
                 yield chunk
@@ -69,6 +59,35 @@ class ThreadChannel:
             for each in ready:
                 if isinstance(each, AntiphonError):
                     raise each
+
+
+class ThreadChannel(ChunkChannel):
+    """Passes the chunks of one generation from an engine's thread to the event loop.
+
+    ``send`` and ``fail`` may be called from any thread. They return False if the event loop is
+    closed. The channel is created and read on the event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._lock = threading.Lock()
+
+    def send(self, item: Chunk | AntiphonError) -> bool:
+        with self._lock:
+            waiting = bool(self._queue)
+            self._queue.append(item)
+        if waiting:  # a wake-up is already scheduled
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self._wakeup.set)
+        except RuntimeError:
+            return False
+        return True
+
+    def _take(self) -> list[Chunk | AntiphonError]:
+        with self._lock:
+            return super()._take()
 
 
 def merge_chunks(chunks: Sequence[Chunk]) -> Chunk | None:

@@ -6,35 +6,14 @@ the masks, only the model's ``tokenizer.json`` is needed.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from antiphon.errors import BackendError, InvalidRequest, SetupError
-from antiphon.inference.tokens import Constraint
-from antiphon.support.installation import needs_extra
+from antiphon.errors import BackendError
 
 #: llguidance's prefix byte for the text of a control token.
 _CONTROL = 0xFF
-
-
-def check_grammar(constraint: Constraint, extra: str) -> str:
-    """Return the constraint's grammar in llguidance's format.
-
-    Raises ``InvalidRequest`` if the grammar is unusable, and ``SetupError`` if llguidance is not
-    installed. ``extra``: the optional dependency group of Antiphon that installs llguidance. The
-    message of the ``SetupError`` names it.
-    """
-    if importlib.util.find_spec("llguidance") is None:
-        raise SetupError(needs_extra("llguidance is not installed", extra))
-    import llguidance
-
-    grammar: str = llguidance.grammar_from("lark", constraint.lark)
-    problem = llguidance.LLMatcher.validate_grammar(grammar)
-    if problem:
-        raise InvalidRequest(f"The grammar cannot be used: {problem}", code="invalid_grammar")
-    return grammar
 
 
 class TokenMaskFactory:
@@ -52,11 +31,11 @@ class TokenMaskFactory:
             path.read_text(encoding="utf-8"), n_vocab=size, eos_token=list(ends)
         )
 
-    def mask(self, grammar: str) -> TokenMask:
-        """Create the mask of one generation. ``grammar``: a result of ``check_grammar``."""
+    def mask(self, lark: str) -> TokenMask:
+        """Create the mask of one generation. ``lark``: a valid grammar in llguidance's Lark."""
         import llguidance
 
-        matcher = llguidance.LLMatcher(self._tokenizer, grammar)
+        matcher = llguidance.LLMatcher(self._tokenizer, llguidance.grammar_from("lark", lark))
         return TokenMask(matcher, self._tokenizer, self._size)
 
 

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.dialects.grammar.json_schema import short_grammar_fault
 from antiphon.engines.base import Capabilities, Engine, Sampling
+from antiphon.engines.common.request_checks import check_constraint
 from antiphon.engines.xgrammar.ebnf import EbnfConverter
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.inference.tokens import Constraint, Prompt, Tokenizer
@@ -106,21 +106,20 @@ class ConstraintEncoder:
         constraint, syntax = sampling.constraint, self._syntax
         if constraint is None:
             return {}
-        fault: str | None = None
         value: Any = None
         match syntax and syntax.kind:
             case "lark":
-                value, fault = (
-                    _LLGUIDANCE_MARK + constraint.lark,
-                    short_grammar_fault(constraint.lark),
-                )
+                check_constraint(constraint)
+                value = _LLGUIDANCE_MARK + constraint.lark
             case "ebnf":
                 value = self._ebnf.convert(constraint.lark, sampling.stop_ids)
             case "schema":
                 value = constraint.schema
-        if syntax is None or value is None or fault is not None:
-            reason = fault or "the upstream does not support it."
-            raise InvalidRequest(f"The grammar cannot be used: {reason}", code="invalid_grammar")
+        if syntax is None or value is None:
+            raise InvalidRequest(
+                "The grammar cannot be used: the upstream does not support it.",
+                code="invalid_grammar",
+            )
         return syntax.fields(value)
 
     def enforced_grammar(self, constraint: Constraint) -> str:

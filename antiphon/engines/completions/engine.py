@@ -22,6 +22,7 @@ from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, LoadOptions, Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.request_checks import check_request, images_unsupported_error
+from antiphon.engines.common.stop_conditions import EngineOutput
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import DEFAULT_CONTEXT, read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
@@ -37,7 +38,7 @@ from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_co
 from .images import EncodedRequest, ImageRequestEncoder, image_encoder
 from .resumable_generation import ResumableGeneration
 from .servers import FLAVOURS, CompletionsFlavour
-from .stream_parser import CompletionsStreamParser, ParsedPayload, StreamRequest
+from .stream_parser import CompletionsStreamParser, StreamRequest
 
 _encode = msgspec.json.Encoder().encode
 
@@ -214,7 +215,7 @@ class CompletionsEngine:
             raise UpstreamDown("The upstream's answer broke off.")
         yield replace(last, cached_tokens=cached)
 
-    def _check_vocabulary(self, parsed: ParsedPayload) -> None:
+    def _check_vocabulary(self, parsed: EngineOutput) -> None:
         """Raise ``BackendError`` for ids outside the vocabulary.
 
         Without this check, such ids would be stored and sent again with later requests.
@@ -250,8 +251,8 @@ class CompletionsEngine:
         async with aclosing(self._stream(request, sampling)) as batches:
             async for payloads in batches:
                 parsed, error = _parse_payloads(request.parser, payloads)
-                if parsed.prompt is not None:
-                    return max(0, parsed.prompt - len(prompt.ids))
+                if parsed.prompt_tokens is not None:
+                    return max(0, parsed.prompt_tokens - len(prompt.ids))
                 if error is not None:
                     raise error
         raise BackendError("The upstream does not report the size of an image in tokens.")
@@ -296,12 +297,12 @@ class CompletionsEngine:
 
 def _parse_payloads(
     parser: CompletionsStreamParser, payloads: list[bytes]
-) -> tuple[ParsedPayload, BackendError | None]:
+) -> tuple[EngineOutput, BackendError | None]:
     """Parse payloads that arrived together, and merge their contents. Stop at the first error.
 
     Returns the merged content, and the error or None.
     """
-    merged = ParsedPayload()
+    merged = EngineOutput()
     for payload in payloads:
         try:
             parsed = parser.feed(payload)
@@ -313,7 +314,9 @@ def _parse_payloads(
         merged.cached_tokens = (
             merged.cached_tokens if parsed.cached_tokens is None else max(0, parsed.cached_tokens)
         )
-        merged.prompt = merged.prompt if parsed.prompt is None else parsed.prompt
+        merged.prompt_tokens = (
+            merged.prompt_tokens if parsed.prompt_tokens is None else parsed.prompt_tokens
+        )
     return merged, None
 
 

@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.grammar_state import GrammarState, GrammarTracker
-from antiphon.engines.common.stop_conditions import StopConditions
+from antiphon.engines.common.stop_conditions import EngineOutput, StopConditions
 from antiphon.errors import BackendError
 from antiphon.inference.tokens import Chunk, Prompt, Tokenizer
 
 from .constraints import ConstraintEncoder
-from .stream_parser import ParsedPayload
 
 #: Maximum number of times that one reply is continued after a failure. Without a limit, a request
 #: that crashes its server could crash all servers, one after the other.
@@ -82,7 +81,7 @@ class ResumableGeneration:
             sampling = await asyncio.to_thread(self._grammar.mask, sampling)
         return prompt, sampling
 
-    def feed(self, parsed: ParsedPayload) -> tuple[Chunk | None, bool]:
+    def feed(self, parsed: EngineOutput) -> tuple[Chunk | None, bool]:
         """Add the tokens that a server has sampled.
 
         Returns two values: a chunk, and whether another request must follow. The chunk is None if
@@ -94,11 +93,11 @@ class ResumableGeneration:
         if is_rejected and is_masked:
             raise BackendError("The upstream does not sample the allowed tokens.", permanent=True)
         self._sampled += [token.id for token in parsed.tokens]
-        chunk = self._to_chunk(parsed)
+        chunk = self._stop_conditions.take(parsed)
         needs_request = is_rejected or (is_masked and bool(parsed.tokens))
         return chunk, needs_request and not self.is_over
 
-    def _match(self, parsed: ParsedPayload) -> tuple[ParsedPayload, bool]:
+    def _match(self, parsed: EngineOutput) -> tuple[EngineOutput, bool]:
         """Return the part of the payload that matches the grammar, and whether the grammar rejects
         the remaining part."""
         if self._grammar is None:
@@ -108,23 +107,7 @@ class ResumableGeneration:
         reason = parsed.reason
         if is_rejected or (self._is_masked and reason == "length"):
             reason = None
-        return ParsedPayload(tokens=parsed.tokens[:count], reason=reason), is_rejected
-
-    def _to_chunk(self, parsed: ParsedPayload) -> Chunk | None:
-        """Return a chunk of the tokens that can be sent now, or None if there are none. Tokens that
-        may be the start of a stop string are held back. If the server sent a finish reason, the
-        chunk has this reason and all tokens that were held back."""
-        stop_conditions = self._stop_conditions
-        chunk = stop_conditions.feed(parsed.tokens) if parsed.tokens else None
-        if parsed.reason is None or stop_conditions.finished:
-            return chunk
-        rest = stop_conditions.finish(parsed.reason)
-        rest = replace(rest, unreported_tokens=parsed.unreported_tokens)
-        if chunk is None:
-            return rest
-        return replace(
-            rest, ids=(*chunk.ids, *rest.ids), logprobs=(*chunk.logprobs, *rest.logprobs)
-        )
+        return EngineOutput(tokens=parsed.tokens[:count], reason=reason), is_rejected
 
     async def continue_after(self, error: BackendError) -> bool:
         """Prepare the next request after a failure.

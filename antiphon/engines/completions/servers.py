@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.llama.completion import completion_fields
 
 from .stream_parser import (
     CompletionsStreamParser,
@@ -179,29 +180,12 @@ def sglang_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[st
 
 
 def _llama_body(request: StreamRequest) -> Mapping[str, Any]:
-    sampling = request.sampling
-    body: dict[str, Any] = {
+    return {
+        **completion_fields(request.sampling),
         "prompt": request.prompt.ids,
-        "n_predict": sampling.max_tokens,
-        "stream": True,
         "cache_prompt": True,
-        "return_tokens": True,
-        "return_progress": True,  # reports the cached tokens before the first token
-        **_non_null_fields(
-            sampling, tuple(name for name in _COMMON_FIELDS if name != "repetition_penalty")
-        ),
+        **request.constraint_fields,
     }
-    if sampling.repetition_penalty is not None:
-        body["repeat_penalty"] = sampling.repetition_penalty
-    if sampling.seed is not None:
-        body["seed"] = sampling.seed % 0xFFFFFFFF  # this value itself means a random seed
-    if sampling.logit_bias:
-        body["logit_bias"] = list(sampling.logit_bias.items())
-    if sampling.ignore_eos:
-        body["ignore_eos"] = True
-    if sampling.logprobs is not None:
-        body["n_probs"] = max(1, sampling.logprobs)
-    return {**body, **request.constraint_fields}
 
 
 _COMMON_CAPABILITIES = Capabilities(

@@ -7,30 +7,22 @@ server. A parser extracts tokens, finish reasons and token counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from antiphon.engines.base import Sampling
+from antiphon.engines.common.logprobs import UNKNOWN_LOGPROB, finite, top_alternatives
+from antiphon.engines.common.stop_conditions import EngineOutput, Reason
+from antiphon.engines.llama.completion import CompletionReader, TokenId, decode_event
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError
-from antiphon.inference.tokens import Alternative, Prompt, Tokenizer, TokenLogprob
+from antiphon.inference.tokens import Prompt, Tokenizer, TokenLogprob
 from antiphon.upstream.errors import ABORT_REASONS, parse_error, upstream_error
-
-#: OpenAI's value for an unknown log-probability.
-UNKNOWN_LOGPROB = -9999.0
 
 #: Exceptions that decoding JSON from a server can raise.
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-#: The largest number of tokens that llama-server withholds because they end inside a character.
-_MAX_WITHHELD = 8
-
-#: A valid token id.
-Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
-
-Reason = Literal["stop", "length"]
 
 
 class StreamRequest(Struct, frozen=True, kw_only=True):
@@ -45,26 +37,10 @@ class StreamRequest(Struct, frozen=True, kw_only=True):
     constraint_fields: Mapping[str, Any] = {}
 
 
-class ParsedPayload(Struct):
-    """The content of one payload, which is one event of a response stream.
-
-    ``reason``: the finish reason; None before the end. ``unreported_tokens``: number of sampled
-    tokens whose ids the server does not report. ``cached_tokens``: number of prompt tokens taken
-    from the cache, or None if this payload does not report it. ``prompt``: number of all prompt
-    tokens, including image tokens, or None if this payload does not report it.
-    """
-
-    tokens: list[TokenLogprob] = []
-    reason: Reason | None = None
-    unreported_tokens: int = 0
-    cached_tokens: int | None = None
-    prompt: int | None = None
-
-
 class CompletionsStreamParser(Protocol):
     """Parses one response stream."""
 
-    def feed(self, payload: bytes) -> ParsedPayload:
+    def feed(self, payload: bytes) -> EngineOutput:
         """Parse one payload, which is one event of the stream. Raises ``BackendError`` if the
         event reports an error or cannot be read."""
 
@@ -90,7 +66,7 @@ def _finish_reason(reason: str) -> Reason:
 
 
 class _TokenEntry(Struct):
-    token_id: Id
+    token_id: TokenId
     logprob: float | None = None
 
 
@@ -108,7 +84,7 @@ class _Logprobs(Struct):
 
 
 class _Choice(Struct):
-    token_ids: list[Id] | None = None
+    token_ids: list[TokenId] | None = None
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
 
@@ -140,16 +116,16 @@ class VllmParser:
     def __init__(self, request: StreamRequest) -> None:
         self._request = request
 
-    def feed(self, payload: bytes) -> ParsedPayload:
+    def feed(self, payload: bytes) -> EngineOutput:
         try:
             event = _decode_completion(payload)
         except DECODE_ERRORS:
             raise _unreadable_error() from None
         if event.error or event.object == "error":
             raise _server_error(event.error or {"message": event.message})
-        piece = ParsedPayload()
+        piece = EngineOutput()
         if event.usage is not None:
-            piece.prompt = event.usage.prompt_tokens
+            piece.prompt_tokens = event.usage.prompt_tokens
             if event.usage.prompt_tokens_details is not None:
                 piece.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
         for choice in event.choices[:1]:  # one choice was requested
@@ -175,7 +151,7 @@ class VllmParser:
         if len(logprobs) != len(ids):
             return [TokenLogprob(id, UNKNOWN_LOGPROB) for id in ids]
         return [
-            TokenLogprob(id, _finite(logprob), _top_alternatives(others, top_count or 0))
+            TokenLogprob(id, finite(logprob), top_alternatives(others, top_count))
             for id, (logprob, others) in zip(ids, logprobs, strict=True)
         ]
 
@@ -201,7 +177,7 @@ class VllmGenerateParser(VllmParser):
         self, logprobs: _Logprobs
     ) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
         return [
-            (each.logprob, ((t.token_id, _finite(t.logprob)) for t in each.top_logprobs))
+            (each.logprob, ((t.token_id, finite(t.logprob)) for t in each.top_logprobs))
             for each in logprobs.content or ()
         ]
 
@@ -215,16 +191,9 @@ def _named_logprobs(top: dict[str, float]) -> Iterable[tuple[int, float]]:
             yield int(number), logprob
 
 
-def _top_alternatives(
-    candidates: Iterable[tuple[int, float]], count: int
-) -> tuple[Alternative, ...]:
-    best = sorted(candidates, key=lambda each: -each[1])[:count]
-    return tuple(Alternative(id, max(logprob, UNKNOWN_LOGPROB)) for id, logprob in best)
-
-
 # --- SGLang --------------------------------------------------------------------------------------
 
-_SglangLogprob = tuple[float | None, Id, Any]
+_SglangLogprob = tuple[float | None, TokenId, Any]
 
 
 class _SglangMeta(Struct):
@@ -237,7 +206,7 @@ class _SglangMeta(Struct):
 
 
 class _SglangEvent(Struct):
-    output_ids: list[Id] = []
+    output_ids: list[TokenId] = []
     meta_info: _SglangMeta | None = None
     error: Any = None
 
@@ -257,7 +226,7 @@ class SglangParser:
         self._request = request
         self._token_count = 0
 
-    def feed(self, payload: bytes) -> ParsedPayload:
+    def feed(self, payload: bytes) -> EngineOutput:
         try:
             event = _decode_sglang(payload)
         except DECODE_ERRORS:
@@ -267,10 +236,10 @@ class SglangParser:
         meta = event.meta_info
         count = meta.completion_tokens - self._token_count
         self._token_count = meta.completion_tokens
-        piece = ParsedPayload(
+        piece = EngineOutput(
             tokens=self._tokens(event.output_ids, meta, count),
             cached_tokens=meta.cached_tokens,
-            prompt=meta.prompt_tokens,
+            prompt_tokens=meta.prompt_tokens,
         )
         if meta.finish_reason is not None:
             kind = meta.finish_reason.get("type")
@@ -294,8 +263,8 @@ class SglangParser:
         return [
             TokenLogprob(
                 id,
-                _finite(logprob),
-                _top_alternatives(
+                finite(logprob),
+                top_alternatives(
                     ((other, p) for p, other, _ in top or () if p is not None), top_count
                 ),
             )
@@ -306,94 +275,17 @@ class SglangParser:
 # --- llama-server --------------------------------------------------------------------------------
 
 
-class _Candidate(Struct):
-    id: Id
-    logprob: float | None = None
-
-
-class _Sampled(_Candidate):
-    top_logprobs: list[_Candidate] = []
-
-
-class _Progress(Struct):
-    cache: int = 0
-    total: int | None = None
-
-
-class _Timings(Struct):
-    cache_n: int | None = None
-
-
-class _LlamaEvent(Struct):
-    content: str = ""
-    tokens: list[Id] = []
-    tokens_predicted: int = 0
-    stop: bool = False
-    stop_type: str = ""
-    completion_probabilities: list[_Sampled] = []
-    prompt_progress: _Progress | None = None
-    timings: _Timings | None = None
-    error: Any = None
-
-
-_decode_llama = msgspec.json.Decoder(_LlamaEvent).decode
-
-
 class LlamaParser:
-    """Parses responses of llama-server's ``/completion``. The request must set ``return_tokens``.
-
-    If one character consists of several tokens, llama-server reports only the id of the last token.
-    ``PartialTokens`` recovers the other ids from the text.
-    """
+    """Parses responses of llama-server's ``/completion``."""
 
     def __init__(self, request: StreamRequest) -> None:
-        self._request = request
-        self._token_count = 0
+        self._reader = CompletionReader(request.partial_tokens, request.sampling)
 
-    def feed(self, payload: bytes) -> ParsedPayload:
+    def feed(self, payload: bytes) -> EngineOutput:
         try:
-            event = _decode_llama(payload)
+            event = decode_event(payload)
         except DECODE_ERRORS:
             raise _unreadable_error() from None
         if event.error:
             raise _server_error(event.error)
-        if event.prompt_progress is not None:
-            progress = event.prompt_progress
-            return ParsedPayload(cached_tokens=progress.cache, prompt=progress.total)
-        if event.stop:
-            cached = None if event.timings is None else event.timings.cache_n
-            reason: Reason = "length" if event.stop_type == "limit" else "stop"
-            unreported_tokens = max(
-                0, min(event.tokens_predicted - self._token_count, _MAX_WITHHELD)
-            )
-            return ParsedPayload(
-                reason=reason, unreported_tokens=unreported_tokens, cached_tokens=cached
-            )
-        return ParsedPayload(tokens=self._tokens(event))
-
-    def _tokens(self, event: _LlamaEvent) -> list[TokenLogprob]:
-        ids = event.tokens
-        withheld = event.tokens_predicted - self._token_count - len(ids)
-        self._token_count = event.tokens_predicted
-        if 0 < withheld <= _MAX_WITHHELD and ids:
-            ids = self._request.partial_tokens.recover(event.content, ids[-1], withheld)
-        top_count = self._request.sampling.logprobs
-        with_logprobs = event.completion_probabilities if top_count is not None else []
-        without_logprobs = ids[: len(ids) - len(with_logprobs)]
-        return [
-            *(TokenLogprob(id, UNKNOWN_LOGPROB) for id in without_logprobs),
-            *(
-                TokenLogprob(
-                    each.id, _finite(each.logprob), _top_alternatives(_pairs(each), top_count or 0)
-                )
-                for each in with_logprobs
-            ),
-        ]
-
-
-def _pairs(sampled: _Sampled) -> Iterable[tuple[int, float]]:
-    return ((each.id, _finite(each.logprob)) for each in sampled.top_logprobs)
-
-
-def _finite(logprob: float | None) -> float:
-    return UNKNOWN_LOGPROB if logprob is None else max(logprob, UNKNOWN_LOGPROB)
+        return self._reader.read(event)

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from antiphon.dialects.grammar.json_schema import short_grammar_fault
 from antiphon.engines.base import (
     DEFAULT_LOAD_OPTIONS,
     Capabilities,
@@ -27,16 +25,20 @@ from antiphon.engines.base import (
     Sampling,
 )
 from antiphon.engines.common.image_token_cache import ImageTokenCache
-from antiphon.engines.common.request_checks import check_request, images_unsupported_error
+from antiphon.engines.common.request_checks import (
+    check_constraint,
+    check_request,
+    images_unsupported_error,
+)
 from antiphon.engines.gguf.model_card import gguf_card
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
 from antiphon.inference.sampling import SessionSignal
-from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
-from antiphon.support.installation import needs_extra
+from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt
 from antiphon.support.tasks import BackgroundTasks, running
 
 from .client import LlamaClient
+from .completion import completion_fields
 from .disk_states import DiskStates, model_identity
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
 from .kept_states import KeptStates, StateGroup, StateOwner, default_cache_mb
@@ -57,7 +59,6 @@ DEFAULT_CONTEXT = 8192
 MAX_LOGPROBS = 20
 #: Seconds that the engine waits, when it is closed, until states are written to the disk.
 _WRITE_S = 10.0
-RANDOM_SEED = 0xFFFFFFFF  # llama.cpp replaces this value by a random seed
 
 #: Fields of a GGUF header of models with sliding windows or recurrent layers. llama.cpp can cut
 #: their states at few tokens only: where it has made a checkpoint, which is at the end of a prompt.
@@ -66,17 +67,6 @@ _UNCUTTABLE = ("attention.sliding_window", "ssm.state_size", "shortconv.l_cache"
 _HEAD_FIELDS = ("stream", "cache_prompt", "id_slot", "return_progress", "lora")
 #: Fields of llama.cpp's last event that are read.
 _RESPONSE_FIELDS = ("content", "tokens", "stop", "stop_type", "tokens_predicted")
-#: Field of ``Sampling`` → field of llama.cpp's request. A field with the value None is left out.
-#: Then the default of the model (``general.sampling.*`` of the file) or of llama.cpp applies.
-REQUEST_FIELDS: Mapping[str, str] = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repeat_penalty",
-}
 
 
 async def load(
@@ -384,7 +374,7 @@ class LlamaEngine:
                     wanted = max(wanted, stream.processed + self._batch)
                     wanted = min(wanted, len(request["prompt"]))
                 head = {key: request[key] for key in _HEAD_FIELDS}
-                head |= {"prompt": request["prompt"][:wanted], "max_tokens": 1}
+                head |= {"prompt": request["prompt"][:wanted], "n_predict": 1}
                 await client.generate(msgspec.json.encode(head), stream.feed_head)
             if stream.processed < wanted:  # llama.cpp has refused it; the request itself says why
                 self._slots.end_prefill(slot)
@@ -443,8 +433,7 @@ class LlamaEngine:
     def _check(self, prompt: Prompt, sampling: Sampling) -> None:
         accepts_images = self._detokenizer is not None
         check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
-        if sampling.constraint is not None:
-            _check_constraint(sampling.constraint)
+        check_constraint(sampling.constraint)
         if sampling.adapter is not None and sampling.adapter not in self._adapters:
             raise InvalidRequest(f"There is no adapter {sampling.adapter!r}.", param="model")
         check_image_positions(prompt)
@@ -511,38 +500,14 @@ def _computed(marks: tuple[int, ...], prompt: Prompt, stream: LlamaStream) -> tu
 
 
 def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
-    request: dict[str, Any] = {
+    request = {
+        **completion_fields(sampling),
         "prompt": prompt.ids,
-        "max_tokens": sampling.max_tokens,
-        "stream": True,
         "cache_prompt": slot.is_reusable,
         "id_slot": slot.number,
-        # Also sends events during prompt processing, which can then be aborted.
-        "return_progress": True,
-        "return_tokens": True,
         # Otherwise the last event would repeat the prompt.
         "response_fields": _RESPONSE_FIELDS,
-        "ignore_eos": sampling.ignore_eos,
     }
-    for field, key in REQUEST_FIELDS.items():
-        if (value := getattr(sampling, field)) is not None:
-            request[key] = value
-    if sampling.seed is not None:
-        request["seed"] = sampling.seed % RANDOM_SEED
-    if sampling.logit_bias:
-        request["logit_bias"] = list(sampling.logit_bias.items())
-    if sampling.logprobs is not None:
-        request["n_probs"] = max(1, sampling.logprobs)
     if sampling.constraint is not None:
         request["grammar"] = "%llguidance {}\n" + sampling.constraint.lark
     return request
-
-
-def _check_constraint(constraint: Constraint) -> None:
-    """Raise ``InvalidRequest`` if the constraint's grammar is unusable, because llama.cpp would
-    silently ignore such a grammar. Raise ``SetupError`` if llguidance is not installed."""
-    if find_spec("llguidance") is None:
-        raise SetupError(needs_extra("llguidance is not installed", "llama"))
-    problem = short_grammar_fault(constraint.lark)
-    if problem:
-        raise InvalidRequest(f"The grammar cannot be used: {problem}", code="invalid_grammar")

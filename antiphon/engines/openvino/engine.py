@@ -18,7 +18,11 @@ from msgspec import Struct
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.request_checks import check_request, sampling_values
-from antiphon.engines.common.stop_conditions import StopConditions
+from antiphon.engines.common.stop_conditions import (
+    EngineOutput,
+    StopConditions,
+    finish_reason,
+)
 from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import read_folder
@@ -257,13 +261,10 @@ class _ChunkBuilder:
             return
         match message:
             case SampledTokensMessage(_, ids, logprobs):
-                tokens = map(TokenLogprob, ids, (min(0.0, each) for each in logprobs))
-                if (chunk := self._stop_conditions.feed(tokens)) is not None:
-                    self.chunks.send(chunk)
+                tokens = [*map(TokenLogprob, ids, (min(0.0, each) for each in logprobs))]
+                self._take(EngineOutput(tokens))
             case GenerationEnd(_, "stop" | "length" as reason):
-                self.chunks.send(
-                    self._stop_conditions.finish("stop" if reason == "stop" else "length")
-                )
+                self._take(EngineOutput(reason=finish_reason(reason)))
             case GenerationEnd(_, reason):
                 self.chunks.send(
                     BackendError(f"The engine ended the generation: {reason.lower()}.")
@@ -274,3 +275,7 @@ class _ChunkBuilder:
                 self.chunks.send(BackendError(f"The engine failed: {problem}"))
             case BackendError():
                 self.chunks.send(message)
+
+    def _take(self, output: EngineOutput) -> None:
+        if (chunk := self._stop_conditions.take(output)) is not None:
+            self.chunks.send(chunk)

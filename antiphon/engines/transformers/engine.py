@@ -18,13 +18,14 @@ import msgspec
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.pillow_images import require_pillow
 from antiphon.engines.common.request_checks import (
+    check_constraint,
     check_request,
     images_unsupported_error,
     too_long_error,
 )
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.thread_channel import ThreadChannel
-from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
+from antiphon.engines.common.token_masks import TokenMaskFactory
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, SetupError, first_line
 from antiphon.inference.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
@@ -98,7 +99,7 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Tra
 
 
 def _require() -> None:
-    for package in ("torch", "transformers", "tokenizers", "llguidance"):
+    for package in ("torch", "transformers", "tokenizers"):
         if importlib.util.find_spec(package) is None:
             raise SetupError(needs_extra(f"{package} is not installed", EXTRA))
 
@@ -215,7 +216,9 @@ class TransformersEngine:
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        grammar = self._check(prompt, sampling)
+        accepts_images = self._image_processor is not None
+        check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
+        check_constraint(sampling.constraint)
         image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
         context_left = self.card.context_size - len(prompt.ids) - image_tokens
         if context_left < 1:
@@ -223,7 +226,7 @@ class TransformersEngine:
         async with self._capacity.slot(sampling.tenant):
             if self._closed:
                 raise BackendError("The engine is closed.")
-            generation = self._generation(prompt, sampling, grammar, context_left)
+            generation = self._generation(prompt, sampling, context_left)
             self._running.add(generation)
             cancel = self._start(generation)
             try:
@@ -248,27 +251,19 @@ class TransformersEngine:
             raise images_unsupported_error()
         return await asyncio.to_thread(self._image_processor.extra_tokens, image)
 
-    def _generation(
-        self, prompt: Prompt, sampling: Sampling, grammar: str | None, context_left: int
-    ) -> Generation:
+    def _generation(self, prompt: Prompt, sampling: Sampling, context_left: int) -> Generation:
+        constraint = sampling.constraint
         sampler = Sampler(
             sampling,
             prompt.ids,
             defaults=self.card.generation,
             end_ids=self.tokenizer.end_ids,
-            mask=None if grammar is None else self._mask_factory.mask(grammar),
+            mask=None if constraint is None else self._mask_factory.mask(constraint.lark),
         )
         stop_conditions = StopConditions(self.tokenizer, sampling, context_left)
         return Generation(
             prompt, sampler, stop_conditions, ThreadChannel(asyncio.get_running_loop())
         )
-
-    def _check(self, prompt: Prompt, sampling: Sampling) -> str | None:
-        """Check the request. Return its grammar in llguidance's format, or None if the request has
-        no constraint. Raises ``InvalidRequest`` if the request is invalid."""
-        accepts_images = self._image_processor is not None
-        check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
-        return None if sampling.constraint is None else check_grammar(sampling.constraint, EXTRA)
 
     async def close(self) -> None:
         self._closed = True

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
+from antiphon.engines.common.token_masks import TokenMaskFactory
 from antiphon.engines.huggingface.model_folder import read_folder
-from antiphon.errors import BackendError, InvalidRequest, SetupError
-from antiphon.inference.tokens import Constraint
+from antiphon.errors import BackendError
 from tests.tiny_models.tiny_tools import FOLDER
 
 SIZE = 1000  # more than there are tokens, as embeddings often are
@@ -20,7 +18,7 @@ def spell(lark: str) -> str:
     """What a model writes that takes the first token it may."""
     tokenizer = read_folder(FOLDER).tokenizer
     grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
-    mask = grammars.mask(check_grammar(Constraint(lark), "transformers"))
+    mask = grammars.mask(lark)
     written = b""
     for _ in range(40):
         forbidden = mask.forbidden_tokens()
@@ -52,7 +50,7 @@ def test_a_text_that_looks_like_a_control_token_is_spelled(text: str) -> None:
 def test_every_end_token_ends_a_complete_grammar() -> None:
     tokenizer = read_folder(FOLDER).tokenizer
     grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
-    mask = grammars.mask(check_grammar(Constraint('start: "a"'), "transformers"))
+    mask = grammars.mask('start: "a"')
     mask.accept(tokenizer.encode("a", special=False)[0])
     allowed = {token for token, no in enumerate(mask.forbidden_tokens()) if not no}
     assert allowed == tokenizer.end_ids
@@ -61,18 +59,6 @@ def test_every_end_token_ends_a_complete_grammar() -> None:
 def test_forbidden_token_raises() -> None:
     tokenizer = read_folder(FOLDER).tokenizer
     grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
-    mask = grammars.mask(check_grammar(Constraint('start: "a"'), "transformers"))
+    mask = grammars.mask('start: "a"')
     with pytest.raises(BackendError, match="grammar failed"):
         mask.accept(tokenizer.encode("b", special=False)[0])
-
-
-def test_invalid_grammar_is_refused() -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        check_grammar(Constraint("start: missing"), "transformers")
-    assert refused.value.code == "invalid_grammar"
-
-
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SetupError, match=r"pip install .*\[vllm\]"):
-        check_grammar(Constraint('start: "a"'), "vllm")

@@ -319,7 +319,7 @@ def test_tokens_of_an_incomplete_character_are_counted() -> None:
         {"tokens_predicted": 4},
     ):
         piece = pieces.feed(json.dumps({**result, "stop": "tokens" not in result}).encode())
-    assert (piece.tokens, piece.reason, piece.unreported_tokens) == ([], "stop", 3)
+    assert not piece.tokens and (piece.reason, piece.unreported_tokens) == ("stop", 3)
 
 
 def test_withheld_ids_are_recovered() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import Sampling
+from antiphon.engines.common.logprobs import UNKNOWN_LOGPROB
 from antiphon.engines.llama.partial_tokens import PartialTokens
-from antiphon.engines.llama.stream import UNKNOWN_LOGPROB, LlamaStream
+from antiphon.engines.llama.stream import LlamaStream
 from antiphon.errors import BackendError
 from antiphon.inference.tokens import Chunk
 
