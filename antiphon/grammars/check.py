@@ -11,7 +11,6 @@ import json
 import re
 import subprocess
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from antiphon.ipc.worker_program import program_command, program_environment
@@ -31,21 +30,14 @@ _RULE = re.compile(r"^[\w?!.-]{1,128}[ \t]{0,8}:", re.MULTILINE)
 _MULTIPLIES = re.compile(r'"allOf"|"not"|"dependentSchemas"|[{,:~]\s?\d{4}')
 
 
+@lru_cache(maxsize=1024)
 def grammar_fault(lark: str) -> str | None:
     """Return the error message for an invalid grammar in llguidance's Lark, or None if the grammar
     is valid.
 
     The function blocks while llguidance compiles, up to 15 seconds for a complex grammar. Call it
-    from a thread. If llguidance is not installed, the function returns None without a check. This
-    is safe because every engine that enforces grammars needs llguidance.
+    from a thread. The latest results are cached.
     """
-    if find_spec("llguidance") is None:
-        return None
-    return _cached_fault(lark)
-
-
-@lru_cache(maxsize=1024)
-def _cached_fault(lark: str) -> str | None:
     if len(lark) > _MAX_SIZE:
         return f"it is too long: at most {_MAX_SIZE:,} characters are allowed."
     if not is_cheap(lark):

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from antiphon.dialects.grammar.json_schema import (
     check_strict,
-    has_schema_validator,
     is_enforced,
     lenient_schema,
     llguidance_schema,
@@ -240,8 +239,6 @@ def json_answer_format(
     ``AnswerFormat``.
     """
     grammar = grammars.get(f"start: %json {json.dumps(schema)}")
-    if not has_schema_validator():
-        return AnswerFormat(grammar=grammar, fault=fault)
     checked = schema if original is None else original
     validator = SchemaValidator(checked, _PATH, grammars.turns)
     any_json = grammars.get(_JSON)

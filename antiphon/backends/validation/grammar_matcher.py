@@ -10,9 +10,7 @@ import time
 from functools import cache, lru_cache, partial
 from typing import Any
 
-from antiphon.errors import SetupError
 from antiphon.support.fair_limiter import FairLimiter
-from antiphon.support.installation import needs_extra
 
 from .schema_validator import match_fault_in_process
 
@@ -39,10 +37,8 @@ class GrammarCache:
 def _byte_tokenizer() -> Any:
     """Return a tokenizer whose tokens are the single bytes, so that text can be matched byte by
     byte."""
-    try:
-        import llguidance
-    except ImportError:
-        raise SetupError(needs_extra("llguidance is not installed", "llama")) from None
+    import llguidance
+
     return llguidance.LLTokenizer("byte")
 
 

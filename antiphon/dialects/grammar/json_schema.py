@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from itertools import islice, product
 from typing import Any
 
@@ -215,25 +214,19 @@ def _exclude_nul(pattern: str) -> str:
     return "".join(parts)
 
 
-def has_schema_validator() -> bool:
-    """Return whether the package ``jsonschema_rs`` is installed. For a schema that a grammar
-    enforces only in part, this package checks the rest."""
-    return find_spec("jsonschema_rs") is not None
-
-
 def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
     """Return whether a grammar enforces the whole schema. ``path``: the schema's path in the
     request.
 
     - Returns True if the grammar enforces the whole schema.
-    - Returns False if the grammar enforces only a part of the schema, a validator can check the
-      rest, and ``strict`` is False.
+    - Returns False if the grammar enforces only a part of the schema, and ``strict`` is False. Then
+      a validator must check the rest.
     - Otherwise, raises ``InvalidRequest``.
     """
     try:
         check_schema(json.dumps(schema), path)
     except InvalidRequest:
-        if strict or not has_schema_validator():
+        if strict:
             raise
         check_schema(json.dumps(lenient_schema(schema)), path)
         return False

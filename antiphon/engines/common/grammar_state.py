@@ -12,7 +12,6 @@ text is the same.
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -58,7 +57,7 @@ class GrammarTracker:
         installed, or if the tokenizer has no end ids. The first call takes up to a second, so call
         this method on a worker thread.
         """
-        if importlib.util.find_spec("llguidance") is None or not self._tokenizer.end_ids:
+        if not self._tokenizer.end_ids:
             return None
         # A server that does not use llguidance accepts grammars that were never compiled here.
         if short_grammar_fault(lark) is not None:
