@@ -18,7 +18,7 @@ from antiphon.inference.tokens import Chunk, Tokenizer, TokenLogprob
 from .stop_strings import StopStrings
 from .thread_channel import merge_chunks
 
-__all__ = ["EngineOutput", "StopConditions"]
+__all__ = ["EngineOutput", "StopConditions", "finish_reason"]
 
 Reason = Literal["stop", "length"]
 _REASONS: Mapping[str | None, Reason | None] = {None: None, "stop": "stop", "length": "length"}

@@ -69,7 +69,7 @@ class _Sampled(_Candidate):
     top_logprobs: list[_Candidate] = []
 
 
-class Progress(Struct):
+class PromptProgress(Struct):
     """How much of the prompt is computed. ``cache``: tokens taken from the cache."""
 
     cache: int = 0
@@ -90,7 +90,7 @@ class CompletionEvent(Struct):
     stop: bool = False
     stop_type: str = ""
     completion_probabilities: list[_Sampled] = []
-    prompt_progress: Progress | None = None
+    prompt_progress: PromptProgress | None = None
     timings: _Timings | None = None
     error: Any = None
 

@@ -10,7 +10,7 @@ from antiphon.engines.common.thread_channel import ChunkChannel
 from antiphon.errors import BackendError
 from antiphon.inference.tokens import Chunk, Tokenizer
 
-from .completion import CompletionEvent, CompletionReader, Progress, decode_event
+from .completion import CompletionEvent, CompletionReader, PromptProgress, decode_event
 from .partial_tokens import PartialTokens
 
 
@@ -81,7 +81,7 @@ class LlamaStream:
         self.sampled += [token.id for token in output.tokens]
         return self._stop_conditions.take(output)
 
-    def _progress(self, progress: Progress) -> Chunk | None:
+    def _progress(self, progress: PromptProgress) -> Chunk | None:
         self.processed = max(self.processed, progress.processed)
         if self.started:
             return None
