@@ -107,17 +107,17 @@ class RequestContext:
         return self.client.key
 
     @property
-    def holds_memory(self) -> bool:
-        """Whether the request holds memory for a large body."""
-        return self._held[1] > 0
+    def held_memory(self) -> int:
+        """How many bytes of the memory for large bodies the request holds."""
+        return self._held[1]
 
     async def hold_memory(self, size: int) -> None:
-        """Wait for ``size`` bytes of the memory for large bodies, and hold them until the request
-        ends. A request may do so once: it must not wait for memory while it holds some."""
+        """Wait for ``size`` more bytes of the memory for large bodies, and hold them until the
+        request ends. A request that already holds some must not wait for ever."""
         if self.memory is not None:
             tenant = self.tenant
             await self.memory.acquire(tenant, amount=size)
-            self._held = tenant, size
+            self._held = tenant, self.held_memory + size
 
     def keep_memory(self, size: int) -> None:
         """Give back the memory that the request holds, except ``size`` bytes."""

@@ -37,6 +37,9 @@ _ZSTD_OPTIONS: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 
 
 #: Bodies up to this size need not wait for memory.
 SMALL_BYTES = 2**18
+#: Name among the ``extensions`` of a WebSocket's scope: the function of the app that waits until a
+#: large message may take its memory. The server calls it before it receives such a message.
+HOLD_MESSAGE = "antiphon.hold_message"
 #: Seconds after which the access of a client that is still sending its body is checked again.
 _RECHECK_S = 0.5
 
@@ -89,7 +92,7 @@ async def _receive_all(scope: Scope, receive: Receive, limit: int, more_bytes: i
         return body
     pieces, size = [body], len(body)
     while more:
-        if size > SMALL_BYTES >= declared and not request_context(scope).holds_memory:
+        if size > SMALL_BYTES >= declared and not request_context(scope).held_memory:
             await request_context(scope).hold_memory(limit + more_bytes)
         piece, more = await _receive_piece(receive, limit, size)
         pieces.append(piece)
@@ -116,7 +119,7 @@ async def _read_encoded(scope: Scope, receive: Receive, limit: int, encoding: st
         inflated = await asyncio.to_thread(inflate, body, min(limit, SMALL_BYTES) + 1)
         if len(inflated) > SMALL_BYTES:
             context = request_context(scope)
-            if not context.holds_memory:
+            if not context.held_memory:
                 await context.hold_memory(limit)
             inflated = await asyncio.to_thread(inflate, body, limit + 1)
             context.keep_memory(len(inflated))

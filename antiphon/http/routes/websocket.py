@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from antiphon.errors import (
     UNEXPECTED,
     InvalidRequest,
+    Overloaded,
     RequestError,
     RunError,
     StoreError,
@@ -36,7 +37,7 @@ from antiphon.http.middleware.request_context import (
 )
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.sse import pad_delta
-from antiphon.limits.refusals import limit_reached
+from antiphon.limits.refusals import limit_reached, server_is_busy
 from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.execution.steering import already_completed
 from antiphon.runs.history.session_chains import SessionChains
@@ -62,6 +63,11 @@ LIFETIME_S = 3600.0
 _CHECK_S = 1.0
 #: Code of a connection that is closed because of a policy (RFC 6455, section 7.4.1).
 _POLICY_VIOLATION = 1008
+#: Code of a connection whose client may try again later (registered at IANA).
+_TRY_AGAIN_LATER = 1013
+#: Seconds that a message waits for memory. Meanwhile, the client gets no pongs, for which many
+#: clients wait 20 seconds.
+_MEMORY_WAIT_S = 10.0
 #: Frames that may wait for their turn, in all lanes together.
 _MAX_QUEUED_FRAMES = 128
 #: Responses whose lanes a connection knows.
@@ -86,9 +92,11 @@ class WebSocketEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
         await receive()  # websocket.connect
+        connection = _Connection(self, context, send)
+        scope.setdefault("extensions", {})[bodies.HOLD_MESSAGE] = connection.hold_memory
         await send({"type": "websocket.accept"})
         context.status = 101
-        await _Connection(self, context, send).serve(receive)
+        await connection.serve(receive)
 
 
 class _Lane:
@@ -115,6 +123,8 @@ class _Connection:
         self._workers = BackgroundTasks("WebSocket lane")
         self._run_slots = asyncio.Semaphore(_MAX_CONCURRENT_RUNS)
         self._has_expired = False
+        #: Bytes of the message that arrives, and of the frames that wait or are processed.
+        self._arriving_bytes = self._frame_bytes = 0
         self.recent = SessionChains()
 
     async def serve(self, receive: Receive) -> None:
@@ -122,13 +132,43 @@ class _Connection:
         async with running(self._expire()), running(self._watch_access()):
             try:
                 while (message := await receive())["type"] == "websocket.receive":
-                    await self._enqueue_frame(message.get("text"))
+                    text = message.get("text")
+                    content = None if text is None else text.encode()
+                    await self.hold_memory(len(content or b""))
+                    await self._enqueue_frame(content)
+                    self._arriving_bytes = 0
+                    self._give_memory_back()
             except ClientDisconnected:
                 pass
+            except Overloaded as error:  # there is no memory for the message
+                with suppress(ClientDisconnected):
+                    await self.refuse(error, None)
+                    await self._close(_TRY_AGAIN_LATER, error.message)
             finally:
                 await self._workers.close()
 
-    async def _enqueue_frame(self, text: str | None) -> None:
+    async def hold_memory(self, size: int) -> None:
+        """Hold ``size`` bytes of memory for the message that arrives. Raises ``Overloaded`` if too
+        little is free for too long."""
+        self._arriving_bytes = size
+        if (more := self._needed_memory() - self._context.held_memory) > 0:
+            try:
+                async with asyncio.timeout(_MEMORY_WAIT_S):
+                    await self._context.hold_memory(more)
+            except TimeoutError:
+                what = "the memory for large messages is in use"
+                raise server_is_busy(what, retry_after_s=int(_MEMORY_WAIT_S)) from None
+        self._give_memory_back()
+
+    def _needed_memory(self) -> int:
+        """Return how much memory the frames of the connection need, of that for large bodies."""
+        size = self._arriving_bytes + self._frame_bytes
+        return size if size > bodies.SMALL_BYTES else 0
+
+    def _give_memory_back(self) -> None:
+        self._context.keep_memory(self._needed_memory())
+
+    async def _enqueue_frame(self, content: bytes | None) -> None:
         """Put a frame into the queue of its lane. All frames with the same ``stream_id`` are in one
         lane.
 
@@ -137,10 +177,10 @@ class _Connection:
         """
         stream_id: str | None = None
         try:
-            if text is None:
+            if content is None:
                 raise InvalidRequest("Each frame must be a text frame with one JSON object.")
             limits = self._endpoint.deps.limits
-            envelope = await bodies.parsed(text.encode(), limits, read_envelope)
+            envelope = await bodies.parsed(content, limits, read_envelope)
             stream_id = envelope.stream_id
             if self._has_expired:
                 raise _expired_error()
@@ -152,6 +192,7 @@ class _Connection:
         except RequestError as error:
             return await self.refuse(error, stream_id)
         lane.queue.append(envelope)
+        self._frame_bytes += envelope.size
         self._workers.start_once(lane, partial(self._work, lane))
 
     def _lane(self, name: str | None) -> _Lane:
@@ -173,10 +214,16 @@ class _Connection:
         try:
             while lane.queue:
                 async with self._run_slots:
-                    await self._process(lane, lane.queue.popleft())
+                    await self._process_next(lane)
                     await self._follow(lane)
         except ClientDisconnected:
             lane.queue.clear()
+
+    async def _process_next(self, lane: _Lane) -> None:
+        envelope = lane.queue.popleft()
+        await self._process(lane, envelope)
+        self._frame_bytes -= envelope.size
+        self._give_memory_back()
 
     async def _process(self, lane: _Lane, envelope: FrameEnvelope) -> None:
         previous: str | None = None
@@ -386,10 +433,7 @@ class _Connection:
         self._workers.cancel_all()
         with suppress(ClientDisconnected):
             await self.refuse(refusal, None)
-        with suppress(OSError, RuntimeError):
-            await self._send(
-                {"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": refusal.message}
-            )
+        await self._close(_POLICY_VIOLATION, refusal.message)
 
     async def _expire(self) -> None:
         """Wait until the connection's lifetime ends. Then refuse new frames, wait until the runs in
@@ -399,8 +443,11 @@ class _Connection:
         with suppress(ClientDisconnected):
             await self._workers.wait()
             await self.refuse(_expired_error(), None)
-            with suppress(OSError, RuntimeError):
-                await self._send({"type": "websocket.close", "code": 1000, "reason": ""})
+            await self._close(1000, "")
+
+    async def _close(self, code: int, reason: str) -> None:
+        with suppress(OSError, RuntimeError):
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
 
 class _FrameSink(EventSink):

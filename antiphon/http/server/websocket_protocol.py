@@ -1,21 +1,33 @@
-"""WebSockets for an ASGI app, on the protocol of the package ``websockets``, which does no I/O."""
+"""WebSockets for an ASGI app, on the protocol of the package ``websockets``, which does no I/O.
+
+Before a large message arrives or is decompressed, a function of the app holds memory for it.
+Until it returns, nothing more is received.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Iterable
+import zlib
+from collections.abc import Generator, Iterable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from starlette.types import Message
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidState
-from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+from websockets.extensions import Extension
+from websockets.extensions.permessage_deflate import (
+    PerMessageDeflate,
+    ServerPerMessageDeflateFactory,
+)
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
+from websockets.streams import StreamReader
+from websockets.typing import ExtensionName
+
+from antiphon.http.requests.body import HOLD_MESSAGE, SMALL_BYTES
 
 from .connections import OpenConnections, address_of
 
@@ -23,13 +35,71 @@ from .connections import OpenConnections, address_of
 _PING_S = 20.0
 #: Seconds that a client may take to answer the end of a WebSocket.
 _CLOSE_S = 10.0
-_ABNORMAL, _NOT_UTF8, _RESTART = 1006, 1007, 1012
+_PROTOCOL_ERROR, _ABNORMAL, _NOT_UTF8, _TOO_LARGE, _RESTART = 1002, 1006, 1007, 1009, 1012
+#: What senders remove from the end of a compressed message (RFC 7692, section 7.2.1).
+_DEFLATED_END = b"\x00\x00\xff\xff"
 
 _ASGI = {"version": "3.0", "spec_version": "2.4"}
 
 
+class _Reader(StreamReader):
+    """The received bytes, and how many of them the parser waits for."""
+
+    expected_bytes = 0
+
+    def read_exact(self, n: int) -> Generator[None, None, bytearray]:
+        self.expected_bytes = n
+        content = yield from super().read_exact(n)
+        self.expected_bytes = 0
+        return content
+
+
+class _Protocol(ServerProtocol):
+    reader: _Reader
+
+    def parse(self) -> Generator[None, None, None]:
+        self.reader = _Reader()  # this is the start of the protocol
+        yield from super().parse()
+
+
+class _DeflatedFrame(Frame):
+    """The first frame of a compressed message."""
+
+
+class _Deflate(Extension):
+    """Compresses what is sent, but leaves what is received compressed, because a few bytes can
+    become a large message."""
+
+    name = ExtensionName("permessage-deflate")
+
+    def __init__(self, deflate: PerMessageDeflate) -> None:
+        self._deflate = deflate
+
+    def encode(self, frame: Frame) -> Frame:
+        return self._deflate.encode(frame)
+
+    def decode(self, frame: Frame, *, max_size: int | None = None) -> Frame:
+        if frame.opcode in (Opcode.TEXT, Opcode.BINARY) and frame.rsv1:
+            return _DeflatedFrame(frame.opcode, frame.data, frame.fin)
+        return frame
+
+    def inflater(self) -> Any:
+        """Return the decompressor for the next message."""
+        if self._deflate.remote_no_context_takeover:
+            return zlib.decompressobj(wbits=-self._deflate.remote_max_window_bits)
+        return self._deflate.decoder
+
+
+class _Content(NamedTuple):
+    """The content of a received message. ``inflater``: decompresses it, if it is compressed."""
+
+    data: bytes
+    is_text: bool
+    inflater: Any
+
+
 class WebSocketProtocol(asyncio.Protocol):
-    """One WebSocket. Nothing more is read while a message waits for the app."""
+    """One WebSocket. Nothing more is read until the app asks for the next message."""
 
     def __init__(self, connections: OpenConnections) -> None:
         self._connections = connections
@@ -38,20 +108,29 @@ class WebSocketProtocol(asyncio.Protocol):
         deflate = ServerPerMessageDeflateFactory(
             server_max_window_bits=12, client_max_window_bits=12, compress_settings={"memLevel": 5}
         )
-        self._protocol = ServerProtocol(extensions=[deflate], max_size=connections.max_frame_bytes)
-        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self._protocol = _Protocol(extensions=[deflate], max_size=connections.max_frame_bytes)
+        #: Messages for the app, contents of the client, and sizes for which memory is needed.
+        self._messages: asyncio.Queue[Message | _Content | int] = asyncio.Queue()
         #: Completes when more can be written. None: it can be written now.
         self._writable: asyncio.Future[None] | None = None
         self._is_reading = True
-        #: The fragments of a message so far, and whether they are text.
+        #: The fragments of a message so far, their size, and whether they are text.
         self._fragments: list[bytes] = []
+        self._fragment_bytes = 0
         self._is_text = False
+        #: Decompresses the message. None: it is not compressed.
+        self._inflater: Any = None
+        self._deflate: _Deflate | None = None
+        #: The memory that the message that arrives needs.
+        self._needed_bytes = 0
+        self._extensions: dict[str, Any] = {"websocket.http.response": {}}
         self._handshake: Response | None = None
         #: Status, headers and body of an HTTP response that refuses the WebSocket.
         self._refusal: tuple[int, Iterable[tuple[bytes, bytes]], list[bytes]] | None = None
         self._is_open = self._is_over = self._is_lost = False
         self._timer: asyncio.TimerHandle | None = None
-        self._ping: bytes | None = None
+        #: What the client still has to send before the next ping: a pong, or a part of its message.
+        self._owed_bytes = 0
 
     # --- the connection --------------------------------------------------------------------------
 
@@ -88,6 +167,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._transport.close()
 
     def data_received(self, data: bytes) -> None:
+        self._owed_bytes -= len(data)
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
@@ -97,6 +177,23 @@ class WebSocketProtocol(asyncio.Protocol):
         self._flush()
         if self._protocol.close_expected():
             self._finish()
+        elif (needed := self._arriving_bytes()) > max(SMALL_BYTES, self._needed_bytes):
+            self._needed_bytes = needed
+            self._put(needed)
+
+    def _arriving_bytes(self) -> int:
+        """Return the size of the message that arrives. Fragments do not tell it."""
+        expected = self._protocol.reader.expected_bytes
+        is_large = self._fragment_bytes + expected > SMALL_BYTES
+        return self._connections.max_frame_bytes if is_large and self._fragments else expected
+
+    def _put(self, item: _Content | int) -> None:
+        """Let the app receive something, and read nothing until it asks for more."""
+        if not self._is_over:
+            self._messages.put_nowait(item)
+            if self._is_reading:
+                self._is_reading = False
+                self._transport.pause_reading()
 
     def _flush(self) -> None:
         """Write what the protocol has to send."""
@@ -109,10 +206,9 @@ class WebSocketProtocol(asyncio.Protocol):
         if not self._is_over:
             code = self._protocol.close_code or _ABNORMAL
             self._end({"type": "websocket.disconnect", "code": code})
+            self._set_timer(_CLOSE_S)
         if self._protocol.close_rcvd is not None:
             self._transport.close()  # clients wait for the server to do it (RFC 6455, 7.1.1)
-        else:
-            self._set_timer(_CLOSE_S)
 
     def _end(self, message: Message) -> None:
         self._is_over = True
@@ -122,12 +218,17 @@ class WebSocketProtocol(asyncio.Protocol):
     def _resume_reading(self) -> None:
         if not self._is_reading:
             self._is_reading = True
+            self._owed_bytes = 0  # what it has sent was not read
             self._transport.resume_reading()
 
     # --- the client ------------------------------------------------------------------------------
 
     def _on_request(self, request: Request) -> None:
         self._handshake = self._protocol.accept(request)
+        for each in self._protocol.extensions:
+            assert isinstance(each, PerMessageDeflate)
+            self._deflate = _Deflate(each)
+            self._protocol.extensions = [self._deflate]
         if self._handshake.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             self._is_over = True
             self._protocol.send_response(self._handshake)
@@ -152,7 +253,7 @@ class WebSocketProtocol(asyncio.Protocol):
                 for name, value in request.headers.raw_items()
             ],
             "subprotocols": [each.strip() for each in protocols.split(",") if each.strip()],
-            "extensions": {"websocket.http.response": {}},
+            "extensions": self._extensions,
         }
         self._messages.put_nowait({"type": "websocket.connect"})
         self._connections.start(self._run(scope))
@@ -165,31 +266,18 @@ class WebSocketProtocol(asyncio.Protocol):
                 self._transport.close()
 
     def _on_frame(self, frame: Frame) -> None:
-        if frame.opcode is Opcode.PONG:
-            if bytes(frame.data) == self._ping:
-                self._ping = None
-                self._set_timer(_PING_S)
-        elif frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-            if frame.opcode is not Opcode.CONT:
-                self._is_text, self._fragments = frame.opcode is Opcode.TEXT, []
-            self._fragments.append(bytes(frame.data))
-            if frame.fin and not self._is_over:
-                self._on_message(b"".join(self._fragments))
-
-    def _on_message(self, content: bytes) -> None:
-        self._fragments = []
-        if not self._is_text:
-            message = {"type": "websocket.receive", "bytes": content}
-        else:
-            try:
-                message = {"type": "websocket.receive", "text": content.decode()}
-            except UnicodeDecodeError:
-                self._protocol.fail(_NOT_UTF8)
-                return
-        self._messages.put_nowait(message)
-        if self._is_reading:
-            self._is_reading = False
-            self._transport.pause_reading()
+        if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) or self._is_over:
+            return
+        if frame.opcode is not Opcode.CONT:
+            self._is_text = frame.opcode is Opcode.TEXT
+            is_deflated = isinstance(frame, _DeflatedFrame)
+            self._inflater = self._deflate.inflater() if is_deflated and self._deflate else None
+        self._fragments.append(bytes(frame.data))
+        self._fragment_bytes += len(frame.data)
+        if frame.fin:
+            data, self._fragments = b"".join(self._fragments), []
+            self._fragment_bytes = self._needed_bytes = 0
+            self._put(_Content(data, self._is_text, self._inflater))
 
     # --- pings -----------------------------------------------------------------------------------
 
@@ -200,18 +288,21 @@ class WebSocketProtocol(asyncio.Protocol):
         self._timer = None if delay is None else self._loop.call_later(delay, self._on_timer)
 
     def _on_timer(self) -> None:
-        """Send a ping. If the last one was not answered, or the WebSocket is over, close the
-        connection."""
+        """Send a ping. If the client has sent nothing since the last one, or too little of a large
+        message, or the WebSocket is over, close the connection."""
         if self._is_over or self._transport.is_closing():
             self._transport.close()
-        elif self._ping is not None:
-            self._protocol.fail(1011, "keepalive ping timeout")
+        elif self._owed_bytes > 0 and self._is_reading:
+            is_slow = self._needed_bytes > 0
+            what = "the message arrives too slowly" if is_slow else "keepalive ping timeout"
+            self._protocol.fail(1011, what)
             self._flush()
             self._end({"type": "websocket.disconnect", "code": _ABNORMAL})
             self._transport.abort()  # a client that receives nothing holds up a usual end
         else:
-            self._ping = secrets.token_bytes(4)
-            self._protocol.send_ping(self._ping)
+            rate = self._connections.limits.body_bytes_per_s if self._needed_bytes else 0.0
+            self._owed_bytes = max(1, int(rate * _PING_S))
+            self._protocol.send_ping(b"")
             self._flush()
             self._set_timer(_PING_S)
 
@@ -219,10 +310,56 @@ class WebSocketProtocol(asyncio.Protocol):
 
     async def receive(self) -> Message:
         """Return the next message for the app."""
-        message = await self._messages.get()
-        if self._messages.empty() and not self._is_lost:
-            self._resume_reading()
-        return message
+        while True:
+            if self._messages.empty() and not self._is_lost:
+                self._resume_reading()
+            item = await self._messages.get()
+            if isinstance(item, int):
+                await self._hold_memory(item)
+            elif isinstance(item, _Content):
+                return await self._read(item)
+            else:
+                return item
+
+    async def _hold_memory(self, size: int) -> None:
+        if (hold := self._extensions.get(HOLD_MESSAGE)) is not None:
+            await hold(size)
+
+    async def _read(self, content: _Content) -> Message:
+        """Return the message for the app. If it is invalid, end the WebSocket."""
+        data, is_text, inflater = content
+        try:
+            if inflater is not None:
+                data = await self._inflate(data, inflater)
+            if len(data) > self._connections.max_frame_bytes:
+                return self._fail(_TOO_LARGE)
+            value = {"text": data.decode()} if is_text else {"bytes": data}
+        except zlib.error:
+            return self._fail(_PROTOCOL_ERROR)
+        except UnicodeDecodeError:
+            return self._fail(_NOT_UTF8)
+        return {"type": "websocket.receive", **value}
+
+    async def _inflate(self, data: bytes, inflater: Any) -> bytes:
+        """Decompress a message. If it becomes large, hold memory before, and do it in a thread.
+        The result has at most one byte more than a message may have. Raises ``zlib.error``."""
+        limit = self._connections.max_frame_bytes
+        inflated: bytes = inflater.decompress(data + _DEFLATED_END, min(SMALL_BYTES, limit) + 1)
+        if SMALL_BYTES < len(inflated) <= limit:
+            await self._hold_memory(limit)
+            rest, max_bytes = inflater.unconsumed_tail, limit + 1 - len(inflated)
+            inflated += await asyncio.to_thread(inflater.decompress, rest, max_bytes)
+        if inflater.eof:
+            raise zlib.error("the client has ended the compression")
+        return inflated
+
+    def _fail(self, code: int) -> Message:
+        """End the WebSocket because of what the client has sent."""
+        self._protocol.fail(code)
+        self._flush()
+        if not self._is_over:
+            self._finish()
+        return {"type": "websocket.disconnect", "code": code}
 
     async def send(self, message: Message) -> None:
         """Send a message of the app. Waits for a slow client. Raises ``OSError`` if the client has
@@ -248,7 +385,9 @@ class WebSocketProtocol(asyncio.Protocol):
                     self._protocol.send_binary(message["bytes"])
             case "websocket.close" if self._is_open:
                 code, reason = message.get("code", 1000), message.get("reason") or ""
-                self._protocol.send_close(code, reason)
+                # After ``fail``, the rest of a message is not kept.
+                close = self._protocol.fail if self._needed_bytes else self._protocol.send_close
+                close(code, reason)
                 self._end({"type": "websocket.disconnect", "code": code, "reason": reason})
                 self._set_timer(_CLOSE_S)
             case "websocket.close":

@@ -37,13 +37,15 @@ class FrameEnvelope(Struct, frozen=True):
 
     ``stream_id``: the name of the frame's lane. A client can use several lanes on one connection.
     The frames of one lane are processed in order. None means the lane without a name. ``fields``:
-    the unchecked fields. ``is_costly``: whether it may take long to check them.
+    the unchecked fields. ``is_costly``: whether it may take long to check them. ``size``: bytes of
+    the frame.
     """
 
     type: str
     stream_id: str | None
     fields: JsonObject
     is_costly: bool = False
+    size: int = 0
 
 
 class CreateFrame(Struct, frozen=True):
@@ -79,7 +81,7 @@ def read_envelope(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> FrameEnve
             param="stream_id",
             code="invalid_stream_id",
         )
-    return FrameEnvelope(kind, stream_id, fields, is_costly(body))
+    return FrameEnvelope(kind, stream_id, fields, is_costly(body), len(body))
 
 
 def read_frame(
