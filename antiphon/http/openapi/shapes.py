@@ -13,12 +13,13 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.compat.decisions import DecisionBody
-from antiphon.compat.images import ImageEvent, ImagesAnswer
+from antiphon.compat.images import ImageEvent, ImagesAnswer, ImageSource
 from antiphon.compat.messages.bodies import UserLocation
 from antiphon.compat.request_bodies import AudioData
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire import parts, response, steering, tools
+from antiphon.wire.parsing.vector_stores import RankingOptionsBody, SearchFilter
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_options import PromptCacheRequest
 from antiphon.wire.resources.containers import NetworkPolicy
@@ -69,31 +70,6 @@ class FoundPassage(Struct, frozen=True, kw_only=True):
     score: float | UnsetType = UNSET
     text: str | UnsetType = UNSET
     attributes: dict[str, Any] | UnsetType = UNSET
-
-
-class SearchFilter(Struct, frozen=True, kw_only=True):
-    """A comparison of an attribute, or filters that are joined by ``and`` or ``or``."""
-
-    type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "and", "or"]
-    key: str | UnsetType = UNSET
-    value: str | float | bool | tuple[str | float, ...] | UnsetType = UNSET
-    filters: tuple[SearchFilter, ...] | UnsetType = UNSET
-
-
-class HybridSearch(Struct, frozen=True, kw_only=True):
-    embedding_weight: float
-    text_weight: float
-
-
-class ResultRanking(Struct, frozen=True, kw_only=True):
-    ranker: str | UnsetType = UNSET
-    score_threshold: float | UnsetType = UNSET
-    hybrid_search: HybridSearch | UnsetType = UNSET
-
-
-class ImageReference(Struct, frozen=True, kw_only=True):
-    file_id: str | UnsetType = UNSET
-    image_url: str | UnsetType = UNSET
 
 
 class LocalCommand(Struct, frozen=True, kw_only=True):
@@ -256,8 +232,8 @@ SHAPES: Mapping[tuple[type[Struct], str], type[Struct]] = {
     (parts.InputAudio, "input_audio"): AudioData,
     (tools.CodeInterpreter, "container"): ToolEnvironment,
     (tools.FileSearch, "filters"): SearchFilter,
-    (tools.FileSearch, "ranking_options"): ResultRanking,
-    (tools.ImageGeneration, "input_image_mask"): ImageReference,
+    (tools.FileSearch, "ranking_options"): RankingOptionsBody,
+    (tools.ImageGeneration, "input_image_mask"): ImageSource,
     (tools.Mcp, "allowed_tools"): McpToolFilter,
     (tools.Mcp, "require_approval"): McpApprovalRules,
     (tools.Shell, "environment"): ToolEnvironment,

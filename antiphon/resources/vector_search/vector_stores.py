@@ -35,12 +35,12 @@ from antiphon.wire.parsing.vector_stores import (
     AddFile,
     Attributes,
     CreateVectorStore,
+    FilesByPath,
     RankingOptions,
     SearchRequest,
     UpdateVectorStore,
 )
 from antiphon.wire.resources.vector_stores import (
-    ChunkingStrategy,
     FileBatch,
     FileContentPage,
     FileStatus,
@@ -109,9 +109,9 @@ class VectorStores:
         vector_store = VectorStore(
             id=self._ids("vs"),
             created_at=now,
-            name=request.name,
-            description=request.description,
-            metadata=request.metadata,
+            name=request.name or "",
+            description=request.description or UNSET,
+            metadata=request.metadata or {},
             expires_after=request.expires_after,
             expires_at=_expiry(request.expires_after, now),
             last_active_at=now,
@@ -132,8 +132,8 @@ class VectorStores:
         after = old.expires_after if request.expires_after is UNSET else request.expires_after
         new = replace(
             old,
-            name=old.name if request.name is UNSET else request.name,
-            metadata=old.metadata if request.metadata is UNSET else request.metadata,
+            name=old.name if request.name is UNSET else request.name or "",
+            metadata=old.metadata if request.metadata is UNSET else request.metadata or {},
             expires_after=after,
             expires_at=_expiry(after, old.last_active_at or old.created_at),
         )
@@ -186,7 +186,7 @@ class VectorStores:
         """Add a file to a vector store and index it in the background. A file that the vector store
         already contains is indexed again."""
         await self._touch(tenant, store_id)
-        entries = await self._new_entries(tenant, store_id, (request,))
+        entries = await self._new_entries(tenant, store_id, {"file_id": request})
         await self._add(tenant, store_id, entries)
         return entries[0].file
 
@@ -247,15 +247,13 @@ class VectorStores:
 
     # --- batches ---------------------------------------------------------------------------------
 
-    async def create_batch(
-        self, tenant: str, store_id: str, request: Sequence[AddFile]
-    ) -> FileBatch:
+    async def create_batch(self, tenant: str, store_id: str, files: FilesByPath) -> FileBatch:
         """Add several files to a vector store as one batch."""
         await self._touch(tenant, store_id)
         batch = FileBatch(
             id=self._ids("vsfb"), created_at=int(self._clock()), vector_store_id=store_id
         )
-        entries = await self._new_entries(tenant, store_id, request)
+        entries = await self._new_entries(tenant, store_id, files)
         await self._add(tenant, store_id, entries, batch)
         return await self.retrieve_batch(tenant, store_id, batch.id)
 
@@ -326,22 +324,22 @@ class VectorStores:
         return store.expires_at is not None and store.expires_at <= self._clock()
 
     async def _new_entries(
-        self, tenant: str, store_id: str, request: Sequence[AddFile]
+        self, tenant: str, store_id: str, files: FilesByPath
     ) -> tuple[IndexedFile, ...]:
         """Return new index entries for uploaded files of the tenant. Raises ``NotFound`` for an
         unknown file id."""
         now = int(self._clock())
         entries = []
-        for one in request:
+        for path, one in files.items():
             found = await self._files.find(tenant, one.file_id)
             if found is None:
-                raise NotFound(f"No such File object: {one.file_id}", param=one.path)
+                raise NotFound(f"No such File object: {one.file_id}", param=path)
             file = VectorStoreFile(
                 id=one.file_id,
                 created_at=now,
                 vector_store_id=store_id,
-                chunking_strategy=ChunkingStrategy(static=one.chunking),
-                attributes=one.attributes,
+                chunking_strategy=one.chunking,
+                attributes=one.attributes or {},
             )
             entries.append(IndexedFile(filename=found.filename, file=file))
         return tuple(entries)

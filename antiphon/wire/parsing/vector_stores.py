@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -10,7 +11,12 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.resources.conversations import Metadata
 from antiphon.wire.resources.filters import Filter, read_filter
-from antiphon.wire.resources.vector_stores import StaticChunking, VectorStoreExpiresAfter
+from antiphon.wire.resources.vector_stores import (
+    DEFAULT_CHUNKING,
+    AutoChunking,
+    ChunkingStrategy,
+    VectorStoreExpiresAfter,
+)
 
 from .errors import empty_value, missing_parameter, out_of_range
 from .fields import convert, known_fields, read_object
@@ -21,35 +27,6 @@ _MAX_QUERIES = 32
 _MAX_QUERY_CHARS = 4096
 Attributes = dict[str, str | int | float | bool]
 _S = TypeVar("_S", bound=Struct)
-
-
-class AddFile(Struct, frozen=True, kw_only=True):
-    """A file to add to a vector store. ``path``: path of the request field that contains the file's
-    id."""
-
-    file_id: str
-    path: str = "file_id"
-    attributes: Attributes = {}
-    chunking: StaticChunking = StaticChunking()
-
-
-class CreateVectorStore(Struct, frozen=True, kw_only=True):
-    """The body of ``POST /vector_stores``."""
-
-    name: str = ""
-    description: str | UnsetType = UNSET
-    metadata: dict[str, str] = {}
-    expires_after: VectorStoreExpiresAfter | None = None
-    files: tuple[AddFile, ...] = ()
-
-
-class UpdateVectorStore(Struct, frozen=True, kw_only=True):
-    """Changes of a vector store. A field that is UNSET stays unchanged. An ``expires_after`` of
-    None removes the expiry."""
-
-    name: str | UnsetType = UNSET
-    metadata: dict[str, str] | UnsetType = UNSET
-    expires_after: VectorStoreExpiresAfter | UnsetType | None = UNSET
 
 
 class RankingOptions(Struct, frozen=True, kw_only=True):
@@ -89,63 +66,47 @@ _Attributes = Annotated[
 _Weight = Annotated[float, Meta(ge=0, le=1e9)]
 
 
-class AutoChunkingBody(
-    Struct, frozen=True, kw_only=True, tag_field="type", tag="auto", forbid_unknown_fields=True
-):
-    """The default chunking: chunks of 800 tokens that overlap by 400 tokens."""
+class AddFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file to add to a vector store."""
+
+    file_id: str
+    attributes: _Attributes | None = None
+    chunking_strategy: AutoChunking | ChunkingStrategy | None = None
+
+    @property
+    def chunking(self) -> ChunkingStrategy:
+        """The strategy, with the sizes of the default one."""
+        given = self.chunking_strategy
+        return given if isinstance(given, ChunkingStrategy) else DEFAULT_CHUNKING
 
 
-class ChunkSizes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The maximum size of a chunk and the overlap of consecutive chunks, in tokens. The overlap is
-    at most half of the maximum size."""
-
-    max_chunk_size_tokens: Annotated[int, Meta(ge=100, le=4096)]
-    chunk_overlap_tokens: Annotated[int, Meta(ge=0, le=2048)]
+#: Path of the field with a file's id → the file.
+FilesByPath = Mapping[str, AddFile]
 
 
-class StaticChunkingBody(
-    Struct, frozen=True, kw_only=True, tag_field="type", tag="static", forbid_unknown_fields=True
-):
-    """Chunking with sizes that the client chooses."""
-
-    static: ChunkSizes
-
-
-ChunkingBody = AutoChunkingBody | StaticChunkingBody
-
-
-class ExpiryBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a vector store expires: ``days`` after its last use."""
-
-    anchor: Literal["last_active_at"]
-    days: Annotated[int, Meta(ge=1, le=365)]
-
-
-class CreateVectorStoreBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CreateVectorStore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new vector store, and the files to add."""
 
     name: _Name | None = None
     description: _Name | None = None
     metadata: Metadata | None = None
-    expires_after: ExpiryBody | None = None
+    expires_after: VectorStoreExpiresAfter | None = None
     file_ids: Annotated[tuple[str, ...], Meta(max_length=_MAX_FILES)] | None = None
-    chunking_strategy: ChunkingBody | None = None
+    chunking_strategy: AutoChunking | ChunkingStrategy | None = None
+
+    @property
+    def files(self) -> FilesByPath:
+        """The files to add."""
+        return _files(self.file_ids or (), chunking_strategy=self.chunking_strategy)
 
 
-class UpdateVectorStoreBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes of a vector store. An ``expires_after`` of null removes the expiry."""
+class UpdateVectorStore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Changes of a vector store. A field that is missing stays unchanged. An ``expires_after`` of
+    null removes the expiry."""
 
-    name: _Name | None = None
-    metadata: Metadata | None = None
-    expires_after: ExpiryBody | None = None
-
-
-class AddFileBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file to add to a vector store."""
-
-    file_id: str
-    attributes: _Attributes | None = None
-    chunking_strategy: ChunkingBody | None = None
+    name: _Name | UnsetType | None = UNSET
+    metadata: Metadata | UnsetType | None = UNSET
+    expires_after: VectorStoreExpiresAfter | UnsetType | None = UNSET
 
 
 class FileBatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -156,10 +117,10 @@ class FileBatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         None
     )
     files: (
-        Annotated[tuple[AddFileBody, ...], Meta(min_length=1, max_length=_MAX_BATCH_FILES)] | None
+        Annotated[tuple[AddFile, ...], Meta(min_length=1, max_length=_MAX_BATCH_FILES)] | None
     ) = None
     attributes: _Attributes | None = None
-    chunking_strategy: ChunkingBody | None = None
+    chunking_strategy: AutoChunking | ChunkingStrategy | None = None
 
 
 class FileAttributesBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -188,14 +149,14 @@ class RankingOptionsBody(Struct, frozen=True, kw_only=True, forbid_unknown_field
     hybrid_search: HybridSearchBody | None = None
 
 
-class FilterBody(Struct, frozen=True, kw_only=True):
+class SearchFilter(Struct, frozen=True, kw_only=True):
     """A filter on file attributes. A comparison has ``key`` and ``value``. A filter of type ``and``
     or ``or`` has ``filters``."""
 
     type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "and", "or"]
     key: str | None = None
     value: str | float | bool | tuple[str | float | bool, ...] | None = None
-    filters: Annotated[tuple[FilterBody, ...], Meta(min_length=1, max_length=128)] | None = None
+    filters: Annotated[tuple[SearchFilter, ...], Meta(min_length=1, max_length=128)] | None = None
 
 
 _Query = Annotated[str, Meta(min_length=1, max_length=_MAX_QUERY_CHARS)]
@@ -206,7 +167,7 @@ class SearchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     must not be true: queries are used as written."""
 
     query: _Query | Annotated[tuple[_Query, ...], Meta(min_length=1, max_length=_MAX_QUERIES)]
-    filters: FilterBody | None = None
+    filters: SearchFilter | None = None
     max_num_results: Annotated[int, Meta(ge=1, le=50)] | None = None
     ranking_options: RankingOptionsBody | None = None
     rewrite_query: bool | None = None
@@ -217,18 +178,9 @@ def parse_create_vector_store(
 ) -> CreateVectorStore:
     """Parse the body of ``POST /vector_stores``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits) if body.strip() else {}
-    parsed = _convert(raw, CreateVectorStoreBody)
-    cut = _chunking(parsed.chunking_strategy)
-    return CreateVectorStore(
-        name=parsed.name or "",
-        description=parsed.description or UNSET,
-        metadata=parsed.metadata or {},
-        expires_after=_expiry(parsed.expires_after),
-        files=tuple(
-            AddFile(file_id=id, path=path, chunking=cut)
-            for id, path in _paths(parsed.file_ids or ()).items()
-        ),
-    )
+    parsed = _convert(raw, CreateVectorStore)
+    _check_overlap(parsed)
+    return parsed
 
 
 def parse_update_vector_store(
@@ -236,20 +188,19 @@ def parse_update_vector_store(
 ) -> UpdateVectorStore:
     """Parse the body of ``POST /vector_stores/{id}``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
-    parsed = _convert(raw, UpdateVectorStoreBody)
-    return UpdateVectorStore(
-        name=parsed.name or "" if "name" in raw else UNSET,
-        metadata=parsed.metadata or {} if "metadata" in raw else UNSET,
-        expires_after=_expiry(parsed.expires_after) if "expires_after" in raw else UNSET,
-    )
+    names = UpdateVectorStore.__struct_fields__
+    known_fields(raw, names, "")  # only to refuse the others
+    return convert({name: raw[name] for name in names if name in raw}, UpdateVectorStore, "")
 
 
 def parse_add_file(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> AddFile:
     """Parse the body of ``POST /vector_stores/{id}/files``. Raises ``InvalidRequest``."""
-    return _file(_convert(parse_json_object(body, limits), AddFileBody))
+    parsed = _convert(parse_json_object(body, limits), AddFile)
+    _check_overlap(parsed)
+    return parsed
 
 
-def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[AddFile, ...]:
+def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> FilesByPath:
     """Parse the body of ``POST /vector_stores/{id}/file_batches``. Raises ``InvalidRequest``.
 
     The body has either ``file_ids``, with the same attributes and chunking for all files, or
@@ -264,14 +215,17 @@ def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[
                 param="files",
                 code="mutually_exclusive_parameters",
             )
-        added = (_file(one, f"files[{at}].") for at, one in enumerate(parsed.files))
-        return tuple({one.file_id: one for one in added}.values())
+        for at, one in enumerate(parsed.files):
+            _check_overlap(one, f"files[{at}].")
+        last = {one.file_id: at for at, one in enumerate(parsed.files)}
+        return {f"files[{at}].file_id": parsed.files[at] for at in last.values()}
     if parsed.file_ids is None:
         raise missing_parameter("file_ids")
-    attributes, cut = parsed.attributes or {}, _chunking(parsed.chunking_strategy)
-    return tuple(
-        AddFile(file_id=id, path=path, attributes=attributes, chunking=cut)
-        for id, path in _paths(parsed.file_ids).items()
+    _check_overlap(parsed)
+    return _files(
+        parsed.file_ids,
+        attributes=parsed.attributes,
+        chunking_strategy=parsed.chunking_strategy,
     )
 
 
@@ -338,30 +292,17 @@ def _convert(raw: JsonObject, cls: type[_S], path: str = "") -> _S:
     return convert(known_fields(raw, cls.__struct_fields__, path), cls, path)
 
 
-def _file(body: AddFileBody, before: str = "") -> AddFile:
-    """Return a file to add. ``before``: the beginning of the paths of its fields."""
-    return AddFile(
-        file_id=body.file_id,
-        path=f"{before}file_id",
-        attributes=body.attributes or {},
-        chunking=_chunking(body.chunking_strategy, before),
-    )
+def _files(ids: tuple[str, ...], **options: Any) -> FilesByPath:
+    """Return the files with these ids. If one occurs twice, its last entry applies."""
+    last = {id: at for at, id in enumerate(ids)}
+    return {f"file_ids[{at}]": AddFile(file_id=id, **options) for id, at in last.items()}
 
 
-def _chunking(body: ChunkingBody | None, before: str = "") -> StaticChunking:
-    if not isinstance(body, StaticChunkingBody):
-        return StaticChunking()
-    size, overlap = body.static.max_chunk_size_tokens, body.static.chunk_overlap_tokens
-    if overlap > size // 2:
-        path = f"{before}chunking_strategy.static.chunk_overlap_tokens"
-        raise out_of_range(path, "integer", overlap, "<=", str(size // 2))
-    return StaticChunking(max_chunk_size_tokens=size, chunk_overlap_tokens=overlap)
-
-
-def _expiry(body: ExpiryBody | None) -> VectorStoreExpiresAfter | None:
-    return None if body is None else VectorStoreExpiresAfter(anchor=body.anchor, days=body.days)
-
-
-def _paths(ids: tuple[str, ...]) -> dict[str, str]:
-    """Return file id → the path of its last entry in ``file_ids``."""
-    return {id: f"file_ids[{at}]" for at, id in enumerate(ids)}
+def _check_overlap(body: AddFile | CreateVectorStore | FileBatchBody, before: str = "") -> None:
+    """Raise ``InvalidRequest`` if the chunks overlap too much. ``before``: the beginning of the
+    paths of its fields."""
+    if isinstance(given := body.chunking_strategy, ChunkingStrategy):
+        largest = given.static.max_chunk_size_tokens // 2
+        if (overlap := given.static.chunk_overlap_tokens) > largest:
+            path = f"{before}chunking_strategy.static.chunk_overlap_tokens"
+            raise out_of_range(path, "integer", overlap, "<=", str(largest))

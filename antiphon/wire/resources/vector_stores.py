@@ -3,11 +3,13 @@ version 3.52."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 __all__ = [
+    "DEFAULT_CHUNKING",
+    "AutoChunking",
     "ChunkingStrategy",
     "FileBatch",
     "FileContentPage",
@@ -36,11 +38,11 @@ class FileCounts(Struct, frozen=True, kw_only=True):
     total: int = 0
 
 
-class VectorStoreExpiresAfter(Struct, frozen=True, kw_only=True):
+class VectorStoreExpiresAfter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a vector store expires: ``days`` after its last use."""
 
     anchor: Literal["last_active_at"]
-    days: int
+    days: Annotated[int, Meta(ge=1, le=365)]
 
 
 class VectorStore(Struct, frozen=True, kw_only=True):
@@ -60,19 +62,32 @@ class VectorStore(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
 
 
-class StaticChunking(Struct, frozen=True, kw_only=True):
-    """Chunk size and overlap in tokens."""
+class AutoChunking(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="auto", forbid_unknown_fields=True
+):
+    """The default chunking: chunks of 800 tokens that overlap by 400 tokens."""
 
-    max_chunk_size_tokens: int = 800
-    chunk_overlap_tokens: int = 400
+
+class StaticChunking(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The maximum size of a chunk and the overlap of consecutive chunks, in tokens. The overlap is
+    at most half of the maximum size."""
+
+    max_chunk_size_tokens: Annotated[int, Meta(ge=100, le=4096)]
+    chunk_overlap_tokens: Annotated[int, Meta(ge=0, le=2048)]
 
 
-class ChunkingStrategy(Struct, frozen=True, kw_only=True):
-    """The strategy with which a file was chunked. For ``auto``, the sizes that the server chose are
-    shown."""
+class ChunkingStrategy(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="static", forbid_unknown_fields=True
+):
+    """How a file is divided into chunks. For a file that was added with ``auto``, the sizes that
+    the server chose are shown."""
 
-    type: Literal["static"] = "static"
-    static: StaticChunking = StaticChunking()
+    static: StaticChunking
+
+
+DEFAULT_CHUNKING = ChunkingStrategy(
+    static=StaticChunking(max_chunk_size_tokens=800, chunk_overlap_tokens=400)
+)
 
 
 class LastError(Struct, frozen=True, kw_only=True):
@@ -92,7 +107,7 @@ class VectorStoreFile(Struct, frozen=True, kw_only=True):
     vector_store_id: str
     status: FileStatus = "in_progress"
     last_error: LastError | None = None
-    chunking_strategy: ChunkingStrategy = ChunkingStrategy()
+    chunking_strategy: ChunkingStrategy = DEFAULT_CHUNKING
     attributes: dict[str, str | int | float | bool] = {}
 
 

@@ -53,7 +53,7 @@ class VectorStoreRoutes:
     @operation(
         "POST /v1/vector_stores",
         "createVectorStore",
-        body=wire.CreateVectorStoreBody,
+        body=wire.CreateVectorStore,
         body_required=False,
         errors=(404,),
     )
@@ -72,7 +72,7 @@ class VectorStoreRoutes:
         """Return a vector store with the counts of its files by status."""
         return await self._stores.retrieve(*_store_key(request))
 
-    @operation(f"POST {_STORE}", "modifyVectorStore", body=wire.UpdateVectorStoreBody)
+    @operation(f"POST {_STORE}", "modifyVectorStore", body=wire.UpdateVectorStore)
     async def update(self, request: Request) -> VectorStore:
         """Change a vector store. Fields that the request does not contain stay unchanged."""
         parsed = await bodies.parse(request, self._limits, wire.parse_update_vector_store)
@@ -94,7 +94,7 @@ class VectorStoreRoutes:
         found = await self._stores.search(tenant, (store_id,), parsed)
         return SearchResultPage(search_query=parsed.queries, data=found)
 
-    @operation(f"POST {_STORE}/files", "createVectorStoreFile", body=wire.AddFileBody)
+    @operation(f"POST {_STORE}/files", "createVectorStoreFile", body=wire.AddFile)
     async def add_file(self, request: Request) -> VectorStoreFile:
         """Add a file to a vector store. The file is indexed in the background."""
         parsed = await bodies.parse(request, self._limits, wire.parse_add_file)
