@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct, UnsetType
 from antiphon.dialects.detokenizer import Detokenizer, wire_logprob
 from antiphon.dialects.json_stream import JsonSpan
 from antiphon.dialects.parser.delta_builder import ParserDeltaBuilder
-from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
+from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape, meant_tool
 from antiphon.inference.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.stream.deltas import Delta, FinishReason
 from antiphon.wire.items import Message, Phase, Reasoning
@@ -372,9 +372,8 @@ class HarmonyParser:
         if recipient in self._native_tools:
             return self._native_tools[recipient]
         name = recipient.removeprefix("functions.")
-        known = (n for n in (name, name.replace(".", "__")) if n in self._shapes)
         is_unknown = self._passes_unknown and (is_header or name != recipient)
-        return next(known, name if is_unknown else None)
+        return meant_tool(recipient, self._shapes) or (name if is_unknown else None)
 
     # --- content ----------------------------------------------------------------------------------
 

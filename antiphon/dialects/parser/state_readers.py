@@ -19,8 +19,11 @@ from .keyword_arguments import KeywordArgumentReader
 from .tool_call import CallBuilder
 from .xml_arguments import XmlArgumentReader
 
-#: A call's name contains no white space, brackets or quotes.
+#: A call's name, and a name as models also write it where tags mark a call: in quotes, or with a
+#: list of its parameters, as in ``find(query)``.
 _NAME = re.compile(r"[\w.\-:/$]*")
+_QUOTES = "\"'`*"
+_ODD_NAME = re.compile(rf"[\w.\-:/$#{_QUOTES}]*+(?:\([\w, ]*+\)?)?+[:.#\d{_QUOTES}]*+")
 _NAME_LIMIT = 256
 _ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
 #: The start of a JSON object, and a prefix of such a start.
@@ -30,8 +33,10 @@ _OBJECT_BEGUN = re.compile(r"\{\s{0,64}")
 _FOREIGN_ID = re.compile(r"(?:call|fc|toolu|chatcmpl-tool)[_-][A-Za-z0-9_-]{4,}")
 #: A parameter's name and its attributes, such as ``string="true"``. Quotes may be missing.
 _KEY = re.compile(r"""\s*["']?([^\s"'<>]+)["']?(?:\s+[a-z]+\s*=\s*["']?[A-Za-z]+["']?)*\s*""")
-#: A call id that contains the tool's name. Several numbers or another id may follow the name.
-_LABEL = re.compile(rf"(?:functions[.:])?(.+?)((?::(?:\d+|{_FOREIGN_ID.pattern}))*)", re.DOTALL)
+#: A number in a call id, characters around a number at other places, and an id without a name.
+_NUMBER = re.compile(rf"(?:call_)?\d+|{_FOREIGN_ID.pattern}")
+_DIGITS, _SIGNS = "0123456789", "._-#"
+_NAMELESS = re.compile(rf"{_FOREIGN_ID.pattern}|(?:functions[.:])?:?\d+")
 
 
 class Reader(Protocol):
@@ -86,17 +91,17 @@ class _NameReader(_TextReader):
 
     def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
-        self._length = 0
+        self._name = ""
         self._is_whole = False
 
     def read(self, text: str) -> int:
-        at = 0 if self._length else len(text) - len(text.lstrip())
+        at = 0 if self._name else len(text) - len(text.lstrip())
         if not self._is_whole:
-            name = _NAME.match(text, at, at + _NAME_LIMIT - self._length)
+            before, pattern = len(self._name), _NAME if self.call.is_bare else _ODD_NAME
+            name = pattern.match((self._name + text[at:])[:_NAME_LIMIT])
             assert name is not None
-            self.parts.append(name.group())
-            self._length += len(name.group())
-            at = name.end()
+            self._name = name.group()
+            at += len(self._name) - before
             self._is_whole = at < len(text)
         if not self.call.is_bare:  # a call without markup has no white space after its name
             at = len(text) - len(text[at:].lstrip())
@@ -104,26 +109,29 @@ class _NameReader(_TextReader):
         return at
 
     def finish(self) -> None:
-        self.call.name = self.text
+        self.call.name = self._name
 
 
 class _LabelReader(_NameReader):
     """Reads a call id that contains the tool's name, such as ``functions.NAME:0``.
 
     If the number is missing, the text is not a valid id. The tool's name is then taken from the
-    text, and the call's id stays empty.
+    text, and the call's id stays empty. If the name is missing, the arguments tell which tool is
+    called.
     """
 
     def finish(self) -> None:
-        if _FOREIGN_ID.fullmatch(self.text):
-            # The model imitates the ids of other servers, which contain no name.
-            self.call.name, self.call.call_id = self.call.only_tool, self.text
-            self.call.is_unnamed = not self.call.name
-            return
-        found = _LABEL.fullmatch(self.text)
-        if found is not None:
-            self.call.name = found.group(1)
-            self.call.call_id = self.text if found.group(2) else ""
+        call, text = self.call, self._name.strip(_QUOTES)
+        name = ":".join(part for part in text.split(":") if not _NUMBER.fullmatch(part))
+        names = (name, name.lstrip(_DIGITS + _SIGNS), name.rstrip(_DIGITS).rstrip(_SIGNS))
+        known = next((each for each in names if call.tool_named(each)), "")
+        if not known and _NAMELESS.fullmatch(text):
+            call.name, call.call_id = call.only_tool, text
+            call.is_unnamed = not call.name
+        else:
+            name = known or name
+            call.name = name.removeprefix("functions.")
+            call.call_id = text if name != text else ""
 
 
 class _HeaderReader(_NameReader):

@@ -22,6 +22,14 @@ _WRAPPED = re.compile(
     rf'\s*(?:\{{\s*"(?:{"|".join(_WRAPPERS)})"\s*:\s*(?:(?=\{{)|"(?=\s*\{{))|"(?=\s*[{{"]))'
 )
 _WRAP_LIMIT = 64
+#: Characters that do not tell names apart.
+_SIGNS = r"[\s.:/_$#\"'`*-]"
+#: A tool's name as models write it: a list of parameters may follow it, as in ``find(query)``.
+_WRITTEN_NAME = re.compile(rf"([^()]*)(?:\(([\w\s,]*)\))?{_SIGNS}*")
+#: Namespaces that say only that a name is that of a tool.
+_NAMESPACES = re.compile(
+    rf"\A{_SIGNS}*+(?:(?:functions?|tools?|default_api|mcp)(?:[.:/]+|__))+", re.I
+)
 #: Characters that have no meaning after the arguments.
 _CLOSING = " \t\r\n]}"
 #: The schema of a custom tool, as the model was shown it.
@@ -43,6 +51,40 @@ class ToolShape(Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     custom: bool = False
     schema: Mapping[str, Any] | None = None
+
+
+def meant_tool(written: str, tools: Mapping[str, ToolShape]) -> str:
+    """Return the name in the prompt of the tool that the model means by ``written``, or "" if it
+    may mean no tool or several.
+
+    The name may have other separators, another case, quotes, a generic namespace, a list of its
+    parameters in brackets, or only the tool's own namespace may be missing.
+    """
+    if written in tools:
+        return written
+    found = _WRITTEN_NAME.fullmatch(written)
+    name = "" if found is None else _bare_name(found[1])
+    if found is None or not name:
+        return ""
+    meant = [key for key in tools if _bare_name(key) == name] or [
+        key for key, tool in tools.items() if _bare_name(tool.wire_name) == name
+    ]
+    parameters = re.findall(r"\w+", found[2] or "")
+    is_meant = (
+        len(meant) == 1 and set(parameters) <= _parameters(_schema_of(tools[meant[0]])).keys()
+    )
+    return meant[0] if is_meant else ""
+
+
+def _bare_name(name: str) -> str:
+    """Return the characters of a tool's name that tell it apart from other names."""
+    return re.sub(_SIGNS, "", _NAMESPACES.sub("", name)).casefold()
+
+
+def _parameters(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schemas of the parameters of a tool with this schema."""
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
 
 
 class CallSink(Protocol):
@@ -123,11 +165,19 @@ class CallBuilder:
     def is_likely(self) -> bool:
         """Whether the text is probably a call: either a special token marks it, or it names a known
         tool."""
-        return not self.is_bare or self.name in self._tools
+        return not self.is_bare or self._tool is not None
 
     @property
     def _tool(self) -> ToolShape | None:
-        return self._tools.get(self.name) or self._tools.get(self.name.removeprefix("functions."))
+        return self._tools.get(self.tool_named(self.name))
+
+    def tool_named(self, written: str) -> str:
+        """Return the name in the prompt of the tool that ``written`` means, or "". If only the
+        syntax of the text suggests a call, ``written`` must be the tool's own name."""
+        if not self.is_bare:
+            return meant_tool(written, self._tools)
+        names = (written, written.removeprefix("functions."))
+        return next((name for name in names if name in self._tools), "")
 
     @property
     def only_tool(self) -> str:
@@ -139,10 +189,7 @@ class CallBuilder:
         """The names of the parameters of the function that is called. Empty for a custom tool and
         for an unknown function."""
         tool = self._tool
-        if tool is None or tool.custom or tool.schema is None:
-            return ()
-        properties = tool.schema.get("properties")
-        return properties.keys() if isinstance(properties, Mapping) else ()
+        return () if tool is None or tool.custom else _parameters(_schema_of(tool)).keys()
 
     @property
     def missing_parameters(self) -> Collection[str] | None:
@@ -305,8 +352,7 @@ class CallBuilder:
 
     @property
     def _properties(self) -> Mapping[str, Any]:
-        properties = self._schema.get("properties")
-        return properties if isinstance(properties, Mapping) else {}
+        return _parameters(self._schema)
 
     def start_parameter(self, key: str) -> None:
         """Start the parameter ``key``. If the key is empty, the value belongs to the schema's next
@@ -448,8 +494,7 @@ def _fits(tool: ToolShape, arguments: str) -> bool:
     except ValueError:
         return False
     schema = _schema_of(tool)
-    required, properties = schema.get("required"), schema.get("properties")
-    names = properties.keys() if isinstance(properties, Mapping) else ()
+    required, names = schema.get("required"), _parameters(schema)
     needed = required if isinstance(required, list) else ()
     return (
         isinstance(given, dict)

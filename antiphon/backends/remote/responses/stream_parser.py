@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct
 
 from antiphon.backends.remote.delta_builder import DeltaBuilder
 from antiphon.dialects.parser.json_repair import JsonRepair
-from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
+from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape, meant_tool
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Channel, Delta, Finish, FinishReason, Summary
 from antiphon.stream.event_grammar import ITEM
@@ -359,7 +359,7 @@ class ResponsesStreamParser:
     def _start_call(self, item_state: _UpstreamItem) -> None:
         raw = item_state.raw
         name, call_id = str(raw.get("name") or ""), str(raw.get("call_id") or "")
-        if name in self._shapes and item_state.tag == "function_call":
+        if meant_tool(name, self._shapes) and item_state.tag == "function_call":
             item_state.call = CallBuilder(self._builder, self._shapes, is_bare=False)
             item_state.call.name, item_state.call.call_id = name, call_id
             item_state.call.start()
