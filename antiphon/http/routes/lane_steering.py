@@ -40,11 +40,12 @@ _CODES = (
 
 
 class _Submission(Struct, frozen=True):
-    """Accepted input. ``raw``: the input as the client sent it."""
+    """Accepted input. ``raw``: the input as the client sent it. ``size``: bytes of its frame."""
 
     id: str
     input: tuple[Item, ...]
     raw: Any
+    size: int
 
 
 class LaneSteering:
@@ -68,9 +69,9 @@ class LaneSteering:
         return self._request.previous_response_id
 
     @property
-    def has_input(self) -> bool:
-        """Whether input waits for a successor of the response."""
-        return bool(self._submissions)
+    def input_bytes(self) -> int:
+        """The size of the input that waits for a successor of the response."""
+        return sum(each.size for each in self._submissions)
 
     @property
     def is_waiting(self) -> bool:
@@ -79,17 +80,17 @@ class LaneSteering:
         return bool(self.required_input)
 
     def accept(
-        self, raw: Any, input: Sequence[Item], ids: Callable[[str], str]
+        self, raw: Any, input: Sequence[Item], size: int, ids: Callable[[str], str]
     ) -> tuple[Event, ...]:
-        """Accept input, and return the events that tell the client so. Raises
-        ``InvalidRequest``."""
+        """Accept input, whose frame has ``size`` bytes, and return the events that tell the client
+        so. Raises ``InvalidRequest``."""
         check_steerable(self._run.response)
         if len(self._submissions) >= MAX_STEERS:
             raise too_many_steers(self.response_id)
         if not (self.is_waiting or self._run.steer()):
             raise already_completed(self.response_id)
         identified = tuple(replace(item, id=ids("msg")) for item in input)
-        submission = _Submission(ids("steer"), identified, raw)
+        submission = _Submission(ids("steer"), identified, raw, size)
         self._submissions.append(submission)
         accepted = SteerAccepted(
             sequence_number=self._run.take_number(), steer=self._steer(submission)

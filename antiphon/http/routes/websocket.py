@@ -41,6 +41,7 @@ from antiphon.limits.refusals import limit_reached, server_is_busy
 from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.execution.steering import already_completed
 from antiphon.runs.history.session_chains import SessionChains
+from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.tasks import BackgroundTasks, running
 from antiphon.tracing.base import Span
 from antiphon.tracing.responses import record_content, record_response
@@ -88,6 +89,11 @@ class WebSocketEndpoint:
     def __init__(self, deps: EndpointDependencies, *, lifetime_s: float = LIFETIME_S) -> None:
         self.deps = deps
         self.lifetime_s = lifetime_s
+        limits = deps.limits
+        #: The memory for the latest responses of the lanes of all connections, in bytes.
+        self.chain_memory = FairLimiter(
+            limits.body_memory_bytes, max_per_tenant=limits.body_memory_per_tenant
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
@@ -125,7 +131,7 @@ class _Connection:
         self._has_expired = False
         #: Bytes of the message that arrives, and of the frames that wait or are processed.
         self._arriving_bytes = self._frame_bytes = 0
-        self.recent = SessionChains()
+        self.recent = SessionChains(endpoint.chain_memory, context.tenant)
 
     async def serve(self, receive: Receive) -> None:
         """Serve until the client disconnects or the connection's lifetime ends."""
@@ -146,6 +152,7 @@ class _Connection:
                     await self._close(_TRY_AGAIN_LATER, error.message)
             finally:
                 await self._workers.close()
+                self.recent.clear()
 
     async def hold_memory(self, size: int) -> None:
         """Hold ``size`` bytes of memory for the message that arrives. Raises ``Overloaded`` if too
@@ -162,7 +169,8 @@ class _Connection:
 
     def _needed_memory(self) -> int:
         """Return how much memory the frames of the connection need, of that for large bodies."""
-        size = self._arriving_bytes + self._frame_bytes
+        steering = sum(each.steering.input_bytes for each in self._lanes.values() if each.steering)
+        size = self._arriving_bytes + self._frame_bytes + steering
         return size if size > bodies.SMALL_BYTES else 0
 
     def _give_memory_back(self) -> None:
@@ -302,7 +310,9 @@ class _Connection:
                 )
             if lane.steering is None or lane.steering.response_id != target:
                 raise already_completed(target)
-            events = lane.steering.accept(frame.raw, frame.input, self._endpoint.deps.service.ids)
+            events = lane.steering.accept(
+                frame.raw, frame.input, envelope.size, self._endpoint.deps.service.ids
+            )
         except InvalidRequest as error:
             return await self.send_event(refused_steer(target, frame.raw, error), name)
         if lane.steering.is_waiting:
@@ -318,9 +328,9 @@ class _Connection:
             del self._lane_of_response[next(iter(self._lane_of_response))]
         if before is None or not before.is_waiting:
             return
-        self.recent.set_pending_steering(before.response_id, UNSET)
-        if steering.continued_id != before.response_id:
-            message = "The client has created another response, which does not continue this one."
+        is_kept = self.recent.set_pending_steering(before.response_id, UNSET)
+        if not is_kept or steering.continued_id != before.response_id:
+            message = "The next response of the client does not contain this input."
             await self._send_all(before.fail("response_not_active", message), lane.name)
 
     async def _follow(self, lane: _Lane) -> None:
@@ -329,8 +339,10 @@ class _Connection:
             await self._send_all(steering.end(), lane.name)
             if steering.is_waiting:
                 return self._hold_input(steering)
-            if not steering.has_input:
+            if not (size := steering.input_bytes):
+                lane.steering = None
                 return
+            self._frame_bytes += size  # now it is the input of a request
             try:
                 await self._run(lane, CreateFrame(steering.successor))
             except (RequestError, RunError) as error:
@@ -341,6 +353,9 @@ class _Connection:
             except Exception:
                 self._endpoint.deps.log.exception("unexpected error")
                 await self._send_all(steering.fail(_NO_SUCCESSOR, UNEXPECTED), lane.name)
+            finally:
+                self._frame_bytes -= size
+                self._give_memory_back()
             if lane.steering is steering:
                 return
 
@@ -364,9 +379,8 @@ class _Connection:
         if run.response.status not in ("completed", "incomplete"):
             return self.evict(lane, run.response.previous_response_id)
         before, lane.latest = lane.latest, run.id
-        self.recent.add(run.chain)
-        if before is not None and all(each.latest != before for each in self._lanes.values()):
-            self.recent.remove(before)
+        is_used = any(each.latest == before for each in self._lanes.values())
+        self.recent.add(run.chain, None if is_used else before)
 
     def evict(self, lane: _Lane, previous: str | None) -> None:
         """Remove the response ``previous`` from memory if it is the latest response of ``lane``.

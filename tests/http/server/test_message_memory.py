@@ -173,6 +173,20 @@ async def test_message_holds_its_memory_until_it_was_answered(sockets: Sockets) 
     await sockets.until(lambda: sockets.memory.running == 0)
 
 
+async def test_steering_holds_its_memory_until_it_was_answered(sockets: Sockets) -> None:
+    wire = await sockets.open("flood")
+    await wire.send(json.dumps({**FRAME, "input": "hi"}))
+    target = json.loads(await wire.recv())["response"]["id"]
+    steer = {"type": "response.steer", "previous_response_id": target, "input": FRAME["input"]}
+    for number in range(1, 4):
+        await wire.send(json.dumps(steer))
+        await sockets.until(lambda count=number: sockets.memory.running > (count - 0.1) * SIZE)
+    await wire.send(json.dumps(steer))
+    await sockets.until(lambda: sockets.memory.waiting_of("flood") == 1)
+    sockets.answers.set()
+    await sockets.until(lambda: (sockets.memory.running, sockets.memory.waiting) == (0, 0))
+
+
 @pytest.mark.parametrize("send", [send_unfinished_frame, send_unfinished_fragments])
 async def test_message_for_which_no_memory_becomes_free_is_refused_by_name(
     sockets: Sockets, send: Any, monkeypatch: pytest.MonkeyPatch
