@@ -294,7 +294,8 @@ class LlamaEngine:
         await self._start_process()
         marks = _prompt_marks(prompt)
         group = StateGroup(sampling.prefix_salt, sampling.adapter)
-        owner = StateOwner(sampling.session_key, sampling.tenant, sampling.is_durable)
+        is_durable = sampling.is_durable and self._disk is not None
+        owner = StateOwner(sampling.session_key, sampling.tenant, is_durable)
         if self._states is not None and owner.session is not None:
             self._states.wait(owner.session, False)
         slot = await self._slots.acquire(marks, group, owner, prompt.head)
@@ -390,7 +391,7 @@ class LlamaEngine:
         del self._running[stream]
         ids = _computed(_prompt_marks(prompt), prompt, stream)
         self._slots.release(slot, ids, is_started=stream.started)
-        if slot.owner.is_durable and stream.started and self._disk and not self._closed:
+        if slot.owner.is_durable and stream.started and not self._closed:
             self._writing.start(self._persist(slot))
 
     async def _persist(self, slot: Slot) -> None:

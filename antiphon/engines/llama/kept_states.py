@@ -43,7 +43,7 @@ class StateGroup(NamedTuple):
 
 class StateOwner(NamedTuple):
     """Whose state it is. ``session``: the conversation, as in ``Sampling.session_key``.
-    ``is_durable``: whether the state may be written to the disk."""
+    ``is_durable``: whether the state is to be written to the disk."""
 
     session: str | None = None
     tenant: str = ""
@@ -114,17 +114,25 @@ class KeptStates:
 
     def find(self, prompt: Sequence[int], group: StateGroup) -> tuple[KeptState | None, int]:
         """Return the state with the longest common prefix with the prompt, and the length of the
-        prefix."""
-        best, longest = None, 0
+        prefix. Of several such states, one in memory is preferred."""
+        best, rank = None, (0, True)
         for state in self._groups.get(group, ()):
-            common = common_prefix_length(state.ids, prompt)
-            if common > longest:
-                best, longest = state, common
-        return best, longest
+            found = (common_prefix_length(state.ids, prompt), state.file is not None)
+            if found > rank:
+                best, rank = state, found
+        return best, rank[0]
 
-    def covers(self, ids: Sequence[int], group: StateGroup) -> bool:
-        """Return whether a kept state makes the state with these ids superfluous."""
-        return self.find(ids, group)[1] >= len(ids) - _SLACK
+    def covering(
+        self, ids: Sequence[int], group: StateGroup, *, is_durable: bool = False
+    ) -> KeptState | None:
+        """Return a kept state that makes the state with these ids superfluous; None if there is
+        none. ``is_durable``: as in ``StateOwner``. Only a durable state does so for a durable one.
+        """
+        for state in self._groups.get(group, ()):
+            shared = common_prefix_length(state.ids, ids)
+            if shared >= len(ids) - _SLACK and state.owner.is_durable >= is_durable:
+                return state
+        return None
 
     def fits(self, ids: Sequence[int]) -> bool:
         """Return whether the state with these ids can be kept at all, as far as this is known."""
@@ -144,8 +152,9 @@ class KeptStates:
         state.used = next(self._clock)
 
     def add(self, state: KeptState) -> bool:
-        """Keep a state, and delete the states that it extends. Evict others if the budget needs it.
-        Returns False if the state does not fit; then it is deleted."""
+        """Keep a state, and delete the states that it extends. But if it is not durable, it leaves
+        durable ones on the disk. Evict others if the budget needs it. Returns False if the state
+        does not fit; then it is deleted."""
         self._token_bytes = max(self._token_bytes, state.size / max(1, len(state.ids)))
         if state.size > self.max_bytes:
             if state.file is not None:
@@ -153,12 +162,17 @@ class KeptStates:
             return False
         for other in tuple(self._groups.get(state.group, ())):
             shared = common_prefix_length(other.ids, state.ids)
-            if other not in self._in_use and shared >= len(other.ids) - _SLACK:
-                if state.owner.is_durable and other.path is not None:
-                    state.older = [*state.older, *other.older, other.path]
-                    self._disk_bytes -= other.size
-                    other.path, other.older = None, []
-                self.remove(other)
+            if other in self._in_use or shared < len(other.ids) - _SLACK:
+                continue
+            if other.owner.is_durable > state.owner.is_durable:
+                if other.path is not None:  # otherwise it is still to be written
+                    self._drop_file(other)
+                continue
+            if other.path is not None:
+                state.older = [*state.older, *other.older, other.path]
+                self._disk_bytes -= other.size
+                other.path, other.older = None, []
+            self.remove(other)
         self._groups.setdefault(state.group, []).append(state)
         self._bytes += state.size
         self._use(state)
@@ -192,7 +206,7 @@ class KeptStates:
             owner = StateOwner(stored.session, stored.tenant, is_durable=True)
             state = KeptState(group, ids, None, stored.size, owner, path)
             self._disk_bytes += state.size
-            if self.covers(ids, group):  # the server was killed before it deleted the file
+            if self.covering(ids, group):  # the server was killed before it deleted the file
                 self._drop_path(state)
                 continue
             self._groups.setdefault(group, []).append(state)

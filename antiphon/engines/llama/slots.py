@@ -155,7 +155,7 @@ class Slots:
         prefill = self._prefills[slot.number]
         contents = _Contents(slot.group, prefill.ids[:computed], slot.owner)
         await self._keep_contents(slot.number, contents)
-        if self._states.covers(contents.ids, slot.group):
+        if self._states.covering(contents.ids, slot.group):
             prefill.settle(computed)
         else:
             self.end_prefill(slot)
@@ -198,8 +198,8 @@ class Slots:
             return None
         with self._copying(slot.number):
             await self._keep(slot.number)
-        state, shared = self._states.find(contents.ids, slot.group)
-        return state if shared >= len(contents.ids) - 1 else None
+        is_durable = contents.owner.is_durable
+        return self._states.covering(contents.ids, slot.group, is_durable=is_durable)
 
     def forget(self) -> None:
         """Forget the states in all slots, because llama.cpp has been started again."""
@@ -349,7 +349,7 @@ class Slots:
         states, copier = self._states, self._copier
         if group is None or copier is None or len(ids) < MIN_SHARED or not states.fits(ids):
             return None
-        if states.covers(ids, group):
+        if states.covering(ids, group, is_durable=owner.is_durable):
             return None
         file = await _uncancelled(copier.save(number))
         if file is None:

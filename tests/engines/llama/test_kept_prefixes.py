@@ -593,6 +593,29 @@ async def test_extended_state_is_replaced_on_disk(files: StateFiles, tmp_path: P
     states.close()
 
 
+@pytest.mark.parametrize("is_written", [True, False], ids=["written", "to be written"])
+async def test_state_that_is_not_stored_leaves_the_files_of_those_that_it_extends(
+    files: StateFiles, tmp_path: Path, is_written: bool
+) -> None:
+    disk = DiskStates(tmp_path / "m" / "v1", MIB)
+    turn = durable(files, range(100), b"x" * 1000)
+    states = await stored(disk, files, *[turn] * is_written)
+    if not is_written:
+        states.add(turn)
+    following = durable(files, range(200), b"y" * 2000)
+    following.owner = StateOwner("s", "t")
+    states.add(following)
+    in_memory = states.find(range(100), following.group)[0]
+    assert in_memory is not None and in_memory.file is not None
+    assert states.covering(range(200), following.group) is following
+    assert states.covering(range(200), following.group, is_durable=True) is None
+    await states.persist(following)
+    await states.persist(turn)
+    states.close()
+    (found,) = await stored(disk, files)
+    assert found.ids == tuple(range(100))
+
+
 async def test_files_go_with_their_conversation_and_tenant(
     files: StateFiles, tmp_path: Path
 ) -> None:
