@@ -136,10 +136,17 @@ class GrammarState:
         number of ids that match. An end id matches where the grammar allows the output to end."""
         with self._measured():
             for count, id in enumerate(ids):
-                is_end = id in self._end_ids and self.may_end
-                if not self._matcher.try_consume_tokens([id]) and not is_end:
+                if not self._matcher.try_consume_tokens([id]) and not self._accept_end(id):
                     return count
         return len(ids)
+
+    def _accept_end(self, id: int) -> bool:
+        """Return whether an id may end the output here. A grammar may contain the end id itself, as
+        that of a call of gpt-oss does. ``try_consume_tokens`` matches no end id."""
+        if id not in self._end_ids or self.may_end:
+            return id in self._end_ids
+        mask = self._matcher.compute_bitmask()
+        return bool(mask[id >> 3] >> (id & 7) & 1 and self._matcher.consume_token(id))
 
     def match(self, ids: Sequence[int], reason: str | None) -> tuple[int, bool]:
         """Advance the state over sampled ids, up to the first id that does not match. If the engine

@@ -232,6 +232,15 @@ def test_grammar_state_knows_where_the_output_may_end() -> None:
     assert set(state.bias()) == {*b"c", *ends} and state.accept(b"d") == 0
 
 
+def test_grammar_may_contain_the_token_that_ends_the_output() -> None:
+    """As the grammar of a call of gpt-oss does."""
+    (end,) = TOKENIZER.end_ids
+    state = GrammarTracker(TOKENIZER).start(f'start: "ab" <[{end}]>', tuple(b"a"), {end})
+    assert state is not None and state.match([end], "stop") == (0, True)
+    assert state.accept(b"b") == 1 and not state.may_end
+    assert set(state.bias()) == {end} and state.match([end], "stop") == (1, False)
+
+
 def test_grammar_that_crashes_the_library_is_not_compiled_here() -> None:
     """It is compiled in a process of its own first: this one overflows the stack."""
     rules = "\n".join(f"r{n}: r{n + 1}" for n in range(30_000))
