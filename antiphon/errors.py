@@ -68,6 +68,7 @@ __all__ = [
     "may_retry",
     "model_not_found",
     "retryable",
+    "served",
     "unsupported_parameter",
 ]
 
@@ -366,13 +367,17 @@ def model_not_found(name: str, names: Sequence[str] = ()) -> NotFound:
     """Return the error for a model that is not served, or that this client may not use. The message
     begins like OpenAI's, since clients look for it. ``names``: the models that the client may
     use."""
-    known = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
-    hint = f" This server has: {known}." if names else ""
     return NotFound(
-        f"The model '{name}' does not exist or you do not have access to it.{hint}",
+        f"The model '{name}' does not exist or you do not have access to it.{served(names)}",
         param="model",
         code="model_not_found",
     )
+
+
+def served(names: Sequence[str]) -> str:
+    """Return the end of an error message that lists the models a client may use."""
+    known = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
+    return f" This server has: {known}." if names else ""
 
 
 def retryable(message: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,10 @@ def _cache_size(model: Model, first: Path) -> int:
     """Return the size in bytes of the key-value cache for all concurrent requests of a model.
     ``first``: first file of its weights. Returns 0 if the size is unknown."""
     try:
-        shape = _gguf_shape(first) if first.suffix == ".gguf" else _config_shape(first.parent)
+        if first.suffix == ".gguf":
+            shape = _gguf_shape(first, first.stat().st_mtime_ns)
+        else:
+            shape = _config_shape(first.parent)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OSError, SetupError):
         return 0
     layers, heads, head_size, trained = shape
@@ -127,9 +131,11 @@ def _cache_size(model: Model, first: Path) -> int:
     return 2 * _CACHE_BYTES * layers * heads * head_size * context * model.parallel
 
 
-def _gguf_shape(file: Path) -> tuple[int, int, int, int]:
+@lru_cache(maxsize=64)
+def _gguf_shape(file: Path, modified_ns: int) -> tuple[int, int, int, int]:
     """Return the number of layers, the number of key-value heads, the head size and the trained
-    context size of a GGUF file."""
+    context size of a GGUF file. The result is kept until the file changes, because the header
+    contains the whole vocabulary and clients often ask for the list of models."""
     header = read_gguf(file)
 
     def number(key: str) -> int:

@@ -287,11 +287,14 @@ async def test_open_webui_can_use_the_server_as_ollama(server: Server) -> None:
 
 @pytest.mark.requirement("OL-ERRORS")
 async def test_errors_are_texts(server: Server, clients: Any) -> None:
-    for call in (clients(server).chat("none", HI), clients(server).show("none")):
+    client = clients(server)
+    for call in (client.chat("none", HI), client.show("none"), client.pull("none")):
         with pytest.raises(ollama.ResponseError) as refusal:
             await call
         assert refusal.value.status_code == 404
-        assert refusal.value.error == "model 'none' not found"
+        assert refusal.value.error == "model 'none' not found. This server has: tiny, gpt-5.5."
+    with pytest.raises(ollama.ResponseError, match="This server has: tiny"):
+        [line async for line in await client.pull("none", stream=True)]
     for path in ("create", "copy", "push"):
         message = await refused(server, path, 404, model="tiny")
         assert "This server does not offer" in message

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
+from antiphon.engines.gguf.reader import read_gguf
+from antiphon.models import files
 from antiphon.models.files import estimate_memory, fetch_files, local_files
 from tests.engines.gguf.test_reader import head
 
@@ -44,6 +47,20 @@ async def test_estimate_is_weights_and_cache_of_a_gguf_file(
     file = tiny_gguf(tmp_path / "m.gguf")
     model = Model(source=str(file), **fields)  # type: ignore[arg-type]
     assert await estimate_memory(model, Settings()) == file.stat().st_size + TOKEN_BYTES * tokens
+
+
+async def test_gguf_file_is_read_again_only_if_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each list of models contains the estimates, and a header may have megabytes."""
+    read: list[Path] = []
+    monkeypatch.setattr(files, "read_gguf", lambda path: read.append(path) or read_gguf(path))
+    model = Model(source=str(file := tiny_gguf(tmp_path / "m.gguf")))
+    first = await estimate_memory(model, Settings())
+    assert await estimate_memory(model, Settings()) == first and read == [file]
+    file.write_bytes(head({**SHAPE, "llama.block_count": 20}, []))
+    os.utime(file, (1, 1))
+    assert await estimate_memory(model, Settings()) > first and read == [file, file]
 
 
 async def test_estimate_of_a_folder_reads_its_config(tmp_path: Path) -> None:

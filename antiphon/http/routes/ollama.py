@@ -42,7 +42,7 @@ from antiphon.compat.ollama.request import (
     parse_generate,
     read_keep_alive,
 )
-from antiphon.errors import Forbidden, InvalidRequest, NotFound, Overloaded
+from antiphon.errors import Forbidden, InvalidRequest, NotFound, Overloaded, served
 from antiphon.http.auditor import Auditor
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
@@ -251,8 +251,14 @@ class OllamaRoutes:
     async def pull(self, request: Request) -> Reply | TaskStream:
         """Download the files of a configured model; the response reports the progress."""
         body = await self._body(request, OllamaPull)
-        _, model = self._find(request_context(request.scope), body.wanted)
-        events = await self._download(request, model)
+        try:
+            _, model = self._find(request_context(request.scope), body.wanted)
+            events = await self._download(request, model)
+        except NotFound as error:
+            if not body.stream:
+                raise
+            # As in Ollama, whose clients show the text of this line, but not that of a status.
+            events = _events(PullFailed(message=error.message))
         if body.stream:
             return TaskStream(events, self._service.keepalive_s, _line, _LINES, pull_failure)
         async with CancelOnDisconnect(request.scope, request.receive), aclosing(events) as pulling:
@@ -268,7 +274,7 @@ class OllamaRoutes:
         every client may ask for this."""
         managed = (await self._managed()).get(model.name)
         if managed is None or managed.source is None or managed.size_bytes is not None:
-            return _nothing_to_download()
+            return _events(None)
         manager = self._managing(request.scope)
         await self._auditor.record(request.scope, "model.pulled", model.name)
         return manager.pull(model.name)
@@ -320,7 +326,8 @@ class OllamaRoutes:
         names = self._names(context)
         name = matching_name(wanted, tuple(names))
         if name is None:
-            raise NotFound(f"model '{wanted}' not found", param="model", code="model_not_found")
+            message = f"model '{wanted}' not found.{served(tuple(names))}"
+            raise NotFound(message, param="model", code="model_not_found")
         return name, names[name]
 
     async def _body(self, request: Request, cls: type[_BodyT]) -> _BodyT:
@@ -350,8 +357,8 @@ def _capabilities(model: CatalogModel) -> tuple[str, ...]:
     return ("completion", "tools", *(name for name, has in optional.items() if has))
 
 
-async def _nothing_to_download() -> AsyncGenerator[PullEvent | None, None]:
-    yield None
+async def _events(event: PullEvent | None) -> AsyncGenerator[PullEvent | None, None]:
+    yield event
 
 
 def _line(event: PullEvent | None) -> bytes:
