@@ -18,7 +18,7 @@ from antiphon.store.values import ValueStore
 from antiphon.stream.writer import Ids
 from antiphon.wire.cursors import PageParams, page_of
 from antiphon.wire.pagination import Page
-from antiphon.wire.resources.batches import BATCH_WINDOWS_S, Batch, CreateBatch
+from antiphon.wire.resources.batches import BATCH_WINDOWS_S, Batch, BatchCounts, CreateBatch
 
 from .file_storage.contents import single_chunk
 from .file_storage.files import Files, FileUpload
@@ -56,10 +56,17 @@ class Batches:
         self._on_created = on_created
 
     async def create(
-        self, tenant: str, request: CreateBatch, client: Client, *, prefix: str = "batch"
+        self,
+        tenant: str,
+        request: CreateBatch,
+        client: Client,
+        *,
+        prefix: str = "batch",
+        total: int = 0,
     ) -> Batch:
         """Create a batch, whose requests are charged to ``client``. ``prefix``: the beginning of
-        its id. Raises ``InvalidRequest`` if the input file cannot be used."""
+        its id. ``total``: the number of its requests; 0 if the file must be read first. Raises
+        ``InvalidRequest`` if the input file cannot be used."""
         file = await self._files.find(tenant, request.input_file_id)
         if file is None or file.purpose != BATCH_PURPOSE:
             what = "does not exist" if file is None else f"has the purpose '{file.purpose}'"
@@ -79,6 +86,7 @@ class Batches:
             status="validating",
             created_at=now,
             expires_at=now + BATCH_WINDOWS_S[request.completion_window],
+            request_counts=BatchCounts(total=total),
             metadata=request.metadata,
         )
         record = BatchRecord(
@@ -102,9 +110,8 @@ class Batches:
             filename="requests.jsonl", purpose=BATCH_PURPOSE, bytes=len(content), chunks=chunks
         )
         file = await self._files.create(tenant, upload)
-        return await self.create(
-            tenant, replace(request, input_file_id=file.id), client, prefix=prefix
-        )
+        request = replace(request, input_file_id=file.id)
+        return await self.create(tenant, request, client, prefix=prefix, total=content.count(b"\n"))
 
     async def _check_room(self, tenant: str) -> None:
         """Raise ``Overloaded`` if the tenant has too many batches that have not ended."""

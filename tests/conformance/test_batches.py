@@ -466,6 +466,7 @@ async def test_message_batches_run(server: Server, anthropic_client: Any) -> Non
     requests = [{"custom_id": "a", "params": good}, {"custom_id": "b", "params": {"model": "tiny"}}]
     batch = await batches.create(requests=requests)
     assert batch.processing_status == "in_progress" and batch.results_url is None
+    assert batch.request_counts.processing == 2
     async with asyncio.timeout(WAIT_S):
         while (batch := await batches.retrieve(batch.id)).processing_status != "ended":
             await asyncio.sleep(0.01)

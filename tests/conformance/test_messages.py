@@ -845,6 +845,13 @@ async def test_tools_of_an_mcp_server_are_called_here(
     body = {"model": "tiny", "max_tokens": 99, "messages": turns}
     await client.beta.messages.create(**body, tools=[toolset], mcp_servers=servers)
     await client.beta.messages.create(**body)
+    allowed = rendered_prompts(server)[0]
+    toolset = {**TOOLSET, "configs": {"add": {"enabled": False}}}
+    await client.beta.messages.create(**body, tools=[toolset], mcp_servers=servers)
+    without_add = rendered_prompts(server).pop()
+    described = '"name": "desk__{}", "description"'.format
+    assert described("add") in allowed and described("delete") not in allowed
+    assert described("delete") in without_add and described("add") not in without_add
     assert all('"b": 2' in prompt or '"b":2' in prompt for prompt in rendered_prompts(server)[2:])
     await mcp.close()
 
@@ -1227,7 +1234,7 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
             {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 0}]},
             "tools[0].max_uses",
         ),
-        ({"tools": [{**TOOLSET, "configs": {"x": {"enabled": False}}}], **MCP}, "configs.x"),
+        ({"tools": [{**TOOLSET, "configs": {"x": {"defer_loading": True}}}], **MCP}, "configs.x"),
         ({"container": {"skills": ["x"]}}, "container.skills"),
         ({"thinking": {"type": "always"}}, "thinking.type"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),

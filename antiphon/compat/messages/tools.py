@@ -130,22 +130,20 @@ class ToolCollector:
             )
         server, server_path = self._servers[name]
         default = read_object(fields.get("default_config") or {}, f"{path}.default_config")
-        configs = read_object(fields.get("configs") or {}, f"{path}.configs")
+        defers, enables = default.get("defer_loading") is True, default.get("enabled") is not False
+        different: list[str] = []  # the tools whose 'enabled' is not that of the server
+        for tool_name, raw in read_object(fields.get("configs") or {}, f"{path}.configs").items():
+            at = f"{path}.configs.{tool_name}"
+            config = read_object(raw, at)
+            if config.get("defer_loading") not in (None, defers):
+                raise unsupported_parameter(f"{at}.defer_loading")
+            if (config.get("enabled") is not False) is not enables:
+                different.append(tool_name)
         tool = server | _given(default, defer_loading="defer_loading")
-        enabled = {
-            tool_name
-            for tool_name, config in configs.items()
-            if read_object(config, f"{path}.configs.{tool_name}").get("enabled", True) is True
-        }
-        if default.get("enabled") is False:
-            tool["allowed_tools"] = sorted(enabled)
-        elif disabled := sorted(configs.keys() - enabled):
-            raise InvalidRequest(
-                "A single tool of an MCP server can be enabled, but not disabled: set"
-                " 'default_config.enabled' to false and enable the others.",
-                param=f"{path}.configs.{disabled[0]}.enabled",
-                code="unsupported_parameter",
-            )
+        if not enables:
+            tool["allowed_tools"] = sorted(different)
+        elif different:
+            tool["allowed_tools"] = {"excluded_tool_names": sorted(different)}
         self._declare(f"mcp {name}", tool, server_path)
 
     def _declare(

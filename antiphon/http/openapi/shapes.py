@@ -112,6 +112,7 @@ class ShellOutput(Struct, frozen=True, kw_only=True):
 
 class McpToolFilter(Struct, frozen=True, kw_only=True):
     tool_names: tuple[str, ...] | UnsetType = UNSET
+    excluded_tool_names: tuple[str, ...] | UnsetType = UNSET
     read_only: bool | UnsetType = UNSET
 
 

@@ -139,19 +139,25 @@ def _parse_filter(value: object, path: str) -> Rule:
     """Parse a tool filter. A tool matches the filter if it meets all conditions of the filter."""
     if not isinstance(value, dict):
         raise _invalid_value(path, "an object with 'tool_names' or 'read_only'")
-    _check_fields(value, ("tool_names", "read_only"), path)
-    names, read_only = value.get("tool_names"), value.get("read_only")
-    if names is not None and not (
-        isinstance(names, list) and all(isinstance(name, str) for name in names)
-    ):
-        raise _invalid_value(f"{path}.tool_names", "an array of strings")
+    _check_fields(value, ("tool_names", "excluded_tool_names", "read_only"), path)
+    names = _names(value, "tool_names", path)
+    excluded = frozenset(_names(value, "excluded_tool_names", path) or ())
+    read_only = value.get("read_only")
     if read_only is not None and not isinstance(read_only, bool):
         raise _invalid_value(f"{path}.read_only", "a boolean")
     chosen = None if names is None or _ALL_TOOLS in names else frozenset(names)
     return lambda tool: (
         (chosen is None or tool.name in chosen)
+        and tool.name not in excluded
         and (read_only is None or tool.is_read_only is read_only)
     )
+
+
+def _names(value: Mapping[str, object], field: str, path: str) -> list[str] | None:
+    names = value.get(field)
+    if names is None or (isinstance(names, list) and all(isinstance(each, str) for each in names)):
+        return names
+    raise _invalid_value(f"{path}.{field}", "an array of strings")
 
 
 def _check_fields(value: Mapping[str, object], approved: Iterable[str], path: str) -> None:

@@ -379,6 +379,8 @@ LISTED_THREE = it.McpListTools(
     [
         (["add"], {"add"}),
         ({"tool_names": ["delete"]}, {"delete"}),
+        ({"excluded_tool_names": ["delete", "none"]}, {"add", "a_b"}),
+        ({"tool_names": ["add", "delete"], "excluded_tool_names": ["delete"]}, {"add"}),
         ({"read_only": True}, {"add"}),
         ({"read_only": False}, {"delete", "a_b"}),
         ({"read_only": True, "tool_names": ["delete"]}, set()),
@@ -499,6 +501,7 @@ async def test_approved_call_runs_once(provider: McpProvider, toys: Toys) -> Non
         ({"server_url": "http://[x/"}, "server_url"),
         ({"allowed_tools": {"names": []}}, "allowed_tools.names"),
         ({"allowed_tools": {"tool_names": "a"}}, "allowed_tools.tool_names"),
+        ({"allowed_tools": {"excluded_tool_names": [1]}}, "allowed_tools.excluded_tool_names"),
         ({"require_approval": "sometimes"}, "require_approval"),
         ({"require_approval": {"never": {"read_only": 1}}}, "require_approval.never.read_only"),
         ({"headers": {"a\nb": "c"}}, "headers"),
