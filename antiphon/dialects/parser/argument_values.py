@@ -213,10 +213,10 @@ _PYTHON_DIGITS: Mapping[str, int] = {**ESCAPE_DIGITS, "x": 2, "U": 8}
 _WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"} | {
     word: word for word in ("true", "false", "null")
 }
-_BRACKETS: Mapping[str, str] = {"(": "[", ")": "]"}
+_SIGNS: Mapping[str, str] = {"(": "[", ")": "]", "=": ":"}
 _LITERAL = re.compile(
     rf"""(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|{QUOTE}[^{QUOTE}]*{QUOTE})
-    |(?P<word>(?:[^\W\d]|[/~@])[\w.\-/~@]*)|(?P<number>[+-]?[\d.][\w.+-]*)|(?P<space>\s+)
+    |(?P<word>(?:[^\W\d]|[/~@$])[\w.\-/~@$]*)|(?P<number>[+-]?[\d.][\w.+-]*)|(?P<space>\s+)
     |(?P<sign>["'{QUOTE}].*|.)""",  # an opening quote without a closing one matches up to the end
     re.DOTALL | re.VERBOSE,
 )
@@ -244,7 +244,7 @@ def _literal_to_json(text: str) -> str:
             continue
         was_word = kind == "word" and token not in _WORDS
         if kind == "sign":
-            _add_sign(_BRACKETS.get(token, token), tokens)
+            _add_sign(_SIGNS.get(token, token), tokens)
         else:
             tokens.append(_token_to_json(kind, token))
     if tokens[:1] == ["{"] and tokens[-1] == "}" and len(tokens) > 2 and ":" not in tokens:

@@ -10,31 +10,29 @@ from antiphon.dialects.json_stream import StringDecoder, match_end
 
 from .argument_values import string_decoder
 from .lexer import QUOTE
+from .marked_string import AFTER_STRING, MarkedString
 from .tool_call import CallBuilder
 
 _KEY = re.compile(r"[\w.\-$]*")
 _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
 _TURN = re.compile(rf"""["'()\[\]{{}},\\{QUOTE}]""")
-#: Brackets and white space that may follow a string, and how much of its end is held back.
-_BRACKETS, _MAX_HELD = "}]) \t\r\n", 64
-#: The end of a string that is held back: brackets, or a key, before which a quote may be missing.
-_STRING_TAIL = re.compile(r",\s{0,9}(?:[\w.\-$]{1,40}\s?:?\s{0,9})?\Z|[}\])\s]{1,64}\Z")
-_NEXT_KEY = re.compile(r",\s*([\w.\-$]+)\s?:\s*")
 #: How much text after a quote is held back until it is known whether the quote ends the value.
 _MAX_FOLLOWING = 128
-#: The characters that follow a string.
-_AFTER_STRING = ",:)]}"
 #: What may follow a string that is the value of a Python keyword, besides the end of the call: the
 #: next keyword. ``_FOLLOWING_PART`` matches the beginnings of such a text.
 _NEXT_KEYWORD = re.compile(r"\s*,\s*([\w.\-$]+)\s*=")
 _FOLLOWING_PART = re.compile(r"\s*(?:,\s*(?:[\w.\-$]+\s*)?)?")
 #: Characters that follow the closing bracket of a call only if it is part of the string.
 _AFTER_BRACKET = "\"')}.+-*/%:<>=&|["
-_QUOTES = ('"', "'", QUOTE)
+#: Opening bracket → the bracket that closes it.
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+#: How many brackets a bracket may close. The inner ones of them lack their own closing brackets.
+_NESTING = 64
 _PLAIN_QUOTES = ('"', "'")
 #: Prefixes of a Python string literal.
 _PREFIXES = frozenset({"b", "f", "r", "u", "br", "rb", "fr", "rf"})
+_MAX_PREFIX = 2
 
 
 class KeywordArgumentReader:
@@ -55,7 +53,6 @@ class KeywordArgumentReader:
         self._target = target
         self._key_ends = ":=" if form.json == ":" else form.json
         self._quote_text = quote
-        self._held = ""  # brackets and white space at the end of the string so far
         self._blank: list[str] = []  # white space after a quote that may end a string
         self._is_keyword = False  # whether the current value belongs to a Python keyword
         self._following = ""  # text after a quote that may end the value of a keyword
@@ -68,7 +65,10 @@ class KeywordArgumentReader:
         self._closing_quotes = 0  # how many of its closing quote characters have been read
         self._is_empty = self._is_raw = False
         self._quote = ""
-        self._depth = 0
+        self._brackets: list[str] = []  # the closing brackets that the current literal lacks
+        self._bare: list[str] | None = None  # a value without marks, until a key follows its comma
+        self._gap: list[str] = []  # the text after ``_bare``
+        self._marked: MarkedString | None = None  # the current string between marks of the format
         self._is_escaped = False
         self.complete = False
         self.failed = False
@@ -77,6 +77,8 @@ class KeywordArgumentReader:
     def in_string(self) -> bool:
         """Whether the text read so far ends inside a string. In a string, text that looks like a
         tag is part of the string."""
+        if self._marked is not None:
+            return self._marked.in_text
         return self._step == self._read_string or bool(self._quote)
 
     def read(self, text: str) -> int:
@@ -89,18 +91,20 @@ class KeywordArgumentReader:
 
     def finish(self) -> None:
         """End the arguments, even if the closing bracket is missing."""
+        if self._marked is not None:
+            self._add_text(self._marked.finish())
+            self._end_marked()
         if self._string is not None:
-            if self._step == self._read_string and self._delimiter != QUOTE:
+            if self._step == self._read_string:
                 self._target.add_string(
                     self._delimiter[: self._closing_quotes] + self._string.finish()
                 )
-            elif self._held.strip(_BRACKETS + ","):  # what looked like a key is text
-                self._target.add_string(self._held)
-            following = self._following.strip(_BRACKETS + ",")
+            following = self._following.strip("}]), \t\r\n")
             self._end_string()
             if following:
                 self._target.stray_text.append(following)
-        elif "".join(self._part).strip():
+        self._resume_bare()
+        if self._string is None and "".join(self._part).strip():
             if self._step == self._read_key:
                 self._target.start_parameter("")
             self._end_literal()
@@ -120,17 +124,43 @@ class KeywordArgumentReader:
         if char in self._key_ends:
             return self._start_keyword("".join(self._part), at)
         if char == self._close and not self._part:
+            self._end_bare()
             self.complete = True
             return at + 1
         if char == QUOTE or (char in "\"'" and ":" in self._key_ends):
             return at + 1  # some models quote their keys
+        if self._resume_bare():
+            return at
         self._target.start_parameter("")
         self._is_keyword = False
         self._step = self._read_literal if self._part else self._read_value_start
         return at
 
+    def _read_key_after_bare(self, text: str, at: int) -> int:
+        """Read the key after a value without marks. If no key follows, the value goes on."""
+        end = self._read_key(text, at)
+        if self._bare is not None:
+            self._gap.append(text[at:end])
+        elif self._step == self._read_literal:
+            self._add_literal(text[at:end])
+        return end
+
+    def _resume_bare(self) -> bool:
+        if self._bare is None:
+            return False
+        self._bare.extend(part.replace(QUOTE, "") for part in self._gap)
+        self._part, self._bare, self._gap = self._bare, None, []
+        self._step = self._read_literal
+        return True
+
+    def _end_bare(self) -> None:
+        if self._bare is not None:
+            self._part, self._bare, self._gap = self._bare, None, []
+            self._end_literal()
+
     def _start_keyword(self, name: str, at: int) -> int:
         """Start the parameter ``name``, whose value begins after the position ``at``."""
+        self._end_bare()
         self._target.start_parameter(name)
         self._is_keyword = self._key_ends == "="
         self._part, self._step = [], self._read_value_start
@@ -140,11 +170,59 @@ class KeywordArgumentReader:
         at = match_end(_BLANK, text, at)
         if at == len(text):
             return at
-        if text[at] in _QUOTES:
+        if text[at] == QUOTE and self._target.takes_other_type:
+            self._step = self._read_first
+        elif text[at] == QUOTE:
+            self._start_marked()
+        elif text[at] in _PLAIN_QUOTES:
             self._start_string(text[at])
-            return at + 1
-        self._step = self._read_literal
+        else:
+            self._step = self._read_literal
+            return at
+        return at + 1
+
+    def _read_first(self, text: str, at: int) -> int:
+        """Read the first character after a mark where the schema allows no string. If it is a
+        bracket, the mark has no meaning."""
+        at = match_end(_BLANK, text, at)
+        if at < len(text) and text[at] in "[{":
+            self._step = self._read_literal
+        elif at < len(text):
+            self._start_marked()
         return at
+
+    def _start_marked(self) -> None:
+        keys = self._target.missing_parameters
+        self._marked = MarkedString(self._quote_text, "".join(self._brackets[-1:]), keys)
+        self._add_text(QUOTE if self._brackets else "")
+        self._step = self._read_marked
+
+    def _read_marked(self, text: str, at: int) -> int:
+        marked = self._marked
+        assert marked is not None
+        piece, at = marked.read(text, at)
+        self._add_text(piece)
+        if marked.complete:
+            self._end_marked()
+            end = self.read(marked.rest)
+            if end < len(marked.rest):
+                self._target.stray_text.append(marked.rest[end:].replace(QUOTE, ""))
+        return at
+
+    def _add_text(self, text: str) -> None:
+        """Add text to a string between marks, which may be a part of a literal."""
+        if self._brackets:
+            self._part.append(text)
+        else:
+            self._target.add_string(text)
+
+    def _end_marked(self) -> None:
+        self._marked, self._last = None, QUOTE
+        if self._brackets:
+            self._part.append(QUOTE)
+            self._step = self._read_literal
+        else:
+            self._end_string()
 
     def _start_string(self, mark: str, *, raw: bool = False) -> None:
         self._delimiter, self._is_raw = mark, raw
@@ -158,8 +236,6 @@ class KeywordArgumentReader:
             # One or two quote characters do not end a string with three.
             self._target.add_string(self._delimiter[: self._closing_quotes])
             self._closing_quotes = 0
-        if self._delimiter == QUOTE:
-            return self._read_quoted(self._string, text, at)
         mark = text.find(QUOTE, at)
         decoded, at = self._string.read(text[: mark if mark >= 0 else len(text)], at)
         self._is_empty &= not decoded
@@ -175,43 +251,6 @@ class KeywordArgumentReader:
                 self._step = self._read_string_end
             else:
                 self._string = string_decoder(self._delimiter[0], raw=self._is_raw)
-        return at
-
-    def _read_quoted(self, string: StringDecoder, text: str, at: int) -> int:
-        """Read a string between quotes of the format. Brackets at its end are held back, and so is
-        the next key: if a quote follows it, the closing quote of this string is missing."""
-        decoded, at = string.read(text, at)
-        whole = self._held + decoded
-        tail = _STRING_TAIL.search(whole, max(0, len(whole) - _MAX_HELD))
-        end = len(whole) if tail is None else tail.start()
-        key = _NEXT_KEY.fullmatch(whole, end)
-        if string.complete and key and key[1] in (self._target.missing_parameters or ()):
-            self._held = ""
-            self._target.add_string(whole[:end])
-            self._end_string()
-            self._start_keyword(key[1], at)
-            self._start_string(QUOTE)
-            return at
-        if string.complete:
-            end = len(whole)
-            self._step = self._read_quote_end
-        self._held = whole[end:]
-        self._target.add_string(whole[:end])
-        return at
-
-    def _read_quote_end(self, text: str, at: int) -> int:
-        """Read the character after a quote of the format. It decides whether the quote ends the
-        string or is part of it."""
-        char = text[at]
-        if char.isspace():
-            self._blank.append(char)
-            return at + 1
-        blank, self._blank = "".join(self._blank), []
-        if char in _AFTER_STRING:
-            self._is_empty, self._step = False, self._read_string_end
-            return at
-        self._target.add_string(self._quote_text + blank)
-        self._string, self._step = string_decoder(QUOTE), self._read_string
         return at
 
     def _read_string_end(self, text: str, at: int) -> int:
@@ -237,7 +276,7 @@ class KeywordArgumentReader:
         elif self._is_keyword and self._delimiter in _PLAIN_QUOTES and char in f",{self._close}":
             self._following, self._step = "".join(self._blank), self._read_following
             return at
-        elif char in _AFTER_STRING or char == QUOTE or self._delimiter not in _PLAIN_QUOTES:
+        elif char in AFTER_STRING or char == QUOTE or self._delimiter not in _PLAIN_QUOTES:
             self._end_string()
             return at
         else:
@@ -293,39 +332,68 @@ class KeywordArgumentReader:
             return len(text)
         self._add_literal(text[at : found.start()])
         char = found.group()
-        if char == QUOTE and not self._quote and self._last not in "[{(,:":
-            return found.end()  # it closes a string that no quote has opened
-        if char in "\"'" and (prefix := "".join(self._part).lower()) in _PREFIXES:
+        if char == QUOTE:
+            self._read_mark()
+            return found.end()
+        prefix = "".join(self._part[:_MAX_PREFIX]).lower()
+        if char in _PLAIN_QUOTES and len(self._part) <= _MAX_PREFIX and prefix in _PREFIXES:
             self._part = []
             self._start_string(char, raw="r" in prefix)
             return found.end()
-        if not self._quote and not self._depth and char in (",", self._close):
+        if char == "," and self._quote_text and not self._quote and not self._brackets:
+            self._bare, self._part, self._step = self._part, [], self._read_key_after_bare
+            return found.start()
+        if not self._track_nesting(char):
             self._end_literal()
             return found.start()
-        self._track_nesting(char)
         self._add_literal(char)
         return found.end()
 
+    def _read_mark(self) -> None:
+        """Read a mark in a literal. It opens a string only after a bracket, a comma or a colon, and
+        around a key it has no meaning."""
+        if self._quote:
+            self._add_literal(self._quote)  # it closes a string that another quote has opened
+            self._quote = ""
+        elif (
+            self._brackets
+            and self._last in "[(:=,"
+            and not (self._last == "," and self._brackets[-1] == "}")
+        ):
+            self._start_marked()
+
     def _add_literal(self, text: str) -> None:
-        self._part.append(text)
+        if text:
+            self._part.append(text)
         self._last = text.rstrip()[-1:] or self._last
 
-    def _track_nesting(self, char: str) -> None:
-        """Record whether ``char``, a character of a literal, opens or closes a bracket or a
-        string."""
+    def _track_nesting(self, char: str) -> bool:
+        """Record whether ``char``, a character of a literal, opens or closes a bracket or a string.
+        Returns False if it ends the literal."""
         if self._quote:
-            self._is_escaped = char == "\\" and self._quote != QUOTE
+            self._is_escaped = char == "\\"
             self._quote = "" if char == self._quote else self._quote
-        elif char in _QUOTES:
-            self._quote = char
-        elif char in "([{":
-            self._depth += 1
-        elif char in ")]}":
-            self._depth = max(0, self._depth - 1)  # models also close what they did not open
+        elif char in _PLAIN_QUOTES:
+            if not self._quote_text or self._last in "[{(:=,":
+                self._quote = char
+        elif char in _CLOSING:
+            self._brackets.append(_CLOSING[char])
+        elif char in (inner := self._brackets[-_NESTING:][::-1]):
+            self._close_brackets(inner.index(char))
+            self._brackets.pop()
+        else:
+            return char != self._close and (char != "," or bool(self._brackets))
+        return True
+
+    def _close_brackets(self, count: int) -> None:
+        """Close the innermost ``count`` brackets of a literal."""
+        for _ in range(count):
+            self._part.append(self._brackets.pop())
 
     def _end_literal(self) -> None:
+        self._close_brackets(len(self._brackets))
         self._target.add_value("".join(self._part).strip())
-        self._part, self._quote, self._depth, self._step = [], "", 0, self._read_separator
+        self._part, self._quote, self._step = [], "", self._read_separator
         self._last = ""
 
     def _read_separator(self, text: str, at: int) -> int:

@@ -138,7 +138,7 @@ def read_pairs(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
         ("True)", [("key", ""), ("value", "true")]),
         ("a=f(x, ')'))", [("key", "a"), ("value", '"f(x, \')\')"')]),
         ("a={'k': ')\\''})", [("key", "a"), ("value", '{"k": ")\'"}')]),
-        ("a=[1, 2", [("key", "a"), ("value", '"[1, 2"')]),
+        ("a=[1, 2", [("key", "a"), ("value", "[1, 2]")]),
         ("a='x' \"y\"\n'z')", [("key", "a"), ("string", "xyz")]),
         ('a="""x"y""z\n""")', [("key", "a"), ("string", 'x"y""z\n')]),
         ("a='''''', b='')", [("key", "a"), ("string", ""), ("key", "b"), ("string", "")]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -144,6 +145,68 @@ def test_output_ends_in_what_looks_like_the_next_key_of_gemma(end: str) -> None:
     """It belongs to the string, whose closing mark is missing, unless it has no letters."""
     output = f'<|tool_call>call:search{{query:<|"|>a, b{end}'
     assert calls_in("gemma4", output) == [("search", {"query": f"a, b{end}".rstrip(", ")})]
+
+
+GEMMA_MARK = '<|"|>'
+
+
+def gemma_pieces(value: Any) -> list[str]:
+    """Return a value in Gemma's syntax, cut into marks, signs, and other texts."""
+    if isinstance(value, str):
+        return [GEMMA_MARK, value, GEMMA_MARK]
+    if isinstance(value, list):
+        inner = [[",", *gemma_pieces(each)] for each in value]
+        return ["[", *[piece for pieces in inner for piece in pieces][1:], "]"]
+    if isinstance(value, dict):
+        inner = [[",", key, ":", *gemma_pieces(each)] for key, each in value.items()]
+        return ["{", *[piece for pieces in inner for piece in pieces][1:], "}"]
+    return [json.dumps(value)]
+
+
+def drifted(pieces: list[str]) -> Iterator[list[str]]:
+    """Return the pieces with one mark missing, doubled, too much, or written as another quote."""
+    for at, piece in enumerate(pieces):
+        if piece == GEMMA_MARK:
+            for marks in ([], [GEMMA_MARK] * 2, ['"'], ["'"]):
+                yield [*pieces[:at], *marks, *pieces[at + 1 :]]
+        elif piece == ":":
+            yield [*pieces[:at], "=", *pieces[at + 1 :]]
+        if GEMMA_MARK not in pieces[max(at - 1, 0) : at + 1] and at:
+            yield [*pieces[:at], GEMMA_MARK, *pieces[at:]]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"query": "a b", "tags": ["c", "d e"]},
+        {"limit": 3, "filters": {"k": "v w"}, "query": "it is, (x) ok"},
+        {"filters": {"k": "v", "l": "m"}, "tags": ["c d"]},
+    ],
+)
+def test_marks_of_gemma_that_are_missing_or_too_many(arguments: dict[str, Any]) -> None:
+    for pieces in drifted(gemma_pieces(arguments)):
+        output = f"<|tool_call>call:search{''.join(pieces)}<tool_call|>"
+        assert calls_in("gemma4", output) == [("search", arguments)], output
+
+
+def test_a_closing_mark_of_gemma_is_missing_and_no_mark_follows() -> None:
+    """Nothing tells the rest of the call from the string, except the brackets at its end."""
+    for written, arguments in (
+        ("query:M a,limit:3", {"query": "a,limit:3"}),
+        ("filters:{k:M v},limit:3", {"filters": {"k": "v},limit:3"}}),
+        ("filters:{k:M v,l:2}", {"filters": {"k": "v,l:2"}}),
+    ):
+        output = f"<|tool_call>call:search{{{written.replace('M ', GEMMA_MARK)}}}<tool_call|>"
+        assert calls_in("gemma4", output) == [("search", arguments)]
+
+
+def test_strings_of_gemma_without_marks() -> None:
+    for value in ("Paris, France", 'see "a", "b"', "it's, (x) ok", "a, b,"):
+        for rest, values in (("", {}), (",limit:3", {"limit": 3})):
+            output = f"<|tool_call>call:search{{query:{value}{rest}}}<tool_call|>"
+            assert calls_in("gemma4", output) == [
+                ("search", {"query": value.rstrip(","), **values})
+            ]
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama3_json", "xlam", "qwen3_coder"])
