@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import missing_parameter
-from antiphon.wire.parsing.fields import convert, drop_nulls, known_fields
+from antiphon.wire.parsing.fields import convert, drop_nulls, known_fields, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.text_fields import read_texts
 from antiphon.wire.resources.audio import (
@@ -117,9 +117,7 @@ def _read_form(fields: Iterable[tuple[str, str]], cls: type[_FormT]) -> _FormT:
 def parse_speech(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SpeechRequest:
     """Parse the body of ``POST /audio/speech``. Raises ``InvalidRequest``."""
     raw = drop_nulls(parse_json_object(body, limits))
-    for name in ("input", "model", "voice"):
-        if name not in raw:
-            raise missing_parameter(name)
+    require(raw, "", "input", "model", "voice")
     voice = raw["voice"]
     if isinstance(voice, dict) and not isinstance(voice.get("id"), str):
         raise missing_parameter("voice.id")

@@ -14,9 +14,15 @@ from antiphon.wire.parsing.errors import (
     empty_value,
     invalid_type,
     json_type_name,
-    missing_parameter,
 )
-from antiphon.wire.parsing.fields import read_array, read_object, read_string, read_tag
+from antiphon.wire.parsing.fields import (
+    read_inner,
+    read_object,
+    read_objects,
+    read_string,
+    read_tag,
+    require,
+)
 from antiphon.wire.parsing.json_body import BodyLimits
 
 from .error_paths import ErrorPaths
@@ -31,12 +37,11 @@ def read_messages(
     field's name in error messages. ``paths`` records from which field of ``messages`` each item was
     read. Raises ``InvalidRequest``.
     """
-    messages = read_array(raw, path, limits.items)
-    if not messages:
-        raise empty_value(path, messages)
     reader = _MessageReader(paths, limits)
-    for index, message in enumerate(messages):
-        reader.read(message, f"{path}[{index}]")
+    for message, at in read_objects(raw, path, limits.items):
+        reader.read(message, at)
+    if raw == []:
+        raise empty_value(path, raw)
     return reader.items
 
 
@@ -57,8 +62,7 @@ class _MessageReader:
         #: Id in the items of the last deprecated ``function_call``. The client sends no id for it.
         self._function_call_id = ""
 
-    def read(self, raw: object, path: str) -> None:
-        fields = read_object(raw, path)
+    def read(self, fields: JsonObject, path: str) -> None:
         ROLES[read_tag(fields, path, ROLES, "role")](self, fields, path)
 
     def _add(self, item: JsonObject, path: str, **renamed: str) -> None:
@@ -72,8 +76,7 @@ class _MessageReader:
 
     def _input_message(self, fields: JsonObject, path: str) -> None:
         """Translate a message of the user, the developer or the system."""
-        if "content" not in fields:
-            raise missing_parameter(f"{path}.content")
+        require(fields, path, "content")
         content = _content(fields["content"], f"{path}.content", INPUT_PARTS, self._limits)
         self._add({"type": "message", "role": fields["role"], "content": content}, path)
 
@@ -95,27 +98,24 @@ class _MessageReader:
             content = [*(parts or content), {"type": "refusal", "refusal": refusal}]
         if content:
             self._add({"type": "message", "role": "assistant", "content": content}, path)
-        calls = read_array(fields.get("tool_calls", []), f"{path}.tool_calls", self._limits.parts)
-        for index, call in enumerate(calls):
-            self._tool_call(call, f"{path}.tool_calls[{index}]")
+        calls = fields.get("tool_calls", [])
+        for call, at in read_objects(calls, f"{path}.tool_calls", self._limits.parts):
+            self._tool_call(call, at)
         if "function_call" in fields:
             self._function_call(fields["function_call"], f"{path}.function_call")
-        if len(self.items) == count_before and "content" not in fields:
-            raise missing_parameter(f"{path}.content")
+        if len(self.items) == count_before:
+            require(fields, path, "content")
 
     def _tool_message(self, fields: JsonObject, path: str) -> None:
         """Translate the result of a tool call."""
         call_id = read_string(fields, "tool_call_id", path)
-        if "content" not in fields:
-            raise missing_parameter(f"{path}.content")
+        require(fields, path, "content")
         item_call_id, is_custom = self._calls.get(call_id, (call_id, False))
         self._add_output(item_call_id, "custom" if is_custom else "function", fields, path)
 
     def _function_message(self, fields: JsonObject, path: str) -> None:
         """Translate the result of a deprecated ``function_call``."""
-        for name in ("name", "content"):
-            if name not in fields:
-                raise missing_parameter(f"{path}.{name}")
+        require(fields, path, "name", "content")
         if not self._function_call_id:
             raise InvalidRequest(
                 "A message with the role 'function' must follow one with a 'function_call'.",
@@ -133,13 +133,10 @@ class _MessageReader:
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _tool_call(self, raw: object, path: str) -> None:
-        fields = read_object(raw, path)
+    def _tool_call(self, fields: JsonObject, path: str) -> None:
         kind = read_tag({"type": "function", **fields}, path, _CALL_TYPES)
         id = read_string(fields, "id", path)
-        if kind not in fields:
-            raise missing_parameter(f"{path}.{kind}")
-        call = read_object(fields[kind], f"{path}.{kind}")
+        call = read_inner(fields, kind, path)
         call_id = self._assign_call_id(id, custom=kind == "custom")
         arguments = {"input": call.get("input")} if kind == "custom" else _arguments(call)
         tag = "custom_tool_call" if kind == "custom" else "function_call"
@@ -194,43 +191,26 @@ def _content(
 ) -> str | list[JsonObject]:
     if isinstance(raw, str):
         return raw
-    parts = read_array(raw, path, limits.parts, "a string or an array")
-    return [_part(part, f"{path}[{index}]", kinds) for index, part in enumerate(parts)]
-
-
-def _part(
-    raw: object, path: str, kinds: Mapping[str, Callable[[JsonObject, str], JsonObject]]
-) -> JsonObject:
-    fields = read_object(raw, path)
-    return kinds[read_tag(fields, path, kinds)](fields, path)
-
-
-def _inner(fields: JsonObject, name: str, path: str) -> JsonObject:
-    """Return the object in the field ``name`` of the content part ``fields``. This field contains
-    the content of the part. Its name is the type of the part, such as ``file``."""
-    if name not in fields:
-        raise missing_parameter(f"{path}.{name}")
-    return read_object(fields[name], f"{path}.{name}")
+    parts = read_objects(raw, path, limits.parts, "a string or an array")
+    return [kinds[read_tag(part, at, kinds)](part, at) for part, at in parts]
 
 
 def _image(fields: JsonObject, path: str) -> JsonObject:
     if isinstance(fields.get("image_url"), str):  # many clients send a plain URL
         return {"type": "input_image", "image_url": fields["image_url"]}
-    image = _inner(fields, "image_url", path)
-    if "url" not in image:
-        raise missing_parameter(f"{path}.image_url.url")
+    image = read_inner(fields, "image_url", path)
+    require(image, f"{path}.image_url", "url")
     detail = {"detail": image["detail"]} if "detail" in image else {}
     return {"type": "input_image", "image_url": image["url"], **detail}
 
 
 def _file(fields: JsonObject, path: str) -> JsonObject:
-    return {**_inner(fields, "file", path), "type": "input_file"}
+    return {**read_inner(fields, "file", path), "type": "input_file"}
 
 
 def _video(fields: JsonObject, path: str) -> JsonObject:
-    video = _inner(fields, "video_url", path)
-    if "url" not in video:
-        raise missing_parameter(f"{path}.video_url.url")
+    video = read_inner(fields, "video_url", path)
+    require(video, f"{path}.video_url", "url")
     return {"type": "input_video", "video_url": video["url"]}
 
 

@@ -15,9 +15,14 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_value,
-    missing_parameter,
 )
-from antiphon.wire.parsing.fields import read_array, read_object, read_tag
+from antiphon.wire.parsing.fields import (
+    read_inner,
+    read_object,
+    read_objects,
+    read_tag,
+    require,
+)
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
@@ -62,8 +67,7 @@ def parse_chat_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Chat
 def read_chat_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> ChatRequest:
     """Translate a parsed Chat Completions request into Responses requests. Raises
     ``InvalidRequest`` with the path of the field as the client wrote it."""
-    if "messages" not in raw:
-        raise missing_parameter("messages")
+    require(raw, "", "messages")
     _refuse(raw)
     paths = ErrorPaths(
         input="messages",
@@ -203,32 +207,26 @@ def _max_tokens(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -
 
 
 def _tools(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
-    tools = read_array(raw, path, limits.tools)
-    return {"tools": [_tool(tool, path, at, paths) for at, tool in enumerate(tools)]}
+    tools = enumerate(read_objects(raw, path, limits.tools))
+    return {"tools": [_tool(tool, at, f"tools[{index}]", paths) for index, (tool, at) in tools]}
 
 
-def _tool(raw: object, path: str, at: int, paths: ErrorPaths) -> JsonObject:
-    path = f"{path}[{at}]"
-    fields = read_object(raw, path)
+def _tool(fields: JsonObject, path: str, ours: str, paths: ErrorPaths) -> JsonObject:
+    """Translate a tool. ``ours``: its path in the translated request."""
     kind = read_tag(fields, path, ("function", "custom"))
-    if kind not in fields:
-        raise missing_parameter(f"{path}.{kind}")
-    declared = read_object(fields[kind], f"{path}.{kind}")
-    paths.add(f"tools[{at}]", f"{path}.{kind}")
+    declared = read_inner(fields, kind, path)
+    paths.add(ours, f"{path}.{kind}")
     if isinstance(form := declared.get("format"), dict) and form.get("type") == "grammar":
-        if "grammar" not in form:
-            raise missing_parameter(f"{path}.{kind}.format.grammar")
-        grammar = read_object(form["grammar"], f"{path}.{kind}.format.grammar")
+        grammar = read_inner(form, "grammar", f"{path}.{kind}.format")
         declared["format"] = {**grammar, "type": "grammar"}
     return {**declared, "type": kind}
 
 
 def _functions(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) -> JsonObject:
-    functions = read_array(raw, path, limits.tools)
-    tools = []
-    for at, function in enumerate(functions):
-        paths.add(f"tools[{at}]", f"{path}[{at}]")
-        tools.append({**read_object(function, f"{path}[{at}]"), "type": "function"})
+    tools: list[JsonObject] = []
+    for function, at in read_objects(raw, path, limits.tools):
+        paths.add(f"tools[{len(tools)}]", at)
+        tools.append({**function, "type": "function"})
     return {"tools": tools}
 
 
@@ -237,9 +235,7 @@ def _tool_choice(raw: object, path: str, paths: ErrorPaths, limits: BodyLimits) 
         return {"tool_choice": raw}
     fields = read_object(raw, path)
     kind = read_tag(fields, path, ("function", "custom", "allowed_tools"))
-    if kind not in fields:
-        raise missing_parameter(f"{path}.{kind}")
-    inner = read_object(fields[kind], f"{path}.{kind}")
+    inner = read_inner(fields, kind, path)
     paths.add(path, f"{path}.{kind}")
     if kind == "allowed_tools" and isinstance(inner.get("tools"), list):
         inner["tools"] = [
@@ -262,11 +258,8 @@ def _response_format(raw: object, path: str, paths: ErrorPaths, limits: BodyLimi
     fields = read_object(raw, path)
     paths.add("text.format", path)
     if fields.get("type") == "json_schema":
-        if "json_schema" not in fields:
-            raise missing_parameter(f"{path}.json_schema")
         paths.add("text.format", f"{path}.json_schema")
-        inner = read_object(fields["json_schema"], f"{path}.json_schema")
-        fields = {**inner, "type": "json_schema"}
+        fields = {**read_inner(fields, "json_schema", path), "type": "json_schema"}
     return {"text": {"format": fields}}
 
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.parsing.errors import missing_parameter
-from antiphon.wire.parsing.fields import read_object
+from antiphon.wire.parsing.fields import read_object, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
@@ -63,8 +62,7 @@ def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
     """Parse and translate a request body. Raises ``InvalidRequest`` with the path of the field as
     the client wrote it."""
     raw = parse_json_object(body, limits)
-    if "prompt" not in raw:
-        raise missing_parameter("prompt")
+    require(raw, "", "prompt")
     _refuse(raw)
     paths = ErrorPaths(input="prompt", max_output_tokens="max_tokens", top_logprobs="logprobs")
     paths.add("include", "logprobs")

@@ -24,7 +24,6 @@ from antiphon.wire.parsing.errors import (
     empty_value,
     invalid_type,
     json_type_name,
-    missing_parameter,
 )
 from antiphon.wire.parsing.fields import (
     convert,
@@ -33,6 +32,7 @@ from antiphon.wire.parsing.fields import (
     read_array,
     read_object,
     read_tag,
+    require,
 )
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
@@ -194,9 +194,7 @@ def parse_decisions(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Decisio
     """Parse a request body and translate it. Raises ``InvalidRequest`` with the path of the field
     as the client wrote it."""
     raw = drop_nulls(parse_json_object(body, limits))
-    for name in ("model", "input", "questions"):
-        if name not in raw:
-            raise missing_parameter(name)
+    require(raw, "", "model", "input", "questions")
     questions = read_array(raw["questions"], "questions", _MAX_QUESTIONS)
     if not questions:
         raise empty_value("questions", questions)
@@ -234,8 +232,7 @@ def parse_decisions(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Decisio
 def _question(raw: object, path: str) -> Question:
     fields = read_object(raw, path)
     kind = _QUESTIONS[read_tag(fields, path, _QUESTIONS)]
-    if "instructions" not in fields:
-        raise missing_parameter(f"{path}.instructions")
+    require(fields, path, "instructions")
     text = _text(fields["instructions"], f"{path}.instructions")
     question: Question = convert({**fields, "instructions": text}, kind, path)
     if not isinstance(question, Predicate):

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import empty_value, missing_parameter
-from antiphon.wire.parsing.fields import convert
+from antiphon.wire.parsing.errors import empty_value
+from antiphon.wire.parsing.fields import convert, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 
@@ -42,8 +42,7 @@ class EmbeddingsRequest(Struct, frozen=True, kw_only=True):
 def parse_embeddings_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> EmbeddingsRequest:
     """Parse a request body. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
-    if "input" not in raw:
-        raise missing_parameter("input")
+    require(raw, "", "input")
     refuse_unsupported_fields(raw)
     texts = read_text_inputs(raw["input"], "input", _MAX_TEXTS)
     for path, text in texts.items():

@@ -15,8 +15,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.errors import InvalidRequest, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.parsing.errors import empty_value, missing_parameter
-from antiphon.wire.parsing.fields import convert, drop_nulls, read_array, read_object
+from antiphon.wire.parsing.errors import empty_value
+from antiphon.wire.parsing.fields import convert, drop_nulls, read_array, read_object, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.text_fields import read_texts
 from antiphon.wire.tools import ImageGeneration
@@ -138,8 +138,7 @@ def parse_generation(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Images
 def parse_edit(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> ImagesRequest:
     """Parse the JSON body of ``POST /images/edits``. Raises ``InvalidRequest``."""
     raw = drop_nulls(parse_json_object(body, limits))
-    if "images" not in raw:
-        raise missing_parameter("images")
+    require(raw, "", "images")
     sources = read_array(raw["images"], "images", _MAX_IMAGES)
     if not sources:
         raise empty_value("images", sources)
@@ -157,8 +156,7 @@ def parse_edit_form(fields: Mapping[str, str]) -> ImagesRequest:
 
 
 def _request(raw: JsonObject, cls: type[_Images]) -> ImagesRequest:
-    if "prompt" not in raw:
-        raise missing_parameter("prompt")
+    require(raw, "", "prompt")
     for name in _REFUSED:
         if name in raw:
             raise unsupported_parameter(name)

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType, to_builtins
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.object_ids import STORED_CHAT_ID
-from antiphon.wire.parsing.errors import missing_parameter
+from antiphon.wire.parsing.fields import require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_metadata
 from antiphon.wire.resources.conversations import Metadata
@@ -52,8 +52,7 @@ def stored_response_id(completion_id: str) -> str | None:
 def parse_chat_metadata(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> dict[str, str]:
     """Parse a body of the type ``UpdateChatCompletion``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
-    if "metadata" not in raw:
-        raise missing_parameter("metadata")
+    require(raw, "", "metadata")
     return {} if raw["metadata"] is None else read_metadata(raw["metadata"])
 
 

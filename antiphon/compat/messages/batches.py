@@ -13,8 +13,7 @@ from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.parsing.errors import missing_parameter
-from antiphon.wire.parsing.fields import convert
+from antiphon.wire.parsing.fields import convert, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.resources.batches import Batch, CreateBatch
 
@@ -86,8 +85,7 @@ class MessageBatchResult(Struct, frozen=True, kw_only=True):
 def parse_message_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateMessageBatch:
     """Parse a request body. Raises ``InvalidRequest``, also if two requests have the same id."""
     raw = parse_json_object(body, limits)
-    if "requests" not in raw:
-        raise missing_parameter("requests")
+    require(raw, "", "requests")
     batch = convert(raw, CreateMessageBatch, "")
     seen: set[str] = set()
     for index, request in enumerate(batch.requests):

@@ -23,10 +23,17 @@ from antiphon.wire.parsing.errors import (
     invalid_type,
     invalid_value,
     json_type_name,
-    missing_parameter,
 )
-from antiphon.wire.parsing.fields import read_array, read_choice, read_object, read_string, read_tag
-from antiphon.wire.parsing.json_body import BodyLimits
+from antiphon.wire.parsing.fields import (
+    read_choice,
+    read_inner,
+    read_object,
+    read_objects,
+    read_string,
+    read_tag,
+    require,
+)
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits
 
 from .bodies import ServerResult
 from .citations import PartPlace, Passages, Source, cites
@@ -41,6 +48,8 @@ _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 #: servers, and its value changes, so the prefix cache would never match the prompt.
 _BILLING_HEADER = "x-anthropic-billing-header:"
 _CONTAINER_FOLDER = "/mnt/data"
+#: Largest number of blocks inside a document or a search result.
+_MAX_BLOCKS = DEFAULT_LIMITS.containers
 _FAILED = "The tool call failed."
 
 
@@ -49,8 +58,7 @@ def read_system(raw: object, path: str, limits: BodyLimits) -> str:
     ``InvalidRequest``."""
     if isinstance(raw, str):
         return raw
-    blocks = read_array(raw, path, limits.parts, "a string or an array")
-    texts = [_text(block, f"{path}[{index}]") for index, block in enumerate(blocks)]
+    texts = _texts(raw, path, limits.parts, "a string or an array")
     return "\n\n".join(text for text in texts if text and not text.startswith(_BILLING_HEADER))
 
 
@@ -74,20 +82,17 @@ def read_messages(
     ``passages`` receives the passages of documents that can be cited. ``may_be_empty``: whether the
     array may be empty. Raises ``InvalidRequest``.
     """
-    messages = [
-        read_object(message, f"{path}[{index}]")
-        for index, message in enumerate(read_array(raw, path, limits.items))
-    ]
+    messages = list(read_objects(raw, path, limits.items))
     if not messages:
         if may_be_empty:
             return [], ()
         raise empty_value(path, messages)
     reader = _MessageReader(tools, paths, limits, passages)
-    roles = [message.get("role") for message in messages]
+    roles = [message.get("role") for message, _ in messages]
     answers, requests = roles.count("assistant"), roles.count("user")
-    for index, (role, message) in enumerate(zip(roles, messages, strict=True)):
+    for role, (message, at) in zip(roles, messages, strict=True):
         reader.shows_thinking = thinking_turns is None or answers <= thinking_turns
-        reader.read(message, f"{path}[{index}]", has_reply=requests > 0)
+        reader.read(message, at, has_reply=requests > 0)
         answers -= role == "assistant"
         requests -= role == "user"
     if roles[-1] == "assistant":
@@ -124,8 +129,7 @@ class _MessageReader:
         """Translate one message. ``has_reply``: whether a later message has the role ``user``. In
         this case, the text of a system message with ``clear_at: next_user_message`` is left out."""
         role = read_tag(fields, path, BLOCKS, "role")
-        if "content" not in fields:
-            raise missing_parameter(f"{path}.content")
+        require(fields, path, "content")
         if fields.get("output_config"):
             self._effort(fields["output_config"], role, f"{path}.output_config")
         clear_at = fields.get("clear_at", "never")
@@ -138,10 +142,8 @@ class _MessageReader:
         if isinstance(raw, str):
             raw = [{"type": "text", "text": raw}]
         known = BLOCKS[self._role]
-        blocks = read_array(raw, path, self._limits.parts, "a string or an array")
-        for index, block in enumerate(blocks):
-            at = f"{path}[{index}]"
-            fields = read_object(block, at)
+        blocks = read_objects(raw, path, self._limits.parts, "a string or an array")
+        for fields, at in blocks:
             kind = read_tag(fields, at, known)
             if not (is_hidden and kind == "text"):
                 known[kind](self, fields, at)
@@ -215,18 +217,13 @@ class _MessageReader:
         return _PARTS[kind](fields, path)
 
     def _tool_result(self, fields: JsonObject, path: str) -> None:
-        if "tool_use_id" not in fields:
-            raise missing_parameter(f"{path}.tool_use_id")
+        call_id = read_string(fields, "tool_use_id", path)
         parts, part_paths = self._result_parts(fields.get("content", ""), f"{path}.content")
         if fields.get("is_error", False) is True:
             parts, part_paths = [_input_text(_FAILED), *parts], [path, *part_paths]
         for index, part_path in enumerate(part_paths):
             self._note_part(PartPlace(len(self.items), "output", index), part_path)
-        item = {
-            "type": "function_call_output",
-            "call_id": fields["tool_use_id"],
-            "output": parts or "",
-        }
+        item = {"type": "function_call_output", "call_id": call_id, "output": parts or ""}
         self._add(item, path, call_id="tool_use_id", output="content")
 
     def _result_parts(self, raw: object, path: str) -> tuple[list[JsonObject], list[str]]:
@@ -234,10 +231,8 @@ class _MessageReader:
             return ([_input_text(raw)] if raw else []), [path]
         parts: list[JsonObject] = []
         part_paths: list[str] = []
-        blocks = read_array(raw, path, self._limits.parts, "a string or an array")
-        for index, block in enumerate(blocks):
-            at = f"{path}[{index}]"
-            fields = read_object(block, at)
+        blocks = read_objects(raw, path, self._limits.parts, "a string or an array")
+        for fields, at in blocks:
             kind = read_tag(fields, at, (*_PARTS, *_CITABLE, "tool_reference"))
             if kind == "tool_reference":
                 new = [self._loaded_tool(fields, at)]
@@ -251,14 +246,12 @@ class _MessageReader:
         """Let the model use a tool to which a tool result refers. Such results come from a tool
         search that the client runs itself. Returns a text part that tells the model about the
         tool."""
-        name = fields.get("tool_name")
-        if name is None:
-            raise missing_parameter(f"{path}.tool_name")
+        name = read_string(fields, "tool_name", path)
         self._tools.add(name, f"{path}.tool_name")
         return _input_text(f"The tool {name} can be called now.")
 
     def _tool_addition(self, fields: JsonObject, path: str) -> None:
-        tool = _required_object(fields, "tool", path)
+        tool = read_inner(fields, "tool", path)
         path = f"{path}.tool"
         if read_tag(tool, path, ("tool_reference", "tool_definition")) == "tool_reference":
             self._tools.add(tool.get("name"), f"{path}.name")
@@ -266,7 +259,7 @@ class _MessageReader:
             self._tools.define(tool.get("definition"), f"{path}.definition")
 
     def _tool_removal(self, fields: JsonObject, path: str) -> None:
-        tool = _required_object(fields, "tool", path)
+        tool = read_inner(fields, "tool", path)
         read_tag(tool, f"{path}.tool", ("tool_reference",))
         self._tools.remove(tool.get("name"), f"{path}.tool.name")
 
@@ -275,10 +268,8 @@ class _MessageReader:
     def _output_text(self, fields: JsonObject, path: str) -> None:
         """Translate a text. The blocks of an answer that cites documents become one text again."""
         text = _text(fields, path)
-        raw = read_array(fields.get("citations") or [], f"{path}.citations", self._limits.parts)
-        citations = [
-            read_object(each, f"{path}.citations[{index}]") for index, each in enumerate(raw)
-        ]
+        raw = fields.get("citations") or []
+        citations = [each for each, _ in read_objects(raw, f"{path}.citations", self._limits.parts)]
         text += "".join(map(self._passages.mark, citations))
         content = self._open["content"] if self._open is not None else []
         if content and (citations or self._continues):
@@ -309,11 +300,8 @@ class _MessageReader:
         self._add(item, path, encrypted_content=field)
 
     def _tool_use(self, fields: JsonObject, path: str) -> None:
-        for name in ("id", "name", "input"):
-            if name not in fields:
-                raise missing_parameter(f"{path}.{name}")
-        if not isinstance(fields["input"], dict):
-            raise invalid_type(f"{path}.input", "an object", json_type_name(fields["input"]))
+        require(fields, path, "id", "name")
+        read_inner(fields, "input", path)  # checks it, but its nulls have a meaning
         item: JsonObject = {
             "type": "function_call",
             "call_id": fields["id"],
@@ -327,7 +315,7 @@ class _MessageReader:
     def _server_tool_use(self, fields: JsonObject, path: str) -> None:
         """Note the call of a server tool. Together with its result, a later block, it becomes one
         item. A call without a result was interrupted and is left out."""
-        _required_object(fields, "input", path)
+        read_inner(fields, "input", path)
         read_string(fields, "name", path)
         self._server_calls[read_string(fields, "id", path)] = fields
 
@@ -364,9 +352,8 @@ class _MessageReader:
         any more are left out."""
         found = content.get("tool_references", []) if isinstance(content, dict) else []
         names = [
-            read_string(read_object(each, at), "tool_name", at)
-            for index, each in enumerate(read_array(found, f"{path}.content.tool_references", 100))
-            if (at := f"{path}.content.tool_references[{index}]")
+            read_string(each, "tool_name", at)
+            for each, at in read_objects(found, f"{path}.content.tool_references", 100)
         ]
         id = {"call_id": call["id"]}
         return [
@@ -382,11 +369,9 @@ class _MessageReader:
             "" if fields.get(name) is None else _string(fields, name, path)
             for name in ("content", "encrypted_content")
         )
-        changes = read_array(fields.get("tool_changes") or [], f"{path}.tool_changes", 1_000)
-        for index, raw in enumerate(changes):
-            at = f"{path}.tool_changes[{index}]"
-            change = read_object(raw, at)
-            known = BLOCKS["system"]
+        known = BLOCKS["system"]
+        changes = fields.get("tool_changes") or []
+        for change, at in read_objects(changes, f"{path}.tool_changes", 1_000):
             known[read_tag(change, at, ("tool_addition", "tool_removal"))](self, change, at)
         if encrypted:
             item = {"type": "compaction", "encrypted_content": encrypted}
@@ -428,14 +413,7 @@ def _web_fetch_call(call: JsonObject, raw: object, path: str) -> JsonObject:
 
 def _mcp_call(call: JsonObject, fields: JsonObject, path: str) -> JsonObject:
     raw = fields.get("content", "")
-    texts = (
-        [raw]
-        if isinstance(raw, str)
-        else [
-            _text(each, f"{path}.content[{index}]")
-            for index, each in enumerate(read_array(raw, f"{path}.content", 1_000))
-        ]
-    )
+    texts = [raw] if isinstance(raw, str) else _texts(raw, f"{path}.content", 1_000)
     return {
         "type": "mcp_call",
         "server_label": str(call.get("server_name", "")),
@@ -511,17 +489,15 @@ def _text(raw: object, path: str) -> str:
     return read_string(fields, "text", path)
 
 
+def _texts(raw: object, path: str, limit: int, expected: str = "an array") -> list[str]:
+    return [_text(block, at) for block, at in read_objects(raw, path, limit, expected)]
+
+
 def _string(fields: JsonObject, name: str, path: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
         raise invalid_type(f"{path}.{name}", "a string", json_type_name(value))
     return value
-
-
-def _required_object(fields: JsonObject, name: str, path: str) -> JsonObject:
-    if name not in fields:
-        raise missing_parameter(f"{path}.{name}")
-    return read_object(fields[name], f"{path}.{name}")
 
 
 def _text_part(fields: JsonObject, path: str) -> list[JsonObject]:
@@ -530,7 +506,7 @@ def _text_part(fields: JsonObject, path: str) -> list[JsonObject]:
 
 
 def _image(fields: JsonObject, path: str) -> list[JsonObject]:
-    source = _required_object(fields, "source", path)
+    source = read_inner(fields, "source", path)
     path = f"{path}.source"
     kind = read_tag(source, path, ("base64", "url", "file"))
     if kind == "base64":
@@ -543,7 +519,7 @@ def _image(fields: JsonObject, path: str) -> list[JsonObject]:
 
 
 def _document(fields: JsonObject, path: str, passages: Passages) -> list[JsonObject]:
-    source = _required_object(fields, "source", path)
+    source = read_inner(fields, "source", path)
     kind = read_tag(source, f"{path}.source", _DOCUMENTS)
     context, title = (_string(fields, name, path) for name in ("context", "title"))
     lead = [_input_text(context)] if context else []
@@ -585,11 +561,8 @@ def _content_document(source: JsonObject, path: str, title: str) -> list[JsonObj
     lead = [_input_text(title)] if title else []
     if isinstance(content, str):
         return [*lead, _input_text(content)]
-    if not isinstance(content, list):
-        raise invalid_type(f"{path}.content", "a string or an array", json_type_name(content))
-    for index, block in enumerate(content):
-        at = f"{path}.content[{index}]"
-        fields = read_object(block, at)
+    blocks = read_objects(content, f"{path}.content", _MAX_BLOCKS, "a string or an array")
+    for fields, at in blocks:
         lead += (_text_part if read_tag(fields, at, ("text", "image")) == "text" else _image)(
             fields, at
         )
@@ -616,10 +589,7 @@ _DOCUMENTS: Mapping[str, Callable[[JsonObject, str, str], list[JsonObject]]] = {
 
 def _search_result_part(fields: JsonObject, path: str, passages: Passages) -> list[JsonObject]:
     title, source = (_string(fields, name, path) for name in ("title", "source"))
-    content = fields.get("content", [])
-    if not isinstance(content, list):
-        raise invalid_type(f"{path}.content", "an array", json_type_name(content))
-    texts = [_text(block, f"{path}.content[{index}]") for index, block in enumerate(content)]
+    texts = _texts(fields.get("content", []), f"{path}.content", _MAX_BLOCKS)
     index = passages.next_index("search_result")
     if cites(fields, path):
         found = Source(kind="search_result", index=index, title=title or None, url=source)

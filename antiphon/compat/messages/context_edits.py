@@ -14,7 +14,7 @@ from msgspec import Struct
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_value
-from antiphon.wire.parsing.fields import read_array, read_object, read_tag
+from antiphon.wire.parsing.fields import read_array, read_object, read_objects, read_tag
 
 from .types import ClearedToolUses
 
@@ -102,10 +102,8 @@ def read_edits(raw: object, path: str, paths: ErrorPaths) -> ContextEdits:
     turns: int | None = None
     tool_uses: _ToolUses | None = None
     compaction: JsonObject | None = None
-    edits = read_array(read_object(raw, "context_management").get("edits", []), path, _MAX_EDITS)
-    for index, edit in enumerate(edits):
-        at = f"{path}[{index}]"
-        fields = read_object(edit, at)
+    edits = read_object(raw, "context_management").get("edits", [])
+    for fields, at in read_objects(edits, path, _MAX_EDITS):
         match read_tag(fields, at, (_THINKING, _TOOL_USES, _COMPACT)):
             case "clear_thinking_20251015":
                 keep = fields.get("keep", {"type": "thinking_turns", "value": 1})

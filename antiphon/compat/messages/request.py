@@ -23,7 +23,7 @@ from antiphon.wire.parsing.errors import (
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import convert, drop_nulls, read_choice, read_object
+from antiphon.wire.parsing.fields import convert, drop_nulls, read_choice, read_object, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.request import CreateResponse, FieldTreatment, InputTokensRequest
@@ -141,9 +141,7 @@ def parse_count_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Mes
 def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
     """Translate a request body that is already parsed. Raises ``InvalidRequest``."""
     raw = drop_nulls(raw)
-    for name in ("model", "messages"):
-        if name not in raw:
-            raise missing_parameter(name)
+    require(raw, "", "model", "messages")
     _refuse(raw)
     paths = ErrorPaths(
         input="messages",

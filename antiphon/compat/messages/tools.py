@@ -18,7 +18,13 @@ from antiphon.wire.parsing.errors import (
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import convert, read_array, read_object, read_string
+from antiphon.wire.parsing.fields import (
+    convert,
+    read_object,
+    read_objects,
+    read_string,
+    require,
+)
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.request import Include
 
@@ -62,15 +68,14 @@ class ToolCollector:
 
     def declare(self, raw: object, path: str) -> None:
         """Declare all tools in the field ``tools`` of the request. Raises ``InvalidRequest``."""
-        for index, tool in enumerate(read_array(raw, path, self._limits.tools)):
-            self.define(tool, f"{path}[{index}]")
+        for tool, at in read_objects(raw, path, self._limits.tools):
+            self.define(tool, at)
 
     def declare_servers(self, raw: object, path: str) -> None:
         """Declare the MCP servers in the field ``mcp_servers``. Call this before ``declare``,
         because tools refer to the servers. Raises ``InvalidRequest``."""
-        for index, server in enumerate(read_array(raw, path, self._limits.tools)):
-            at = f"{path}[{index}]"
-            declared = convert(read_object(server, at), MessageMcpServer, at)
+        for server, at in read_objects(raw, path, self._limits.tools):
+            declared = convert(server, MessageMcpServer, at)
             tool = _mcp_server(declared)
             self._servers[declared.name] = (tool, at)
             old = declared.tool_configuration  # older clients send this instead of a toolset
@@ -284,8 +289,7 @@ def _mcp_server(server: MessageMcpServer) -> JsonObject:
 
 
 def _function(fields: JsonObject, path: str) -> JsonObject:
-    if "input_schema" not in fields:
-        raise missing_parameter(f"{path}.input_schema")
+    require(fields, path, "input_schema")
     tool: JsonObject = {
         "type": "function",
         "name": fields["name"],

@@ -13,7 +13,7 @@ from typing import Any
 from antiphon.errors import InvalidRequest
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_value
-from antiphon.wire.parsing.fields import read_array, read_object, read_tag
+from antiphon.wire.parsing.fields import read_object, read_objects, read_tag
 
 #: Name of a tool → its description, the types of its required inputs, and those of the others.
 _Members = Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]
@@ -190,16 +190,13 @@ def browser_state_text(fields: JsonObject, path: str) -> str:
     """Return the text that shows the model the block ``browser_state`` of a tool result: the open
     tabs, and what has changed. Raises ``InvalidRequest``."""
     lines = ["Open tabs:"]
-    for index, raw in enumerate(read_array(fields.get("tabs", []), f"{path}.tabs", 1_000)):
-        tab = read_object(raw, f"{path}.tabs[{index}]")
+    for tab, _ in read_objects(fields.get("tabs", []), f"{path}.tabs", 1_000):
         active = " (active)" if tab.get("active") is True else ""
         lines.append(
             " ".join(str(tab.get(each, "")) for each in ("tab_id", "url", "title")) + active
         )
-    changes = read_array(fields.get("state_changes") or [], f"{path}.state_changes", 1_000)
-    for index, raw in enumerate(changes):
-        at = f"{path}.state_changes[{index}]"
-        change = read_object(raw, at)
+    changes = fields.get("state_changes") or []
+    for change, at in read_objects(changes, f"{path}.state_changes", 1_000):
         kind = read_tag(change, at, _CHANGES)
         others = (str(value) for name, value in change.items() if name != "type")
         lines.append(f"{kind.replace('_', ' ')}: {' '.join(others)}")

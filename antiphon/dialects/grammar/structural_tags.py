@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter, truncated
-from antiphon.wire.parsing.fields import read_object, read_string
+from antiphon.wire.parsing.errors import invalid_type, json_type_name, truncated
+from antiphon.wire.parsing.fields import read_object, read_string, require
 
 from .json_schema import check_schema, llguidance_schema
 from .parameters import json_rule
@@ -311,8 +311,7 @@ def _is_unlimited(raw: object, depth: int = 0) -> bool:
 
 
 def _field(format: Json, name: str, path: str) -> Any:
-    if name not in format:
-        raise missing_parameter(f"{path}.{name}")
+    require(format, path, name)
     return format[name]
 
 

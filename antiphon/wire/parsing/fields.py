@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -48,6 +48,21 @@ def read_object(raw: object, path: str) -> JsonObject:
     return drop_nulls(raw)
 
 
+def read_inner(fields: JsonObject, name: str, path: str) -> JsonObject:
+    """Return the required field ``name`` of an object, which is an object. Raises
+    ``InvalidRequest``."""
+    require(fields, path, name)
+    return read_object(fields[name], f"{path}.{name}")
+
+
+def require(fields: Mapping[str, object], path: str, *names: str) -> None:
+    """Raise ``InvalidRequest`` if an object lacks one of these fields. ``path``: the path of the
+    object; "" for the body."""
+    for name in names:
+        if name not in fields:
+            raise missing_parameter(f"{path}.{name}" if path else name)
+
+
 def known_fields(raw: Mapping[str, object], names: Collection[str], path: str) -> JsonObject:
     """Return the fields of a JSON object. Null fields are dropped.
 
@@ -69,6 +84,16 @@ def read_array(raw: object, path: str, limit: int, expected: str = "an array") -
     if len(raw) > limit:
         raise too_many(path, len(raw), limit)
     return raw
+
+
+def read_objects(
+    raw: object, path: str, limit: int, expected: str = "an array"
+) -> Iterator[tuple[JsonObject, str]]:
+    """Yield the objects of an array, each with its path. Their null fields are dropped. The
+    arguments are those of ``read_array``. Raises ``InvalidRequest``."""
+    for index, each in enumerate(read_array(raw, path, limit, expected)):
+        at = f"{path}[{index}]"
+        yield read_object(each, at), at
 
 
 def read_choice(raw: object, path: str, allowed: Collection[str]) -> str:

@@ -21,7 +21,7 @@ from antiphon.wire.request import PreviousMessages
 from antiphon.wire.response import RAW_MESSAGE_TYPE
 
 from .errors import invalid_type, invalid_value, json_type_name, missing_parameter
-from .fields import convert, read_array, read_object, read_string, read_tag
+from .fields import convert, read_array, read_object, read_objects, read_string, read_tag
 from .items import read_items
 from .json_body import BodyLimits
 
@@ -154,13 +154,10 @@ class _PreviousMessageReader:
             yield _reasoning(before)
         if text:
             yield it.Message(role="assistant", content=(it.OutputText(text=text),))
-        for at, call in enumerate(
-            read_array(fields.get("tool_calls", []), f"{path}.tool_calls", 128)
-        ):
-            yield self._call(call, f"{path}.tool_calls[{at}]")
+        for call, at in read_objects(fields.get("tool_calls", []), f"{path}.tool_calls", 128):
+            yield self._call(call, at)
 
-    def _call(self, raw: object, path: str) -> it.Item:
-        call = read_object(raw, path)
+    def _call(self, call: JsonObject, path: str) -> it.Item:
         function = read_object(call.get("function"), f"{path}.function")
         id = call.get("id")
         return it.FunctionCall(
@@ -202,11 +199,8 @@ def _read_text(raw: object, path: str) -> str:
     joined by newlines."""
     if raw is None or isinstance(raw, str):
         return raw or ""
-    parts = [raw] if isinstance(raw, dict) else read_array(raw, path, 1000)
-    texts = []
-    for at, part in enumerate(parts):
-        texts.append(_part_text(read_object(part, f"{path}[{at}]"), f"{path}[{at}]"))
-    return "\n".join(texts)
+    parts = read_objects([raw] if isinstance(raw, dict) else raw, path, 1000)
+    return "\n".join(_part_text(part, at) for part, at in parts)
 
 
 def _part_text(part: JsonObject, path: str) -> str:
@@ -226,10 +220,8 @@ def _user_parts(fields: JsonObject, path: str) -> tuple[it.Part, ...]:
     if not isinstance(raw, list) or not any(map(_is_image, raw)):
         return (it.InputText(text=_read_text(raw, path)),)
     return tuple(
-        _image(part, f"{path}[{at}]")
-        if _is_image(part)
-        else it.InputText(text=_part_text(read_object(part, f"{path}[{at}]"), f"{path}[{at}]"))
-        for at, part in enumerate(read_array(raw, path, 1000))
+        _image(part, at) if _is_image(part) else it.InputText(text=_part_text(part, at))
+        for part, at in read_objects(raw, path, 1000)
     )
 
 

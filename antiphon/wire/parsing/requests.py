@@ -64,7 +64,7 @@ from .errors import (
     truncated,
     unknown_parameter,
 )
-from .fields import convert, drop_nulls, read_array, read_object, read_tag
+from .fields import convert, drop_nulls, read_array, read_object, read_tag, require
 from .ids import check_conversation_id, check_response_id
 from .items import read_items, read_part
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
@@ -248,8 +248,7 @@ def _check_compact_cache(options: PromptCacheRequest | None) -> None:
 def parse_create_prompt(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreatePrompt:
     """Parse the body of ``POST /prompts``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
-    if "template" not in raw:
-        raise missing_parameter("template")
+    require(raw, "", "template")
     fields = read_object(raw["template"], "template")
     try:
         read_template(fields, limits)
@@ -290,8 +289,7 @@ def parse_create_conversation(
 def parse_conversation_metadata(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> dict[str, str]:
     """Parse the metadata in the body of ``POST /conversations/{id}``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
-    if "metadata" not in raw:
-        raise missing_parameter("metadata")
+    require(raw, "", "metadata")
     return read_metadata(raw["metadata"])
 
 
@@ -299,8 +297,7 @@ def parse_new_items(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[i
     """Parse the items in the body of ``POST /conversations/{id}/items``. Raises
     ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
-    if "items" not in raw:
-        raise missing_parameter("items")
+    require(raw, "", "items")
     return read_items(raw["items"], "items", _item_limits(limits))
 
 

@@ -19,7 +19,7 @@ from antiphon.wire.resources.vector_stores import (
 )
 
 from .errors import empty_value, missing_parameter, out_of_range
-from .fields import convert, known_fields, read_object
+from .fields import convert, known_fields, read_object, require
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
 _MAX_FILES, _MAX_BATCH_FILES = 500, 2000
@@ -233,8 +233,7 @@ def parse_file_attributes(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> A
     """Parse the new attributes of a file. They replace all attributes that the file has. Raises
     ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
-    if "attributes" not in raw:
-        raise missing_parameter("attributes")
+    require(raw, "", "attributes")
     return _convert(raw, FileAttributesBody).attributes or {}
 
 
