@@ -300,12 +300,11 @@ class _MessageReader:
         self._add(item, path, encrypted_content=field)
 
     def _tool_use(self, fields: JsonObject, path: str) -> None:
-        require(fields, path, "id", "name")
         read_inner(fields, "input", path)  # checks it, but its nulls have a meaning
         item: JsonObject = {
             "type": "function_call",
-            "call_id": fields["id"],
-            "name": fields["name"],
+            "call_id": read_string(fields, "id", path),
+            "name": read_string(fields, "name", path),
             "arguments": msgspec.json.encode(fields["input"]).decode(),
         }
         if (toolset := fields.get("toolset_name")) is not None:
