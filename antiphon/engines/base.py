@@ -124,7 +124,6 @@ class Capabilities(Struct, frozen=True, kw_only=True):
       inserted between token ids), ``template`` (images replace the placeholders that the chat
       template writes), and None (the engine accepts no images).
     - ``schemas``: the engine enforces JSON schemas (``Constraint.schema``).
-    - ``schema_keywords``: the keywords that such a schema may use; None if it may use all keywords.
     - ``separates_caches``: requests with different values of ``Sampling.cache_scope`` share no
       cached prefix. If False, Antiphon reports no cached tokens for a request with a scope, because
       another tenant may have cached them.
@@ -146,7 +145,6 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     logit_bias: bool = False
     penalties: bool = False
     schemas: bool = False
-    schema_keywords: frozenset[str] | None = None
     priority: bool = False
     cache_salt: bool = False
     separates_caches: bool = False

@@ -8,11 +8,23 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import structlog
+
 from .worker_program import program_command, program_environment
+
+_log = structlog.get_logger(__name__)
+
+#: Seconds to wait for the end of a killed process.
+_KILL_S = 5.0
 
 
 class WorkerFailed(Exception):
-    """Error for a worker process that failed or was killed, usually because it exceeded a limit."""
+    """Error for a worker process that failed or was killed, usually because it exceeded a limit.
+    ``status``: the exit status; negative if the process was killed."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"exit status {status}")
+        self.status = status
 
 
 async def run_worker(
@@ -38,9 +50,19 @@ async def run_worker(
         try:
             output, _ = await process.communicate(content)
         finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _end(process)
     if process.returncode:
-        raise WorkerFailed(f"exit status {process.returncode}")
+        raise WorkerFailed(process.returncode)
     return output
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill the process and wait for its end. A process that cannot be killed must not block the
+    request or the shutdown."""
+    with suppress(ProcessLookupError):
+        process.kill()
+    try:
+        async with asyncio.timeout(_KILL_S):
+            await process.wait()
+    except TimeoutError:
+        _log.warning("a worker process does not end", pid=process.pid)

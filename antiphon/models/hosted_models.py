@@ -27,6 +27,7 @@ from antiphon.support.tasks import repeat, running
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
 from .factories import REMOTE_ENGINES, TASKS_OF_ENGINES, local_backend
+from .manager import ManagingAction
 
 _log = structlog.get_logger(__name__)
 
@@ -97,7 +98,7 @@ class HostedModels:
         return EmbeddingBackend(name, HostedEmbedder(name, description, self.calls))
 
     async def _transcription(self, name: str, progress: ProgressCallback) -> Backend:
-        await self.calls.call("load_model", name, returns=ManagedModel)
+        await self.calls.call("manage_model", "load", name, returns=ManagedModel)
         return TranscriptionBackend(name, HostedTranscriber(name, self.calls))
 
     async def _follow(self) -> None:
@@ -156,22 +157,24 @@ class HostedModelManager:
         return found
 
     async def retrieve(self, name: str) -> ManagedModel:
-        return await self._call("retrieve_model", name)
+        return await self._manage("retrieve", name)
 
     async def load(self, name: str) -> ManagedModel:
-        return await self._call("load_model", name)
+        return await self._manage("load", name)
 
     async def unload(self, name: str) -> ManagedModel:
-        return await self._call("unload_model", name)
+        return await self._manage("unload", name)
 
     async def delete(self, name: str) -> ManagedModel:
-        return await self._call("delete_model", name)
+        return await self._manage("delete", name)
 
     def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
         return self._calls.stream("pull_model", name, returns=PullEvent)
 
-    async def _call(self, method: str, name: str) -> ManagedModel:
-        found: ManagedModel = await self._calls.call(method, name, returns=ManagedModel)
+    async def _manage(self, action: ManagingAction, name: str) -> ManagedModel:
+        found: ManagedModel = await self._calls.call(
+            "manage_model", action, name, returns=ManagedModel
+        )
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from typing import Literal, TypeAlias
 
 from msgspec import Struct, convert
 
@@ -37,6 +38,10 @@ from .files import delete_files, estimate_memory, fetch_files, has_files, local_
 
 #: Seconds between two progress events of one file.
 _PROGRESS_INTERVAL_S = 0.2
+
+
+#: What ``ModelManager`` can do with one model: names of its methods.
+ManagingAction: TypeAlias = Literal["retrieve", "load", "unload", "delete"]
 
 
 class ConfiguredModel(Struct, frozen=True, kw_only=True):

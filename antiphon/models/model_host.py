@@ -24,7 +24,7 @@ from antiphon.inference.tokens import Chunk, Constraint, EncodedImage, Prompt
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
 from .catalog import Catalog
-from .manager import ModelManager
+from .manager import ManagingAction, ModelManager
 
 #: Seconds between two checks of the models' states.
 _STATUS_S = 0.25
@@ -172,21 +172,11 @@ class ModelHostSession:
         """Return all models with their states. See ``ModelManager.list``."""
         return await (await self._manager()).list()
 
-    async def retrieve_model(self, name: str) -> ManagedModel:
-        """Return one model with its state. See ``ModelManager.retrieve``."""
-        return await (await self._manager()).retrieve(name)
-
-    async def load_model(self, name: str) -> ManagedModel:
-        """Load a model. See ``ModelManager.load``."""
-        return await (await self._manager()).load(name)
-
-    async def unload_model(self, name: str) -> ManagedModel:
-        """Unload a model. See ``ModelManager.unload``."""
-        return await (await self._manager()).unload(name)
-
-    async def delete_model(self, name: str) -> ManagedModel:
-        """Delete the downloaded files of a model. See ``ModelManager.delete``."""
-        return await (await self._manager()).delete(name)
+    async def manage_model(self, action: ManagingAction, name: str) -> ManagedModel:
+        """Do something with one model, and return its state. See ``ModelManager``."""
+        act = getattr(await self._manager(), action)
+        done: ManagedModel = await act(name)
+        return done
 
     async def pull_model(self, name: str) -> AsyncGenerator[PullEvent, None]:
         """Download the files of a model, and yield the progress. See ``ModelManager.pull``."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from antiphon.dialects.grammar.json_schema import keywords_of
 from antiphon.engines.base import Capabilities
 from antiphon.errors import InvalidRequest
 from antiphon.inference.conversation import Options
@@ -77,12 +76,7 @@ def accepts_grammar(constraint: Constraint | None, capabilities: Capabilities) -
 def enforces_schema(constraint: Constraint | None, capabilities: Capabilities) -> bool:
     """Return whether the engine can enforce the JSON schema of the constraint. Without a
     constraint, the result is True."""
-    if constraint is None:
-        return True
-    if not capabilities.schemas or constraint.schema is None:
-        return False
-    keywords = capabilities.schema_keywords
-    return keywords is None or keywords_of(constraint.schema) <= keywords
+    return constraint is None or (capabilities.schemas and constraint.schema is not None)
 
 
 def extra_field(name: str) -> str:

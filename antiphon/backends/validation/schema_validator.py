@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import structlog
 
 from antiphon.errors import BackendError, InvalidRequest
-from antiphon.ipc.worker_program import program_command, program_environment
+from antiphon.ipc.worker_process import WorkerFailed, run_worker
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.fair_threads import current_tenant
 
@@ -26,8 +25,6 @@ _log = structlog.get_logger(__name__)
 _WORKER = Path(__file__).with_name("validator_worker.py")
 #: Time limit of a validation, in seconds.
 _SECONDS = 10.0
-#: Seconds to wait for the end of a killed process.
-_KILL_S = 5.0
 _SLOW = "it takes too long to check."
 
 
@@ -101,47 +98,19 @@ async def _run_worker(**request: object) -> _Verdict:
     """
     try:
         async with asyncio.timeout(_SECONDS):
-            process = await _start_worker()
-    except (OSError, TimeoutError) as error:
-        raise _start_failure(str(error) or type(error).__name__) from None
-    try:
-        async with asyncio.timeout(_SECONDS):
-            output, errors = await process.communicate(msgspec.json.encode(request))
+            output = await run_worker(_WORKER, content=msgspec.json.encode(request))
+        verdict = msgspec.json.decode(output, type=_Verdict)
     except TimeoutError:
         return _Verdict(fault=_SLOW)
-    finally:
-        await _end(process)
-    try:
-        verdict = msgspec.json.decode(output, type=_Verdict)
-    except msgspec.DecodeError:
-        if process.returncode is None or process.returncode < 0:  # killed at a resource limit
+    except WorkerFailed as failure:
+        if failure.status < 0:  # killed at a resource limit
             return _Verdict(fault=_SLOW)
-        raise _start_failure(_last_line(errors)) from None
+        raise _start_failure(str(failure)) from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise _start_failure(str(error)) from None
     if verdict.error is not None:
         raise _start_failure(verdict.error)
     return verdict
-
-
-async def _start_worker() -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *program_command(_WORKER),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=program_environment(),
-    )
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill the process and wait for its end, at most ``_KILL_S`` seconds. A process that cannot be
-    killed must not block the request or the shutdown."""
-    with suppress(ProcessLookupError):
-        process.kill()
-    try:
-        async with asyncio.timeout(_KILL_S):
-            await process.wait()
-    except TimeoutError:
-        _log.warning("validator process does not end", pid=process.pid)
 
 
 def _start_failure(reason: str) -> BackendError:
@@ -152,8 +121,3 @@ def _start_failure(reason: str) -> BackendError:
         "The output cannot be validated: the server's validator process could not run.",
         permanent=True,
     )
-
-
-def _last_line(errors: bytes) -> str:
-    lines = errors.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "it ended without a verdict"

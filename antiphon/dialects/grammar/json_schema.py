@@ -307,13 +307,6 @@ def _inner(schema: Schema) -> list[tuple[str, Any]]:
     return found
 
 
-def keywords_of(schema: object) -> set[str]:
-    """Return the keywords that a schema uses at any depth."""
-    if not isinstance(schema, Mapping):
-        return set()
-    return set(schema).union(*(keywords_of(inner) for _, inner in _inner(schema)))
-
-
 def require_all_properties(schema: Schema) -> dict[str, Any]:
     """Return the schema that the grammar enforces for a strict function. It is a copy of
     ``schema`` in which each object with properties requires all of its properties. Such an object

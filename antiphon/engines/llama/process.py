@@ -9,7 +9,6 @@ import secrets
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -33,12 +32,10 @@ class LlamaProcess:
     """A process that runs llama.cpp with one model. Use it on one event loop only.
 
     ``setup``: what the process needs, without the fields ``host``, ``port`` and ``key``.
-    ``on_end``: called each time the process has ended.
     """
 
-    def __init__(self, setup: ServerSetup, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, setup: ServerSetup) -> None:
         self._setup = setup
-        self._on_end = on_end
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._watches = BackgroundTasks("watch of llama.cpp")
@@ -123,7 +120,6 @@ class LlamaProcess:
             process.stdin.close()
         if not self._closed:
             _log.error("llama.cpp has ended", model=self._setup.model, code=code)
-        self._on_end()
 
     async def end(self, client: LlamaClient) -> None:
         """End the process, because a connection of ``client`` broke. Does nothing if the process

@@ -30,21 +30,17 @@ from .protocol import (
 )
 from .worker import WorkerSetup
 
-_SHUTDOWN_TIMEOUT_S = 5.0
+_LOAD_TIMEOUT_S, _SHUTDOWN_TIMEOUT_S = 600.0, 5.0
 
 MessageHandler = Callable[[ToParent | BackendError], None]
 
 
 class WorkerProcess:
     """Starts and stops the worker process, which runs the model, and exchanges messages with it.
-    Use this class in the parent process, and on one event loop only.
+    Use this class in the parent process, and on one event loop only."""
 
-    ``load_timeout_s``: time limit for loading the model, in seconds.
-    """
-
-    def __init__(self, setup: WorkerSetup, *, load_timeout_s: float = 600.0) -> None:
+    def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
-        self._load_timeout_s = load_timeout_s
         self._start_lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._readers = BackgroundTasks("reader of an engine process")
@@ -88,10 +84,10 @@ class WorkerProcess:
 
     async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> str:
         try:
-            async with asyncio.timeout(self._load_timeout_s):
+            async with asyncio.timeout(_LOAD_TIMEOUT_S):
                 messages = await _read_frame(process)
         except TimeoutError:
-            return f"it was not ready within {self._load_timeout_s:g} seconds"
+            return f"it was not ready within {_LOAD_TIMEOUT_S:g} seconds"
         except EOFError:
             return f"its process ended with code {await process.wait()}"
         ready = messages[0]
