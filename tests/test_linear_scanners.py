@@ -26,6 +26,7 @@ from antiphon.backends.validation.answer_format import first_json_value
 from antiphon.dialects.chat.prompt import ChatPromptEncoder
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.json_schema import (
+    SchemaTypes,
     bundle_definitions,
     check_schema,
     check_strict,
@@ -38,7 +39,7 @@ from antiphon.dialects.grammar.user_lark import lark_rules
 from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_rule
 from antiphon.dialects.harmony.header import bare_text, read_header
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder
-from antiphon.dialects.parser.argument_values import PropertyTypes, to_json_text
+from antiphon.dialects.parser.argument_values import to_json_text
 from antiphon.dialects.parser.json_repair import JsonRepair
 from antiphon.dialects.tools import collect_tools
 from antiphon.engines.base import Chunk
@@ -296,9 +297,9 @@ def _read_schema(text: str) -> None:
     object_forms(schema)
     require_all_properties(schema)
     bundle_definitions([schema])
-    types = PropertyTypes(schema)
+    types = SchemaTypes(schema)
     for name in schema["properties"]:
-        types.types_for(name)
+        types.of_property(name)
 
 
 def _check_pattern(text: str) -> None:

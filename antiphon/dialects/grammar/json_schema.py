@@ -165,6 +165,12 @@ def resolve_pointer(whole: Schema, reference: str) -> Any:
     return value
 
 
+def _referenced(schema: Schema, whole: Schema) -> Any:
+    """Return the value to which ``$ref`` of a schema leads. Returns None if there is none."""
+    reference = schema.get("$ref")
+    return resolve_pointer(whole, reference) if isinstance(reference, str) else None
+
+
 def _spelled(pattern: str) -> int:
     """Return the number of characters that a regex contains if its repetitions are written out."""
     try:
@@ -337,23 +343,122 @@ def _close(schema: object, required: bool) -> None:
         _close(inner, required)
 
 
-def types_of(schema: object) -> set[str]:
-    """Return the JSON types that a schema states in ``type``, ``enum``, ``anyOf`` and ``oneOf``.
-    Empty if it states none. For a value of ``enum`` that is not a string, the type is ``other``."""
-    if not isinstance(schema, Mapping):
-        return set()
-    kind = schema.get("type")
-    found = {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
-    for value in schema.get("enum") or ():
-        found.add("string" if isinstance(value, str) else "other")
-    for key in ("anyOf", "oneOf"):
-        for arm in schema.get(key) or ():
-            found |= types_of(arm)
-    return found
+_DEPTH = 8
+#: Python type of a JSON value → its JSON type.
+_TYPE_NAMES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+_NO_STRINGS = ("object", "array", "number", "boolean", "null")
+_STRING_KEYWORDS = ("minLength", "maxLength", "pattern", "format")
+#: Keywords whose schemas are alternatives.
+_ARMS = ("anyOf", "oneOf")
+
+
+def type_name(value: object) -> str:
+    """Return the JSON type of a JSON value."""
+    return _TYPE_NAMES.get(type(value), "object")
+
+
+class SchemaTypes:
+    """Tells which JSON types and which strings the schemas inside ``root`` allow. References are
+    followed. The types of each schema are computed only once."""
+
+    def __init__(self, root: Schema) -> None:
+        self.root = root
+        self._forms: list[Schema] | None = None
+        self._properties: dict[str, frozenset[str]] = {}
+        self._computed: dict[tuple[int, int], frozenset[str]] = {}
+
+    def of_property(self, key: str) -> frozenset[str]:
+        """Return the types of the property ``key`` of ``root``. Empty if no type is stated."""
+        if self._forms is None:
+            self._forms = object_forms(self.root)
+        if key not in self._properties:
+            groups = (form.get("properties") for form in self._forms)
+            members = (group.get(key) for group in groups if isinstance(group, Mapping))
+            self._properties[key] = frozenset[str]().union(*map(self.of, members))
+        return self._properties[key]
+
+    def of(self, schema: object, depth: int = _DEPTH) -> frozenset[str]:
+        """Return the types that a schema allows. Empty if it states none. ``depth``: how many more
+        levels of references and alternatives are followed."""
+        if not isinstance(schema, Mapping) or not schema or not depth:
+            return frozenset()
+        key = (id(schema), depth)
+        if key not in self._computed:
+            self._computed[key] = self._combine(schema, depth)
+        return self._computed[key]
+
+    def _combine(self, schema: Schema, depth: int) -> frozenset[str]:
+        kind = schema.get("type")
+        types = set(kind if isinstance(kind, list) else [kind] if isinstance(kind, str) else ())
+        types |= self.of(_referenced(schema, self.root), depth - 1)
+        for key in (*_ARMS, "allOf"):
+            for arm in schema.get(key) or ():
+                types |= self.of(arm, depth - 1)
+        return frozenset(types or map(type_name, _values(schema)))
+
+    def allows_string(self, schema: object) -> bool:
+        """Return whether a schema allows strings."""
+        types = self.of(schema)
+        return not types or "string" in types
+
+    def strings(self, schema: object) -> list[str] | None:
+        """Return the strings that a schema allows, which must allow strings. Returns None if it
+        does not list them."""
+        schema = self.resolved(schema)
+        arms = [arm for key in _ARMS for arm in schema.get(key) or ()]
+        if not arms:
+            values = _values(schema)
+            return [each for each in values if isinstance(each, str)] if values else None
+        found: list[str] = []
+        for arm in filter(self.allows_string, arms):
+            values = _values(self.resolved(arm))
+            if not values:
+                return None
+            found += [each for each in values if isinstance(each, str)]
+        return found
+
+    def without_strings(self, schema: object) -> Schema | None:
+        """Return a schema for those values of a schema that are not strings. Returns None if there
+        are none, or if only alternatives of alternatives allow them. No value may match the result,
+        because the keywords of a schema can exclude each other."""
+        schema = self.resolved(schema)
+        if values := _values(schema):
+            others = [value for value in values if not isinstance(value, str)]
+            return {"enum": others} if others else None
+        for key in _ARMS:
+            if key in schema:
+                arms = [arm for arm in schema[key] or () if not self.allows_string(arm)]
+                return {**schema, key: arms} if arms else None
+        kind = schema.get("type", _NO_STRINGS)
+        kinds = [each for each in ([kind] if isinstance(kind, str) else kind) if each != "string"]
+        rest = {key: value for key, value in schema.items() if key not in _STRING_KEYWORDS}
+        return {**rest, "type": kinds} if kinds else None
+
+    def resolved(self, schema: object) -> Schema:
+        """Follow the references of a schema to one without ``$ref``. Empty if there is none."""
+        for _ in range(_DEPTH):
+            if not isinstance(schema, Mapping):
+                return {}
+            if "$ref" not in schema:
+                return schema
+            schema = _referenced(schema, self.root)
+        return {}
+
+
+def _values(schema: Schema) -> list[Any]:
+    """Return the values of the keywords ``enum`` and ``const``."""
+    return [*(schema.get("enum") or ()), *((schema["const"],) if "const" in schema else ())]
 
 
 _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
-_DEPTH = 8
 
 
 #: Maximum number of alternatives of one object. A limit is needed because the number of
@@ -391,13 +496,9 @@ class _ObjectForms:
 
     def _combine(self, schema: Schema, depth: int) -> list[Schema]:
         groups: list[list[Schema]] = [[{key: schema[key] for key in _OF_OBJECTS if key in schema}]]
-        if reference := _REFERENCE.match(str(schema.get("$ref", ""))):
-            section, name = reference.groups()
-            definitions = self._root.get(section)
-            target = definitions.get(name) if isinstance(definitions, Mapping) else None
-            groups.append(self.forms_of(target, depth - 1))
+        groups.append(self.forms_of(_referenced(schema, self._root), depth - 1))
         groups += (self.forms_of(arm, depth - 1) for arm in schema.get("allOf") or ())
-        for key in ("anyOf", "oneOf"):
+        for key in _ARMS:
             arms = (form for arm in schema.get(key) or () for form in self.forms_of(arm, depth - 1))
             groups.append(list(islice(arms, _MAX_FORMS)))
         combinations = product(*(group for group in groups if group))

@@ -4,12 +4,12 @@ JSON object. Each parameter has one rule."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.dialects.formats.types import ParameterSyntax
 
-from .json_schema import object_forms, types_of
+from .json_schema import SchemaTypes, object_forms, short_grammar_fault
 from .lark import ANYTHING, LarkRules, TokenLiterals
 
 #: JSON type → rule for Python's spelling of its values, if it differs from JSON's.
@@ -37,11 +37,11 @@ def json_rule(schema: Mapping[str, object]) -> str:
     return "%json " + json.dumps(schema, ensure_ascii=False)
 
 
-def _pythons(schema: Mapping[str, object]) -> list[str]:
+def _pythons(schema: Mapping[str, object], types: SchemaTypes) -> list[str]:
     """Return grammar rules for values in Python's spelling, such as ``True``. There is one rule for
     each type that the schema allows and whose values Python spells differently from JSON. Returns
     no rules if the schema restricts anything other than the type."""
-    named = types_of(schema) if schema.keys() <= _ABOUT else ()
+    named = types.of(schema) if schema.keys() <= _ABOUT else ()
     return [_PYTHON[name] for name in sorted(named) if name in _PYTHON]
 
 
@@ -64,11 +64,10 @@ class Parameters:
         ``ParameterSyntax.in_order`` is set, otherwise in the schema's order. If the schema allows
         several alternative objects, the rule allows each of them.
         """
-        shared = {key: schema[key] for key in _SHARED if key in schema}
-        forms = object_forms(schema)
+        types, forms = SchemaTypes(schema), object_forms(schema)
         if len(forms) == 1:
-            return self._object(rules, name, forms[0], shared)
-        arms = [self._object(rules, f"{name}_{n}", form, shared) for n, form in enumerate(forms)]
+            return self._object(rules, name, forms[0], types)
+        arms = [self._object(rules, f"{name}_{n}", form, types) for n, form in enumerate(forms)]
         return f"({' | '.join(arms)})"
 
     def text(self, key: str, body: str) -> str:
@@ -87,10 +86,10 @@ class Parameters:
         return f"{head} {body}{end}"
 
     def _object(
-        self, rules: LarkRules, name: str, schema: Mapping[str, Any], shared: Mapping[str, Any]
+        self, rules: LarkRules, name: str, schema: Mapping[str, Any], types: SchemaTypes
     ) -> str:
         """Return the rule for the parameters of one object schema. ``name``: the start of the names
-        of added rules. ``shared``: keywords such as ``$defs`` that each property's schema needs."""
+        of added rules. ``types``: the types of the schemas inside the schema of the arguments."""
         properties = dict(schema.get("properties") or {})
         if self._form.in_order:
             properties = dict(sorted(properties.items()))
@@ -100,7 +99,7 @@ class Parameters:
             return self._unknown(rules, name) if is_open else '""'
         values: list[tuple[str, bool]] = []
         for position, (key, inner) in enumerate(properties.items()):
-            value = self._one(rules, f"{name}_{position}", key, inner, shared)
+            value = self._one(rules, f"{name}_{position}", key, inner, types)
             values.append((value, key in required))
         return self._row(rules, name, values)
 
@@ -121,27 +120,43 @@ class Parameters:
         return alone
 
     def _one(
-        self, rules: LarkRules, name: str, key: str, schema: object, shared: Mapping[str, object]
+        self, rules: LarkRules, name: str, key: str, schema: object, types: SchemaTypes
     ) -> str:
         """Return the rule for one parameter. ``name``: the name of the rule. ``key``, ``schema``:
-        the parameter's name and schema. ``shared``: keywords such as ``$defs`` that the schema
-        needs."""
+        the parameter's name and schema. ``types``: the types of the schemas inside the schema of
+        the arguments."""
+        form = self._form
+        shared = {keyword: types.root[keyword] for keyword in _SHARED if keyword in types.root}
+        plain = schema if isinstance(schema, Mapping) else {}
+        if form.quoted or not types.allows_string(schema):
+            value = json_rule({**plain, **shared})
+            if form.quoted:
+                rules.add("PYTHON", _UNESCAPED)
+                value = f"({' | '.join([value, *_pythons(plain, types)])})"
+            return rules.add(name, self._json(key, value))
+        strings = types.strings(schema)
+        arms = self._texts(rules, f"{name}_v", key, strings)
+        # The parser reads any text that is no string, too, unless it is marked as a string.
+        is_marked = (form.text, form.text_end) != (form.json, form.json_end)
+        others = types.without_strings(schema) if strings is not None or is_marked else None
+        rule = json_rule({**(plain if others is None else others), **shared})
+        if not arms or (others is not None and short_grammar_fault(f"start: {rule}") is None):
+            arms.append(self._json(key, rule))
+        return rules.add(name, " | ".join(arms))
+
+    def _texts(
+        self, rules: LarkRules, name: str, key: str, strings: Sequence[str] | None
+    ) -> list[str]:
+        """Return the rules for a parameter whose value is a string without quotes. ``name``: the
+        name of an added rule. ``strings``: the valid strings, or None for any string."""
         form, spelling = self._form, self._spelling
-        choices = schema.get("enum") if isinstance(schema, dict) else None
-        if not form.quoted and types_of(schema) == {"string"}:
-            if choices:
-                options = " | ".join(spelling.literal(str(choice)) for choice in choices)
-                return rules.add(name, self.text(key, rules.add(f"{name}_v", options)))
-            end = form.text_end.replace("{key}", key)
-            until = spelling.add_text_until(rules, f"{name}_v", end)
-            head = spelling.fill_template(form.before + key + form.text, key=key)
-            plain = f" | {self._json(key, f'/{form.plain}/')}" if form.plain else ""
-            return rules.add(name, f"{head} {until}{plain}")
-        value = json_rule({**(schema if isinstance(schema, dict) else {}), **shared})
-        if form.quoted and isinstance(schema, dict):
-            rules.add("PYTHON", _UNESCAPED)
-            value = f"({' | '.join([value, *_pythons(schema)])})"
-        return rules.add(name, self._json(key, value))
+        if strings is not None:
+            options = " | ".join(map(spelling.literal, strings))
+            return [self.text(key, rules.add(name, options))] if strings else []
+        until = spelling.add_text_until(rules, name, form.text_end.replace("{key}", key))
+        head = spelling.fill_template(form.before + key + form.text, key=key)
+        plain = [self._json(key, f"/{form.plain}/")] if form.plain else []
+        return [f"{head} {until}", *plain]
 
     def _json(self, key: str, value: str) -> str:
         """Return the rule for a parameter whose value stands between the texts ``json`` and

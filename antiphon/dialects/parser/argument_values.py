@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import object_forms
+from antiphon.dialects.grammar.json_schema import SchemaTypes, type_name
 from antiphon.dialects.json_stream import (
     ESCAPE_DIGITS,
     ESCAPES,
@@ -27,78 +27,10 @@ from .lexer import QUOTE
 
 Json = Mapping[str, Any]
 
-_NAMES: Mapping[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
-REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
-_DEPTH = 8
 STRING = frozenset({"string"})
 #: How many closing brackets that nothing opened a value may end with.
 _MAX_STRAY = 3
 _SCALARS = frozenset({"integer", "number", "boolean", "null"})
-
-
-def property_types(schema: Json, key: str) -> frozenset[str]:
-    """Return the JSON types that ``schema`` allows for its property ``key``. Empty if the schema
-    states no type."""
-    return PropertyTypes(schema).types_for(key)
-
-
-class PropertyTypes:
-    """The JSON types that a schema allows for each of its properties. Each property's types are
-    computed only once."""
-
-    def __init__(self, schema: Json) -> None:
-        self.schema = schema
-        self._forms: list[Json] | None = None
-        self._properties: dict[str, frozenset[str]] = {}
-        self._computed: dict[tuple[int, int], frozenset[str]] = {}
-
-    def types_for(self, key: str) -> frozenset[str]:
-        """Return the types of the property ``key``. Empty if the schema states no type for it."""
-        if self._forms is None:
-            self._forms = object_forms(self.schema)
-        if key not in self._properties:
-            members = (_member(form.get("properties"), key) for form in self._forms)
-            types = (self._types(member, _DEPTH) for member in members)
-            self._properties[key] = frozenset[str]().union(*types)
-        return self._properties[key]
-
-    def _types(self, schema: object, depth: int) -> frozenset[str]:
-        if not isinstance(schema, Mapping) or not depth:
-            return frozenset()
-        key = (id(schema), depth)
-        if key not in self._computed:
-            self._computed[key] = self._combine(schema, depth)
-        return self._computed[key]
-
-    def _combine(self, schema: Json, depth: int) -> frozenset[str]:
-        kind = schema.get("type")
-        types = set(kind if isinstance(kind, list) else [kind] if isinstance(kind, str) else ())
-        if reference := REFERENCE.match(str(schema.get("$ref", ""))):
-            section, name = reference.groups()
-            types |= self._types(_member(self.schema.get(section), name), depth - 1)
-        for key in ("anyOf", "oneOf", "allOf"):
-            for arm in schema.get(key) or ():
-                types |= self._types(arm, depth - 1)
-        if not types:
-            values = [*(schema.get("enum") or ()), *_constants(schema)]
-            types = {_NAMES.get(type(value), "object") for value in values}
-        return frozenset(types)
-
-
-def _constants(schema: Json) -> tuple[Any, ...]:
-    return (schema["const"],) if "const" in schema else ()
-
-
-def _member(mapping: object, key: str) -> Any:
-    return mapping.get(key) if isinstance(mapping, Mapping) else None
 
 
 def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
@@ -140,7 +72,7 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
 
 
 def _fits(value: object, types: frozenset[str]) -> bool:
-    name = _NAMES[type(value)]
+    name = type_name(value)
     return name in types or (name == "integer" and "number" in types)
 
 
@@ -279,7 +211,7 @@ class JsonObjectWriter:
     text that the caller must append to the object. ``schema``: the schema of the arguments."""
 
     def __init__(self, schema: Json) -> None:
-        self._property_types = PropertyTypes(schema)
+        self._property_types = SchemaTypes(schema)
         self._types: frozenset[str] = frozenset()
         self._has_keys = False
 
@@ -300,7 +232,7 @@ class JsonObjectWriter:
 
     def write_key(self, key: str) -> str:
         """Write a key. The caller must write its value next."""
-        self._types = self._property_types.types_for(key)
+        self._types = self._property_types.of_property(key)
         before = ", " if self._has_keys else "{"
         self._has_keys = True
         return f"{before}{dump(key)}: "

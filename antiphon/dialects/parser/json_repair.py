@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import object_forms
+from antiphon.dialects.grammar.json_schema import SchemaTypes, object_forms
 from antiphon.dialects.json_stream import ESCAPE_DIGITS, ESCAPES, StringDecoder, dump, escape_string
 
-from .argument_values import REFERENCE, PropertyTypes, convert_string, convert_word
+from .argument_values import convert_string, convert_word
 
 _BLANK = re.compile(r"[ \t\r\n]+")
 #: How much white space after a comma is passed on.
@@ -46,7 +46,7 @@ class _Schemas:
 
     def __init__(self, root: Json) -> None:
         self.root = root
-        self._types: dict[int, frozenset[str]] = {}
+        self.types = SchemaTypes(root)
         self._forms: dict[int, list[Json]] = {}
 
     def child(self, frame: _Frame) -> Json:
@@ -54,32 +54,12 @@ class _Schemas:
         if not frame.schema:
             return {}
         if frame.bracket == "[":
-            return self._resolve(_mapping(frame.schema.get("items")))
+            return self.types.resolved(frame.schema.get("items"))
         forms = self._forms.get(id(frame.schema))
         if forms is None:
             forms = self._forms[id(frame.schema)] = object_forms(frame.schema)
         found = (_mapping(_mapping(form.get("properties")).get(frame.key)) for form in forms)
-        return self._resolve(next(filter(None, found), {}))
-
-    def _resolve(self, schema: Json) -> Json:
-        """Return the definition to which a reference leads. Any other schema stays unchanged."""
-        reference = REFERENCE.match(str(schema.get("$ref", "")))
-        if reference is None:
-            return schema
-        section, name = reference.groups()
-        return _mapping(_mapping(self.root.get(section)).get(name))
-
-    def types(self, schema: Json) -> frozenset[str]:
-        """Return the JSON types that ``schema`` allows, or an empty set for any type."""
-        if not schema:
-            return frozenset()
-        if id(schema) not in self._types:
-            definitions = {
-                key: self.root[key] for key in ("$defs", "definitions") if key in self.root
-            }
-            wrapper = {**definitions, "properties": {"value": schema}}
-            self._types[id(schema)] = PropertyTypes(wrapper).types_for("value")
-        return self._types[id(schema)]
+        return self.types.resolved(next(filter(None, found), {}))
 
 
 class JsonRepair:
@@ -171,7 +151,7 @@ class JsonRepair:
 
     def _begin_value(self, frame: _Frame) -> None:
         self._write_comma()
-        self._types = self._schemas.types(self._schemas.child(frame))
+        self._types = self._schemas.types.of(self._schemas.child(frame))
         self._is_key = False
 
     def _read_word(self, text: str, at: int) -> int:

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from antiphon.dialects.grammar.json_schema import SchemaTypes
 from antiphon.dialects.json_stream import dump, load
 
-from .argument_values import STRING, PropertyTypes, property_types, to_json_text
+from .argument_values import STRING, to_json_text
 from .lexer import QUOTE
 from .tool_call import CallBuilder
 
@@ -84,7 +85,7 @@ class XmlArgumentReader:
         self._tag: str | None = None  # the tag so far, from its "<"; None outside of a tag
         self._streams = False
         self._pending: tuple[str, list[str]] | None = None
-        self._types: PropertyTypes | None = None
+        self._types: SchemaTypes | None = None
         self.complete = self.failed = False
 
     @property
@@ -180,9 +181,7 @@ class XmlArgumentReader:
         if self._open_elements:
             parent = self._open_elements[-1]
             inner = _child_schema(parent.schema, name)
-            self._open_elements.append(
-                _Element(name, property_types({"properties": {"x": inner}}, "x"), inner)
-            )
+            self._open_elements.append(_Element(name, SchemaTypes(inner).of(inner), inner))
             return
         if self._pending is not None and self._pending[0] == name:
             types = frozenset[str]()
@@ -228,9 +227,9 @@ class XmlArgumentReader:
         self._target.add_json_value(text)
 
     def _property_types(self, name: str) -> frozenset[str]:
-        if self._types is None or self._types.schema is not self._target.schema:
-            self._types = PropertyTypes(self._target.schema)
-        return self._types.types_for(name)
+        if self._types is None or self._types.root is not self._target.schema:
+            self._types = SchemaTypes(self._target.schema)
+        return self._types.of_property(name)
 
 
 def _child_schema(schema: Mapping[str, object], name: str) -> Mapping[str, Any]:

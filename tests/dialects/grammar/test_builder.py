@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from msgspec.structs import replace
 
@@ -714,7 +715,17 @@ def test_grammar_output_is_parsed(form: str) -> None:
     tokens = sorted({*specials(row), *thinks.open, *thinks.close, end})
     tokenizer = ByteTokenizer(tokens)
     cities = ["Oslo", "São Paulo", "'s-Hertogenbosch", "<br>"]
-    parameters = closed_object(city={"type": "string", "enum": cities}, days=INTEGER, sure=BOOLEAN)
+    colour = {"$ref": "#/$defs/colour"}
+    parameters = closed_object(
+        city={"type": "string", "enum": cities},
+        days=INTEGER,
+        sure=BOOLEAN,
+        colour=colour,
+        other={"anyOf": [colour, {"type": "null"}]},
+        mixed={"enum": ["red", None, 3]},
+    )
+    parameters["$defs"] = {"colour": {"type": "string", "enum": ["red", "5", "null"]}}
+    validator = jsonschema_rs.validator_for(parameters)
     trip = Function(name="trip", parameters=parameters)
     options = Options(tools=(trip, CLOCK), tool_choice=ToolChoice("required"))
     shown = collect_tools(options, ())
@@ -729,10 +740,25 @@ def test_grammar_output_is_parsed(form: str) -> None:
         for item in found:
             arguments = json.loads(item["arguments"])
             if item["call"] == "trip":
-                assert arguments["city"] in cities and isinstance(arguments["sure"], bool)
-                assert isinstance(arguments["days"], int)
+                validator.validate(arguments)
             else:
                 assert item["call"] == "clock" and arguments == {}
+
+
+@pytest.mark.parametrize(
+    "note", [{"type": ["string", "null"]}, {"anyOf": [STRING, {"type": "null"}]}, {}], ids=str
+)
+def test_text_that_may_be_missing_is_written_without_quotes(note: dict[str, Any]) -> None:
+    """A parameter that may be a string or something else is read as text, quotes included."""
+    tool = Function(name="f", parameters=closed_object(note=note))
+    forced = {"tools": (tool,), "tool_choice": ToolChoice("required")}
+    tagged, marked = constrained("qwen3_coder", **forced), constrained("deepseek_v32", **forced)
+    for value in ("Oslo", "null"):
+        assert tagged.may_write(write_calls(TOOLS["qwen3_coder"], [("f", {"note": value})]))
+        assert marked.may_write(write_calls(TOOLS["deepseek_v32"], [("f", {"note": value})]))
+    missing = write_calls(TOOLS["deepseek_v32"], [("f", {"note": None})])
+    assert 'string="false">null<' in missing and marked.may_write(missing)
+    assert not marked.may_write(missing.replace("null", '"Oslo"'))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.grammar.json_schema import (
+    SchemaTypes,
     check_schema,
     check_strict,
     forbid_extra_properties,
@@ -17,7 +18,6 @@ from antiphon.dialects.grammar.json_schema import (
     object_forms,
     require_all_properties,
     short_grammar_fault,
-    types_of,
 )
 from antiphon.errors import InvalidRequest
 
@@ -140,15 +140,32 @@ def test_grammar_fault_is_one_short_line() -> None:
     [
         ({"type": "string"}, {"string"}),
         ({"type": ["string", "null"]}, {"string", "null"}),
-        ({"enum": ["a"]}, {"string"}),
-        ({"enum": ["a", 1]}, {"string", "other"}),
-        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"integer", "null"}),
+        ({"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/name"}]}, {"integer", "string"}),
+        ({"enum": ["a", "b"]}, {"string"}),
+        ({"enum": ["a", None, 1, True]}, {"string", "null", "integer", "boolean"}),
+        ({"const": 1.5}, {"number"}),
+        ({"$ref": "#/$defs/loop"}, set()),
+        ({"$ref": "#/nowhere"}, set()),
         ({}, set()),
         (True, set()),
     ],
 )
-def test_types_of_a_schema_are_those_of_its_values(schema: Any, types: set[str]) -> None:
-    assert types_of(schema) == types
+def test_property_types_are_found(schema: Any, types: set[str]) -> None:
+    root = {
+        "properties": {"it": schema},
+        "$defs": {"name": {"type": "string"}, "loop": {"$ref": "#/$defs/loop"}},
+    }
+    assert SchemaTypes(root).of_property("it") == SchemaTypes(root).of(schema) == types
+    assert SchemaTypes(root).of_property("other") == set()
+    assert SchemaTypes({}).of_property("it") == set()
+
+
+def test_types_of_a_property_follow_circular_alternatives() -> None:
+    schema: dict[str, Any] = {
+        "properties": {"x": {"$ref": "#/$defs/a"}},
+        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 100 + [{"type": "string"}]}},
+    }
+    assert SchemaTypes(schema).of_property("x") == {"string"}
 
 
 def test_strict_schema_must_be_enforced_whole() -> None:

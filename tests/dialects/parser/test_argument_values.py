@@ -14,38 +14,12 @@ from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder
 from antiphon.dialects.parser.argument_values import (
     convert_string,
-    property_types,
     to_json_text,
 )
 from antiphon.dialects.parser.delta_builder import ParserDeltaBuilder
 from antiphon.dialects.parser.keyword_arguments import KeywordArgumentReader
 from antiphon.dialects.parser.lexer import QUOTE
 from antiphon.dialects.parser.tool_call import CallBuilder
-
-
-@pytest.mark.parametrize(
-    ("schema", "types"),
-    [
-        ({"type": "string"}, {"string"}),
-        ({"type": ["string", "null"]}, {"string", "null"}),
-        ({"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/name"}]}, {"integer", "string"}),
-        ({"enum": ["a", "b"]}, {"string"}),
-        ({"enum": ["a", None, 1, True]}, {"string", "null", "integer", "boolean"}),
-        ({"const": 1.5}, {"number"}),
-        ({"$ref": "#/$defs/loop"}, set()),
-        ({"$ref": "#/nowhere"}, set()),
-        ({}, set()),
-        (True, set()),
-    ],
-)
-def test_property_types_are_found(schema: Any, types: set[str]) -> None:
-    root = {
-        "properties": {"it": schema},
-        "$defs": {"name": {"type": "string"}, "loop": {"$ref": "#/$defs/loop"}},
-    }
-    assert property_types(root, "it") == types
-    assert property_types(root, "other") == set()
-    assert property_types({}, "it") == set()
 
 
 @pytest.mark.parametrize(
@@ -222,14 +196,6 @@ def test_custom_tool_input_is_decoded(written: str, text: str) -> None:
     assert whole.read(written) + whole.finish() == text
     slow = ToolInputDecoder()
     assert "".join(slow.read(char) for char in written) + slow.finish() == text
-
-
-def test_types_of_a_property_follow_circular_alternatives() -> None:
-    schema: dict[str, Any] = {
-        "properties": {"x": {"$ref": "#/$defs/a"}},
-        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 100 + [{"type": "string"}]}},
-    }
-    assert property_types(schema, "x") == {"string"}
 
 
 @pytest.mark.parametrize("text", ["1e999", '"1e999"', "[1e999]", '"[-1e999]"'])
