@@ -278,11 +278,10 @@ def check_strict(schema: Schema, path: str) -> None:
     if not isinstance(schema, Mapping):
         return
     if "properties" in schema or schema.get("type") == "object":
-        properties = schema.get("properties") or {}
+        properties = _object(schema, "properties")
         if schema.get("additionalProperties") is not False:
             raise _not_strict(path, "'additionalProperties' is required to be supplied and false.")
-        named = schema.get("required") or ()
-        required = {name for name in named if isinstance(name, str)}
+        required = {name for name in _list(schema, "required") if isinstance(name, str)}
         absent = [name for name in properties if name not in required]
         if absent:
             raise _not_strict(
@@ -335,10 +334,10 @@ def _closed(schema: Schema, *, required: bool) -> dict[str, Any]:
 def _close(schema: object, required: bool) -> None:
     if not isinstance(schema, dict):
         return
-    if schema.get("properties"):
+    if properties := _object(schema, "properties"):
         schema.setdefault("additionalProperties", False)
         if required:
-            schema["required"] = list(schema["properties"])
+            schema["required"] = list(properties)
     for _, inner in _inner(schema):
         _close(inner, required)
 
@@ -380,8 +379,7 @@ class SchemaTypes:
         if self._forms is None:
             self._forms = object_forms(self.root)
         if key not in self._properties:
-            groups = (form.get("properties") for form in self._forms)
-            members = (group.get(key) for group in groups if isinstance(group, Mapping))
+            members = (_object(form, "properties").get(key) for form in self._forms)
             self._properties[key] = frozenset[str]().union(*map(self.of, members))
         return self._properties[key]
 
@@ -396,11 +394,10 @@ class SchemaTypes:
         return self._computed[key]
 
     def _combine(self, schema: Schema, depth: int) -> frozenset[str]:
-        kind = schema.get("type")
-        types = set(kind if isinstance(kind, list) else [kind] if isinstance(kind, str) else ())
+        types = set(_types(schema))
         types |= self.of(_referenced(schema, self.root), depth - 1)
         for key in (*_ARMS, "allOf"):
-            for arm in schema.get(key) or ():
+            for arm in _list(schema, key):
                 types |= self.of(arm, depth - 1)
         return frozenset(types or map(type_name, _values(schema)))
 
@@ -413,7 +410,7 @@ class SchemaTypes:
         """Return the strings that a schema allows, which must allow strings. Returns None if it
         does not list them."""
         schema = self.resolved(schema)
-        arms = [arm for key in _ARMS for arm in schema.get(key) or ()]
+        arms = [arm for key in _ARMS for arm in _list(schema, key)]
         if not arms:
             values = _values(schema)
             return [each for each in values if isinstance(each, str)] if values else None
@@ -435,10 +432,9 @@ class SchemaTypes:
             return {"enum": others} if others else None
         for key in _ARMS:
             if key in schema:
-                arms = [arm for arm in schema[key] or () if not self.allows_string(arm)]
+                arms = [arm for arm in _list(schema, key) if not self.allows_string(arm)]
                 return {**schema, key: arms} if arms else None
-        kind = schema.get("type", _NO_STRINGS)
-        kinds = [each for each in ([kind] if isinstance(kind, str) else kind) if each != "string"]
+        kinds = [each for each in _types(schema) or _NO_STRINGS if each != "string"]
         rest = {key: value for key, value in schema.items() if key not in _STRING_KEYWORDS}
         return {**rest, "type": kinds} if kinds else None
 
@@ -455,7 +451,29 @@ class SchemaTypes:
 
 def _values(schema: Schema) -> list[Any]:
     """Return the values of the keywords ``enum`` and ``const``."""
-    return [*(schema.get("enum") or ()), *((schema["const"],) if "const" in schema else ())]
+    return [*_list(schema, "enum"), *((schema["const"],) if "const" in schema else ())]
+
+
+def _types(schema: Schema) -> list[str]:
+    """Return the types in the keyword ``type``."""
+    kind = schema.get("type")
+    return (
+        [kind]
+        if isinstance(kind, str)
+        else [t for t in _list(schema, "type") if isinstance(t, str)]
+    )
+
+
+def _list(schema: Schema, key: str) -> list[Any]:
+    """Return the array in a keyword. Empty if the keyword is missing or invalid."""
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _object(schema: Schema, key: str) -> Mapping[str, Any]:
+    """Return the object in a keyword. Empty if the keyword is missing or invalid."""
+    value = schema.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
@@ -497,9 +515,9 @@ class _ObjectForms:
     def _combine(self, schema: Schema, depth: int) -> list[Schema]:
         groups: list[list[Schema]] = [[{key: schema[key] for key in _OF_OBJECTS if key in schema}]]
         groups.append(self.forms_of(_referenced(schema, self._root), depth - 1))
-        groups += (self.forms_of(arm, depth - 1) for arm in schema.get("allOf") or ())
+        groups += (self.forms_of(arm, depth - 1) for arm in _list(schema, "allOf"))
         for key in _ARMS:
-            arms = (form for arm in schema.get(key) or () for form in self.forms_of(arm, depth - 1))
+            arms = (form for arm in _list(schema, key) for form in self.forms_of(arm, depth - 1))
             groups.append(list(islice(arms, _MAX_FORMS)))
         combinations = product(*(group for group in groups if group))
         return [_merged(each) for each in islice(combinations, _MAX_FORMS)]
@@ -518,8 +536,8 @@ def _merged(forms: tuple[Schema, ...]) -> Schema:
     required: list[Any] = []
     for form in forms:
         merged |= form
-        properties |= form.get("properties") or {}
-        required += form.get("required") or ()
+        properties |= _object(form, "properties")
+        required += _list(form, "required")
     return {**merged, "properties": properties, "required": required}
 
 

@@ -175,6 +175,25 @@ def test_strict_schema_must_be_enforced_whole() -> None:
         is_enforced(unique, "p", strict=True)
 
 
+@pytest.mark.parametrize("value", [5, "x", {"a": 1}, [5], [{}], None], ids=str)
+@pytest.mark.parametrize(
+    "key", ["type", "enum", "anyOf", "allOf", "properties", "required", "$ref"]
+)
+def test_invalid_keyword_is_a_fault_of_the_schema(key: str, value: Any) -> None:
+    """Nothing that reads a schema fails because of it: only the check tells what is wrong."""
+    schema = {"type": "object", "additionalProperties": False, key: value}
+    types = SchemaTypes({"properties": {"a": schema}})
+    types.of_property("a")
+    for read in (types.of, types.strings, types.without_strings, object_forms):
+        read(schema)
+    require_all_properties(schema)
+    try:
+        check_strict(schema, "p")
+        check_schema(json.dumps(schema), "p")
+    except InvalidRequest as refused:
+        assert refused.code == "invalid_json_schema"
+
+
 def test_unknown_keyword_is_reported_with_its_path() -> None:
     inner = {"anyOf": [{"type": "string"}, {"type": "array", "contains": {}}]}
     with pytest.raises(InvalidRequest) as refused:
