@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice, product
 from typing import Any
 
@@ -362,6 +362,12 @@ _ARMS = ("anyOf", "oneOf")
 def type_name(value: object) -> str:
     """Return the JSON type of a JSON value."""
     return _TYPE_NAMES.get(type(value), "object")
+
+
+def has_type(value: object, types: Collection[str]) -> bool:
+    """Return whether a JSON value has one of these JSON types."""
+    name = type_name(value)
+    return name in types or (name == "integer" and "number" in types)
 
 
 class SchemaTypes:

@@ -11,21 +11,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import resolve_pointer
+from antiphon.dialects.grammar.json_schema import resolve_pointer, type_name
 
 Schema = dict[str, Any]
 
 #: Maximum number and nesting depth of simplified schemas for one tool. The limit is needed because
 #: references can make a small schema huge.
 _MAX_SCHEMAS, _MAX_DEPTH = 2_000, 24
-_TYPE_OF: Mapping[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    dict: "object",
-    list: "array",
-}
 #: Keyword → the type that a schema with this keyword has if it states no type.
 _IMPLIED_TYPES: Mapping[str, str] = {
     "properties": "object",
@@ -173,7 +165,7 @@ def _kinds(schema: Schema) -> tuple[list[str], bool]:
     kinds = [kind] if isinstance(kind, str) else list(kind) if isinstance(kind, list) else []
     values = _values(schema)
     if not kinds:
-        kinds = [_TYPE_OF.get(type(value), "null") for value in values]
+        kinds = [*map(type_name, values)]
     if not kinds:
         kinds = [_IMPLIED_TYPES[key] for key in _IMPLIED_TYPES if key in schema][:1]
     is_nullable = "null" in kinds or schema.get("nullable") is True or None in values

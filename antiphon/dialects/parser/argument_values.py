@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import SchemaTypes, type_name
+from antiphon.dialects.grammar.json_schema import SchemaTypes, has_type
 from antiphon.dialects.json_stream import (
     ESCAPE_DIGITS,
     ESCAPES,
@@ -66,14 +66,9 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
         if isinstance(value, str) and types and "string" not in types:
             found = convert_string(candidate, types)
             value = load(found)
-        if not isinstance(value, str) and ("string" not in types or _fits(value, types)):
+        if not isinstance(value, str) and ("string" not in types or has_type(value, types)):
             return found
     return dump(text.replace(QUOTE, ""))
-
-
-def _fits(value: object, types: frozenset[str]) -> bool:
-    name = type_name(value)
-    return name in types or (name == "integer" and "number" in types)
 
 
 #: Values that JSON cannot express.
@@ -95,7 +90,7 @@ def convert_string(text: str, types: frozenset[str]) -> str:
                 value = load(_WORDS.get(value, value))
             if isinstance(value, float) and value.is_integer() and "number" not in types:
                 value = int(value)
-            if _fits(value, types):
+            if has_type(value, types):
                 return dump(value)
         except (ValueError, RecursionError):  # no literal, or a number that JSON cannot express
             continue
@@ -128,7 +123,7 @@ def convert_word(word: str, types: frozenset[str]) -> str | None:
             text = dump(value)
         except ValueError:
             return None
-    return dump(word) if "string" in types and not _fits(value, types) else text
+    return dump(word) if "string" in types and not has_type(value, types) else text
 
 
 # --- literals ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from antiphon.dialects.grammar.json_schema import has_type
 from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_rule
 
 from .ast import (
@@ -204,7 +205,7 @@ class SchemaTree:
         values = schema["enum"] if "enum" in schema else [schema["const"]]
         if "type" in schema:
             kinds = _types(schema)
-            values = [value for value in values if _has_type(value, kinds)]
+            values = [value for value in values if has_type(value, kinds)]
         return _choice([LiteralText(self._dump(value)) for value in values])
 
     def _dump(self, value: Any) -> str:
@@ -437,20 +438,3 @@ def _types(schema: Schema) -> list[str]:
     if not _TYPE_KEYWORDS.keys() >= {*kinds}:
         raise UnsupportedGrammar(f"the type {kind}")
     return kinds
-
-
-def _has_type(value: Any, kinds: Sequence[str]) -> bool:
-    match value:
-        case bool():
-            return "boolean" in kinds
-        case None:
-            return "null" in kinds
-        case int():
-            return "integer" in kinds or "number" in kinds
-        case float():
-            return "number" in kinds
-        case str():
-            return "string" in kinds
-        case list():
-            return "array" in kinds
-    return "object" in kinds
