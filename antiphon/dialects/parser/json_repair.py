@@ -25,6 +25,8 @@ _KEY = re.compile(r"[\w.\-$]+")
 _CLOSERS: Mapping[str, str] = {"{": "}", "[": "]"}
 _OPENERS: Mapping[str, str] = {"{": "{", "[": "[", "(": "["}
 _CLOSED: Mapping[str, str] = {"}": "{", "]": "[", ")": "["}
+#: Arguments that say that there are none.
+_NOTHING = ("null", "None", "[]", '""', "")
 #: In Python's strings, a quote may be escaped, too.
 _STRING_ESCAPES: Mapping[str, str] = {**ESCAPES, "'": "'"}
 
@@ -63,13 +65,13 @@ class _Schemas:
 
 
 class JsonRepair:
-    """Repairs one JSON value that arrives in pieces.
+    """Repairs the JSON object of a call's arguments, which arrives in pieces.
 
     Strings are passed on piece by piece. Numbers and words are passed on once they are complete,
     and so is a string where ``schema`` allows no string: ``"42"`` becomes 42 if the
     schema allows an integer.
 
-    - ``schema``: the JSON schema of the value, or an empty mapping.
+    - ``schema``: the JSON schema of the arguments, or an empty mapping.
     - ``is_broken``: whether the text cannot be repaired. The text from the first fault on is then
       passed on as it is.
     - ``rest``: the text after the end of the value.
@@ -78,7 +80,7 @@ class JsonRepair:
     def __init__(self, schema: Json) -> None:
         self._schemas = _Schemas(schema)
         self._frames: list[_Frame] = []
-        self._step = self._read_value
+        self._step = self._read_start
         self._out: list[str] = []
         self._comma = ""  # a comma and the white space after it, until a value follows
         self._word: list[str] = []
@@ -103,12 +105,18 @@ class JsonRepair:
         if self._string is not None:
             self._flush_string()
             self.is_broken = True
+        elif self._step == self._read_nothing:
+            word = "".join(self._word)
+            if word.rstrip() in _NOTHING:
+                self._out.append("{}")
+            else:
+                self._break(word, 0)
         elif not self.is_broken:
             if self._word:
                 self._end_word()
             if self._step == self._read_colon:
                 self._out.append(": null")
-            elif self._step == self._read_value and self._frames and self._is_key:
+            elif self._step == self._read_value and self._is_key:
                 self._out.append("null")
             if not self.is_broken:
                 self._out += [_CLOSERS[frame.bracket] for frame in reversed(self._frames)]
@@ -118,36 +126,54 @@ class JsonRepair:
     # The repair is a state machine. Each method that follows is a step: it reads some of the text,
     # returns the position after it, and sets the next step.
 
-    def _read_value(self, text: str, at: int) -> int:
-        """Read the start of a value: of the whole value, after a colon, or in an array."""
+    def _read_start(self, text: str, at: int) -> int:
+        """Read the start of the arguments."""
         if end := self._skip_blank(text, at):
             return end
-        char = text[at]
-        frame = self._frames[-1] if self._frames else None
+        if text[at] == "{":
+            return self._open("{", self._schemas.root, at)
+        self._step = self._read_nothing
+        return at
+
+    def _read_nothing(self, text: str, at: int) -> int:
+        """Read arguments that are no object. They can be repaired if they say that there are
+        none."""
+        self._word.append(text[at:])
+        word = "".join(self._word)
+        is_nothing = any(nothing.startswith(word.rstrip()) for nothing in _NOTHING)
+        if not is_nothing or len(word) > _MAX_BLANK:
+            self._break(word, 0)
+        return len(text)
+
+    def _read_value(self, text: str, at: int) -> int:
+        """Read the start of a value after a colon or in an array."""
+        if end := self._skip_blank(text, at):
+            return end
+        char, frame = text[at], self._frames[-1]
         if char in _OPENERS:
-            schema = self._schemas.root if frame is None else self._schemas.child(frame)
-            self._write_comma()
-            self._frames.append(_Frame(_OPENERS[char], schema))
-            self._out.append(_OPENERS[char])
-            self._is_key, self._step = False, self._read_key if char == "{" else self._read_value
-            return at + 1
-        if char in "\"'" and frame is not None:
+            return self._open(_OPENERS[char], self._schemas.child(frame), at)
+        if char in "\"'":
             self._begin_value(frame)
             is_held = self._types and "string" not in self._types
             return self._begin_string(char, at, is_held=bool(is_held))
-        if frame is not None and (char in _CLOSED or char == ","):
+        if char in _CLOSED or char == ",":
             if self._is_key:  # the value after a colon is missing
                 self._out.append("null")
             elif char == ",":
                 return at + 1
             self._is_key, self._step = False, self._read_next
             return at
-        if char == '"':
-            return self._begin_string(char, at, is_held=False)
-        if char in ":,":
+        if char == ":":
             return self._break(text, at)
         self._step = self._read_word
         return at
+
+    def _open(self, bracket: str, schema: Json, at: int) -> int:
+        self._write_comma()
+        self._frames.append(_Frame(bracket, schema))
+        self._out.append(bracket)
+        self._is_key, self._step = False, self._read_key if bracket == "{" else self._read_value
+        return at + 1
 
     def _begin_value(self, frame: _Frame) -> None:
         self._write_comma()
@@ -167,13 +193,7 @@ class JsonRepair:
     def _end_word(self) -> None:
         word = "".join(self._word)
         self._word = []
-        if not self._frames:
-            text = convert_word(word.strip(), frozenset())
-            if text is None or text.startswith('"'):
-                self._break(word, 0)
-                return
-            self._out.append("{}" if text == "null" else text)
-        elif self._step == self._read_key_word:
+        if self._step == self._read_key_word:
             self._out.append(dump(word))
             self._frames[-1].key, self._step = word, self._read_colon
             return

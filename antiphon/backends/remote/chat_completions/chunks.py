@@ -29,8 +29,10 @@ class CalledFunction(Struct, gc=False):
 
 
 class Call(Struct, gc=False):
-    index: int | None = None
-    id: str | None = None
+    """A piece of a tool call. By the specification, the index is a number and the id is text."""
+
+    index: int | str | None = None
+    id: str | int | None = None
     function: CalledFunction | None = None
 
 

@@ -39,7 +39,7 @@ class _PendingCall:
     """A tool call that is still streaming. Its arguments are buffered until all earlier calls are
     complete."""
 
-    def __init__(self, call_id: str, index: int | None) -> None:
+    def __init__(self, call_id: str, index: int | str | None) -> None:
         self.id = call_id
         self.index = index
         self.name = ""
@@ -137,7 +137,7 @@ class ChatStreamParser:
         self._origin = origin
         self._calls: list[_PendingCall] = []
         self._by_id: dict[str, _PendingCall] = {}
-        self._by_index: dict[int, _PendingCall] = {}
+        self._by_index: dict[int | str, _PendingCall] = {}
         self._ended_count = 0
         self._details: list[dict[str, object]] = []
         self._usage: cc.ReportedUsage | None = None
@@ -153,6 +153,8 @@ class ChatStreamParser:
         self._halves: SurrogateJoiner | None = None
         #: Text and reasoning that arrived between the pieces of calls: they follow the calls.
         self._waiting: list[Callable[[], None]] = []
+        #: The length of all arguments, and of all text that had to wait.
+        self._waiting_length = 0
 
     def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
         """Parse the ``data`` of several server-sent events that arrived together. Return their
@@ -281,6 +283,7 @@ class ChatStreamParser:
             if not text.strip() and not self._waiting:
                 return  # some servers send line breaks between calls
             if self._has_open_call:
+                self._check_waiting(len(text))
                 self._waiting.append(partial(self._add_text, text, logprobs))
                 return
         self._text_bytes += len(text)
@@ -304,6 +307,7 @@ class ChatStreamParser:
         )
         text = self._join("reasoning", text)
         if text and self._has_open_call:
+            self._check_waiting(len(text))
             self._waiting.append(lambda: self._write_reasoning(text))
         elif text:
             self._write_reasoning(text)
@@ -353,15 +357,12 @@ class ChatStreamParser:
         if function.name:
             pending.add_name(function.name)
         arguments = function.arguments
-        if arguments:
+        if arguments not in (None, ""):
             text = arguments if isinstance(arguments, str) else dump(arguments)
             text = self._join(pending, text)
             self._text_bytes += len(text)
             self._last_was_reasoning = False
-            if (
-                self._text_bytes > MAX_RESPONSE_BYTES
-            ):  # the arguments of a waiting call are not in the deltas yet, so check them here
-                raise BackendError("The upstream's answer is too long.")
+            self._check_waiting(len(text))
             pending.add_arguments(text)
 
     def _find_call(self, chunk: cc.Call) -> _PendingCall:
@@ -372,7 +373,7 @@ class ChatStreamParser:
         with a new id starts another call. A chunk with a new name also starts another call if the
         arguments of the current call have begun.
         """
-        call_id, name = chunk.id or "", (chunk.function and chunk.function.name) or ""
+        call_id, name = str(chunk.id or ""), (chunk.function and chunk.function.name) or ""
         pending = self._with_id(call_id, chunk.index)
         if pending is not None and self._is_shared_id(pending, chunk.index, name):
             pending = None
@@ -387,7 +388,7 @@ class ChatStreamParser:
                     and pending.is_complete
                     and not (call_id and call_id == pending.id)
                 )
-                or (name and pending.is_ready and name != pending.name)
+                or (name and self._is_other_name(pending, name))
             ):
                 pending = None
         if pending is None:
@@ -400,7 +401,7 @@ class ChatStreamParser:
             self._by_id[pending.id] = pending
         return pending
 
-    def _with_id(self, call_id: str, index: int | None) -> _PendingCall | None:
+    def _with_id(self, call_id: str, index: int | str | None) -> _PendingCall | None:
         """Return the tool call with this id, or None. If several calls have this id, return the
         call that also has this index. If no call has this index, return the last call with this
         id."""
@@ -409,15 +410,23 @@ class ChatStreamParser:
             return at_index
         return self._by_id.get(call_id)
 
-    def _is_shared_id(self, pending: _PendingCall, index: int | None, name: str) -> bool:
+    def _is_shared_id(self, pending: _PendingCall, index: int | str | None, name: str) -> bool:
         """Return whether a piece of a tool call starts a new call although its id is the id of
         ``pending``. Some servers give all parallel calls the same id.
 
         ``index``, ``name``: the index and the function name in the piece.
         """
         is_other = index is not None and pending.index is not None and index != pending.index
-        is_renamed = pending.is_ready and name != pending.name
-        return bool(name) and ((is_other and index not in self._by_index) or is_renamed)
+        is_new = is_other and index not in self._by_index
+        return bool(name) and (is_new or self._is_other_name(pending, name))
+
+    def _is_other_name(self, pending: _PendingCall, name: str) -> bool:
+        """Return whether a name is that of another call than ``pending``, and no piece of its
+        name."""
+        if name == pending.name or not pending.name:
+            return False
+        is_piece = any(each.startswith(pending.name + name) for each in self._shapes)
+        return pending.is_ready or (pending.name in self._shapes and not is_piece)
 
     def _progress(self, *, final: bool = False, is_cut: bool = False) -> None:
         """Emit the deltas of the first tool call that is not closed yet. If the call is complete,
@@ -446,6 +455,13 @@ class ChatStreamParser:
     @property
     def _has_open_call(self) -> bool:
         return self._ended_count < len(self._calls)
+
+    def _check_waiting(self, length: int) -> None:
+        """Raise ``BackendError`` if what waits for the end of a call is too long. It is not in the
+        deltas yet. ``length``: the length of the text that arrives."""
+        self._waiting_length += length
+        if self._waiting_length > MAX_RESPONSE_BYTES:
+            raise BackendError("The upstream's answer is too long.")
 
     def _add_waiting(self) -> None:
         """Add the text and the reasoning that arrived between the pieces of calls."""

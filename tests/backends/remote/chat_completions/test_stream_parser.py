@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.backends.remote.chat_completions import stream_parser
 from antiphon.backends.remote.chat_completions.stream_parser import ChatStreamParser
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import BackendError
@@ -190,6 +191,20 @@ STREAMS: dict[str, tuple[list[JSON], list[tuple[str, str]]]] = {
         calls(call(0, "a", "look", ""), call(1, "b", "look", "")),
         [("look", "{}"), ("look", "{}")],
     ),
+    "empty arguments, twice, without an index": (
+        calls(call(None, None, "look", {}), call(None, None, "patch", '{"input": "a"}')),
+        [("look", "{}"), ("patch", "a")],
+    ),
+    "names of two calls without arguments": (
+        calls(call(None, None, "look", ""), call(None, None, "desk__look", "")),
+        [("look", "{}"), ("look", "{}")],
+    ),
+    "an index in a string, an id that is a number": (
+        calls(call("0", 5, "look", '{"at"'), call("0", None, None, ':"sea"}')),  # type: ignore[arg-type]
+        TWO[:1],
+    ),
+    "an empty list of arguments": (calls(call(0, "a", "look", "[]")), [("look", "{}")]),
+    "another way to write a name": (calls(call(0, "a", "functions.Look", "{}")), [("look", "{}")]),
     "arguments that are no JSON": (
         calls(call(0, "a", "look", "at the sea")),
         [("look", "at the sea")],
@@ -297,6 +312,13 @@ def test_pieces_are_yielded_immediately() -> None:
         )
     ]
     assert sizes == [2, 1, 3, 1, 0, 5]
+
+
+def test_text_that_waits_for_a_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_parser, "MAX_RESPONSE_BYTES", 100)
+    for kind in ("content", "reasoning"):
+        with pytest.raises(BackendError, match="too long"):
+            parse_deltas([*calls(call(0, "a", "look", '{"at"')), *([{kind: "word "}] * 30)])
 
 
 def test_used_call_ids_are_dropped() -> None:
