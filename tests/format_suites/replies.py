@@ -78,10 +78,10 @@ class AnyNames(Mapping[str, ToolShape]):
         return ToolShape(wire_name=name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(["*"])
+        return iter(())
 
     def __len__(self) -> int:
-        return 1
+        return 2
 
 
 _TAGS = re.compile(r"<[^<>\s=]+>|\[[A-Z_]+\]|\]<\]minimax\[>\[|｜[A-Z]+｜")
