@@ -52,7 +52,8 @@ Sequences = tuple[tuple[str, ...], ...]
 _MAX_BLANK = 64
 _BLANK = re.compile(rf"\s{{0,{_MAX_BLANK}}}")
 _PLAIN_NAME = re.compile(r"[\w.\-$:/]+")
-_NAME = re.compile('[^<>{"\n\ud800-\udfff]{0,64}')
+#: A name, which may stand in quotes even if the format has none.
+_NAME = re.compile("([\"']?)([^<>{\"'\n\ud800-\udfff]{0,64})")
 
 
 class Continuation:
@@ -90,7 +91,9 @@ class Continuation:
         found = _NAME.match(self._text, self._skip_blank(at))
         known = self._parameters if part == PARAMETER else None
         assert found is not None
-        name, end = found.group(), found.end()
+        quote, name, end = found[1], found[2].rstrip(), found.end()
+        if quote and self._text.startswith(quote, end):
+            end += 1
         if end == len(self._text) and not self._is_final:
             is_prefix = known is None or any(each.startswith(name) for each in known)
             return None if is_prefix else False, end

@@ -125,10 +125,26 @@ def test_attributes_of_a_parameter(name: str, attributes: str) -> None:
     assert calls_in(name, output) == [("search", {"query": "a", "limit": 2})]
 
 
+@pytest.mark.parametrize("around", [("", " "), (" ", ""), ("\n", "\n"), ('"', '"'), ("'", "'")])
+@pytest.mark.parametrize("name", [*TAG_FORMATS, "minicpm5"])
+def test_names_of_parameters_in_quotes_or_blanks(name: str, around: tuple[str, str]) -> None:
+    """Also where the name tells that a value has ended."""
+    form, (before, after) = TOOLS[name], around
+    assert form.written.parameter is not None
+    render = form.written.parameter.render
+    arguments = [render(f"{before}{key}{after}", value) for key, value in _TWO_VALUES.items()]
+    separator = form.written.parameter.separator
+    output = form.written.render_calls([("search", separator.join(arguments))])
+    assert calls_in(name, output) == [("search", _TWO_VALUES)]
+
+
+_TWO_VALUES = {"query": "a", "limit": 2}
+
+
 @pytest.mark.parametrize("quote", ['"', "'"])
-def test_quoted_names_of_parameters(quote: str) -> None:
+def test_names_of_functions_in_quotes(quote: str) -> None:
     output = (
-        f'<tool_call>\n<function="search">\n<parameter={quote}query{quote}>\na\n</parameter>\n'
+        f"<tool_call>\n<function={quote}search{quote}>\n<parameter=query>\na\n</parameter>\n"
         "</function>\n</tool_call>"
     )
     for name in ("qwen3_coder", "hermes"):
