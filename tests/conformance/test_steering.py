@@ -236,11 +236,12 @@ async def test_ended_and_unknown_responses_cannot_be_steered(serve: Serve) -> No
     assert reply.status_code == 404
 
 
-async def test_number_of_waiting_submissions_is_limited(serve: Serve) -> None:
+@pytest.mark.parametrize(("count", "size"), [(16, 1), (3, 6 * 2**20)])
+async def test_waiting_submissions_are_limited(serve: Serve, count: int, size: int) -> None:
     server = serve(SteppedTurns([asyncio.Event()]))
     first = (await server.post(background=True)).json()
-    for _ in range(16):
-        await steer(server, first["id"])
+    for _ in range(count):
+        await steer(server, first["id"], "x" * size)
     reply = await server.client.post(f"/v1/responses/{first['id']}/steer", json={"input": "x"})
     assert reply.json()["error"]["code"] == "too_many_pending_steers"
 

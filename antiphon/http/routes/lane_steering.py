@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from antiphon.errors import InvalidRequest
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.steering import (
+    MAX_STEER_BYTES,
     MAX_STEERS,
     already_completed,
     check_steerable,
@@ -85,7 +86,7 @@ class LaneSteering:
         """Accept input, whose frame has ``size`` bytes, and return the events that tell the client
         so. Raises ``InvalidRequest``."""
         check_steerable(self._run.response)
-        if len(self._submissions) >= MAX_STEERS:
+        if len(self._submissions) >= MAX_STEERS or self.input_bytes > MAX_STEER_BYTES:
             raise too_many_steers(self.response_id)
         if not (self.is_waiting or self._run.steer()):
             raise already_completed(self.response_id)

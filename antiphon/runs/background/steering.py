@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from antiphon.errors import StoreError
 from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.execution.steering import (
+    MAX_STEER_BYTES,
     MAX_STEERS,
     already_completed,
     required_input,
@@ -76,7 +77,7 @@ class Steerer:
             if steering is None:
                 raise already_completed(response_id)
             queued = _decode(steering.body) if steering.body else QueuedSteering(ids("resp"))
-            if len(queued.submissions) >= MAX_STEERS:
+            if len(queued.submissions) >= MAX_STEERS or len(steering.body) > MAX_STEER_BYTES:
                 raise too_many_steers(response_id)
             submissions = (*queued.submissions, _Submission(steer_id, input))
             body = _encode(replace(queued, submissions=submissions))

@@ -19,8 +19,8 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response
 from antiphon.wire.tags import tag_of
 
-#: How many submissions may wait for the end of a response.
-MAX_STEERS = 16
+#: How many submissions may wait for the end of a response, and from how many bytes on no more.
+MAX_STEERS, MAX_STEER_BYTES = 16, 16 * 2**20
 
 
 #: Type of a call → type of its output.
@@ -92,7 +92,8 @@ def already_completed(response_id: str) -> InvalidRequest:
 def too_many_steers(response_id: str) -> InvalidRequest:
     """Return the error for a response for which too much input is queued."""
     return InvalidRequest(
-        f"{MAX_STEERS} submissions already wait for the end of the response '{response_id}'.",
+        f"Too much input already waits for the end of the response '{response_id}': at most "
+        f"{MAX_STEERS} submissions, and no more after {MAX_STEER_BYTES} bytes.",
         param="response_id",
         code="too_many_pending_steers",
     )
