@@ -244,14 +244,12 @@ class FormatParser:
     def finish(self, reason: FinishReason) -> Iterable[Delta]:
         is_cut = reason != "stop"
         self._emit_prompt_text()
-        if is_cut and self._draft is not None:
-            if self._draft.is_answer:
-                self._reject_answer()
-                self._scan("")
-            else:
-                self._reject_draft("", THINKING)  # the reasoning was not over
+        if is_cut:
+            self._reject_cut_draft()
         if not is_cut or self._is_pending_text():
             self._scan(self._detokenizer.finish(), final=True)
+        if is_cut:
+            self._reject_cut_draft()  # the text that was held back may contain a call, too
         if not self.done:
             self._end_reply(is_cut=is_cut)
         self._keep_draft()
@@ -589,6 +587,15 @@ class FormatParser:
         self._may_be_whole = False
         self._buffer = "".join(draft.text) + self._buffer
         self._position = draft.position
+
+    def _reject_cut_draft(self) -> None:
+        """Read the draft at the end of an output that was cut off as text, because the answer may
+        have gone on, and the reasoning was not over."""
+        if self._draft is not None and self._draft.is_answer:
+            self._reject_answer()
+            self._scan("")
+        elif self._draft is not None:
+            self._reject_draft("", THINKING)
 
     def _count_draft(self) -> None:
         """Count a token of the draft. If the draft is long, decide what it is: what is held back is

@@ -218,6 +218,21 @@ def test_call_cut_before_its_name_is_left_out() -> None:
     assert found == [{"message": "Hm."}] and is_open
 
 
+def test_cut_reasoning_whose_end_is_held_back_contains_no_call() -> None:
+    """The tags after the last value are held back, because the value may quote them."""
+    head = "<tool_call>search<param_key>query</param_key><param_value>"
+    output = f"{head}{head}a</param_value></tool_call><tool_call>now</tool_call>"
+    reader = FormatParser(
+        ByteTokenizer(()),
+        reasoning=REASONING["think"],
+        tools=TOOLS["xing4"],
+        shapes=SHAPES,
+        thinking=True,
+    )
+    found, is_open = items(read(reader, [list(output.encode())], "length"))
+    assert found == [{"reasoning": output}] and is_open
+
+
 def test_parser_is_done_after_the_only_call() -> None:
     tokenizer = ByteTokenizer(CALL)
     call = '<tool_call>{"name": "now", "arguments": {}}'
