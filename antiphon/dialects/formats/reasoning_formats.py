@@ -121,6 +121,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
                 *("<|channel|> final<|message|>", "<|channel|> final<|message|> "),
                 *("<|channel|>commentary<|message|>", "<|channel|>commentary<|message|> "),
                 *("<|channel|> commentary<|message|>", "<|channel|> commentary<|message|> "),
+                "<|return|>",
             ),
             mark="chat_format=llm-jp-harmony",
             models="LLM-jp 4",
