@@ -58,6 +58,7 @@ class _Markup:
     - ``terminal``: the terminal at the end of ``text``, or ``""``.
     - ``call_count``: the number of complete calls in this part.
     - ``is_text``: whether the last call in this part is text, because it names an unknown function.
+    - ``section``: all text after the opening terminal. None if there is none, or if it is long.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class _Markup:
         self.terminal = ""
         self.call_count = 0
         self.is_text = False
+        self.section: list[str] | None = None
 
     def add(self, text: str) -> None:
         """Append text that contains no terminal to this part of the reply."""
@@ -101,6 +103,8 @@ class _Markup:
         self.text, self.plain_text, self.terminal = [], [], ""
 
 
+#: Sections of calls up to this length are recognized if the model repeats them.
+_ECHO_LIMIT = 4_096
 #: Characters of a draft after which it counts as a call.
 _DRAFT_LIMIT = 16_384
 
@@ -336,6 +340,11 @@ class FormatParser:
                 continue
             if terminal is None:
                 return
+            if (echo := self._echo_length(terminal, final=final)) is None:
+                return
+            if echo:
+                self._take_buffer(echo)
+                continue
             if (is_text := self._is_part_of_value(terminal, final=final)) is None:
                 return
             if is_text and self._begins_with_quote(terminal) and not self._quote_closes:
@@ -344,6 +353,18 @@ class FormatParser:
                 self._read_as_text(self._lexer.spell_out(self._buffer[0]))
             else:
                 self._handle_terminal(terminal)
+
+    def _echo_length(self, terminal: str, *, final: bool) -> int | None:
+        """Return the length of the last section of calls if the model repeats it without its
+        opening tag. ``terminal``, which stands at the start of the buffer, begins a bare call then.
+        Returns 0 for other text, and None if this depends on text that has not arrived yet.
+        """
+        if self._state != START or self._tools is None or terminal != self._tools.bare:
+            return 0
+        section = "".join(self._markup.section or ())
+        if section.startswith(self._buffer):
+            return len(self._buffer) if final or self._buffer == section else None
+        return len(section) if section and self._buffer.startswith(section) else 0
 
     def _is_part_of_value(self, terminal: str, *, final: bool) -> bool | None:
         """Return whether ``terminal``, which stands at the start of the buffer, is part of a string
@@ -542,6 +563,7 @@ class FormatParser:
         )
         if not is_peek:
             self._markup.add_terminal(self._take_buffer(len(terminal)))
+            self._markup.section = []
         self._enter(to)
 
     def _begin_draft(self, to: str) -> None:
@@ -907,6 +929,10 @@ class FormatParser:
         """Remove the first ``length`` characters from the buffer and return them."""
         text, self._buffer = self._buffer[:length], self._buffer[length:]
         self._position += length
+        if self._state not in _OUTSIDE and self._markup.section is not None:
+            self._markup.section.append(text)
+            if self._position - self._markup.position > _ECHO_LIMIT:
+                self._markup.section = None
         if self._draft is not None:
             self._draft.add(text)
         return text
