@@ -65,6 +65,7 @@ __all__ = [
     "UnreadableImage",
     "context_length_exceeded",
     "first_line",
+    "invalid_field",
     "may_retry",
     "model_not_found",
     "retryable",
@@ -351,6 +352,12 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
         param="input",
         code=CONTEXT_LENGTH_EXCEEDED,
     )
+
+
+def invalid_field(param: str, why: str, code: str = "invalid_value") -> InvalidRequest:
+    """Return the error for a field whose value is refused. ``param``: the field's path. ``why``:
+    the reason, a sentence that begins in lower case."""
+    return InvalidRequest(f"Invalid '{param}': {why}", param=param, code=code)
 
 
 def unsupported_parameter(param: str, hint: str = "") -> InvalidRequest:

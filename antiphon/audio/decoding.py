@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from antiphon.errors import BackendError, InvalidRequest
+from antiphon.errors import BackendError, InvalidRequest, invalid_field
 from antiphon.ipc.worker_process import WorkerFailed, run_worker
 from antiphon.support.fair_limiter import FairLimiter
 
@@ -54,4 +54,4 @@ class AudioDecoder:
 
 
 def _invalid(why: str) -> InvalidRequest:
-    return InvalidRequest(f"Invalid 'file': {why}.", param="file", code="invalid_value")
+    return invalid_field("file", f"{why}.")

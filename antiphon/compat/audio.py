@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import convert, drop_nulls, known_fields, require
@@ -79,11 +79,7 @@ def parse_transcription(fields: Iterable[tuple[str, str]]) -> TranscriptionForm:
     """Parse the fields of a form for a transcript, in their order. Raises ``InvalidRequest``."""
     form = _read_form(fields, TranscriptionForm)
     if form.timestamp_granularities and form.response_format != "verbose_json":
-        raise InvalidRequest(
-            "Invalid 'timestamp_granularities': it needs response_format 'verbose_json'.",
-            param="timestamp_granularities",
-            code="invalid_value",
-        )
+        raise invalid_field("timestamp_granularities", "it needs response_format 'verbose_json'.")
     if form.stream and form.response_format not in ("json", "text"):
         raise InvalidRequest(
             "Unsupported value: a stream has response_format 'json' or 'text'.",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_value,
@@ -129,11 +129,9 @@ def _apply_continue_final_message(options: ChatOptions, items: list[JsonObject])
         return
     last = items[-1]
     if last["type"] != "message" or last["role"] != "assistant":
-        raise InvalidRequest(
-            "Invalid 'continue_final_message': the last message must be an assistant message with"
-            " content and without tool calls.",
-            param="continue_final_message",
-            code="invalid_value",
+        raise invalid_field(
+            "continue_final_message",
+            "the last message must be an assistant message with content and without tool calls.",
         )
     last["status"] = "incomplete"
 

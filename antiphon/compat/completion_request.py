@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.fields import read_object, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
@@ -98,11 +98,10 @@ def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
 
 
 def _too_many(count: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid 'prompt': 'n' times the number of prompts is {count}; at most"
+    return invalid_field(
+        "prompt",
+        f"'n' times the number of prompts is {count}; at most"
         f" {_MAX_CONTINUATIONS} continuations are possible.",
-        param="prompt",
-        code="invalid_value",
     )
 
 

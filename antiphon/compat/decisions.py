@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
@@ -239,11 +239,7 @@ def _question(raw: object, path: str) -> Question:
         values = _values(question)
         name = "choices" if isinstance(question, ChoiceQuestion) else "levels"
         if len({(type(each), each) for each in values}) < len(values):
-            raise InvalidRequest(
-                f"Invalid '{path}.{name}': one of them occurs twice.",
-                param=f"{path}.{name}",
-                code="invalid_value",
-            )
+            raise invalid_field(f"{path}.{name}", "one of them occurs twice.")
     return question
 
 
@@ -289,11 +285,7 @@ def _json_text(raw: Mapping[str, Any], path: str) -> str:
         raise invalid_type(f"{path}.data", "an object or an array", found)
     encoded = msgspec.json.encode(raw["data"])
     if len(encoded) > _MAX_JSON_BYTES:
-        raise InvalidRequest(
-            f"Invalid '{path}.data': JSON of at most {_MAX_JSON_BYTES} bytes is accepted.",
-            param=f"{path}.data",
-            code="invalid_value",
-        )
+        raise invalid_field(f"{path}.data", f"JSON of at most {_MAX_JSON_BYTES} bytes is accepted.")
     return encoded.decode()
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import invalid_field
 from antiphon.wire.parsing.errors import empty_value
 from antiphon.wire.parsing.fields import convert, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
@@ -59,10 +59,8 @@ def _check_text(text: TextInput, path: str) -> None:
         return
     for index, id in enumerate(text):
         if not 0 <= id <= _MAX_TOKEN_ID:
-            raise InvalidRequest(
-                f"Invalid '{path}[{index}]': a token id is a number from 0 to {_MAX_TOKEN_ID}.",
-                param=f"{path}[{index}]",
-                code="invalid_value",
+            raise invalid_field(
+                f"{path}[{index}]", f"a token id is a number from 0 to {_MAX_TOKEN_ID}."
             )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.errors import InvalidRequest, unsupported_parameter
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import empty_value
 from antiphon.wire.parsing.fields import convert, drop_nulls, read_array, read_object, require
@@ -181,11 +181,7 @@ def _source(raw: object, path: str) -> Mapping[str, str]:
     fields = read_object(raw, path)
     found = {name: value for name, value in fields.items() if name in ("image_url", "file_id")}
     if len(found) != 1 or not all(isinstance(value, str) for value in found.values()):
-        raise InvalidRequest(
-            f"Invalid '{path}': it must have either an image_url or a file_id.",
-            param=path,
-            code="invalid_value",
-        )
+        raise invalid_field(path, "it must have either an image_url or a file_id.")
     return found
 
 

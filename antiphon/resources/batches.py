@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.errors import InvalidRequest, NotFound, invalid_field
 from antiphon.limits.clients import Client
 from antiphon.limits.refusals import limit_reached
 from antiphon.store.batches import BatchRecord, BatchStore
@@ -70,11 +70,10 @@ class Batches:
         file = await self._files.find(tenant, request.input_file_id)
         if file is None or file.purpose != BATCH_PURPOSE:
             what = "does not exist" if file is None else f"has the purpose '{file.purpose}'"
-            raise InvalidRequest(
-                f"Invalid 'input_file_id': the file '{request.input_file_id}' {what}. Upload a file"
+            raise invalid_field(
+                "input_file_id",
+                f"the file '{request.input_file_id}' {what}. Upload a file"
                 f" with the purpose '{BATCH_PURPOSE}'.",
-                param="input_file_id",
-                code="invalid_value",
             )
         await self._check_room(tenant)
         now = int(self._clock())

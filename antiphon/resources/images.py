@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.limits.clients import Client
 from antiphon.tools.base import AnyToolProvider
 from antiphon.tools.image_generation.base import GeneratedImage, Image, PartialImage, read_image
@@ -83,9 +83,7 @@ def _uploaded(content: bytes, path: str = "image") -> Image:
     """Return an uploaded image. Raises ``InvalidRequest`` if it is none."""
     image = read_image(content)
     if image is None:
-        raise InvalidRequest(
-            f"Invalid '{path}': the file is not an image in a known format.",
-            param=path,
-            code="invalid_image",
+        raise invalid_field(
+            path, "the file is not an image in a known format.", code="invalid_image"
         )
     return image

@@ -19,7 +19,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.errors import Conflict, InvalidRequest, NotFound, RequestError, SetupError
+from antiphon.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    RequestError,
+    SetupError,
+    invalid_field,
+)
 from antiphon.resources.input_items import check_call_outputs
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
@@ -118,11 +125,10 @@ class Prompts:
         ``InvalidRequest`` for an invalid id."""
         id = request.id if request.id is not None else self._ids("pmpt")
         if not _ID.match(id):
-            raise InvalidRequest(
-                "Invalid 'id': expected up to 128 letters, digits, '_' and '-', the first of them "
+            raise invalid_field(
+                "id",
+                "expected up to 128 letters, digits, '_' and '-', the first of them "
                 "a letter or a digit.",
-                param="id",
-                code="invalid_value",
             )
         version = await asyncio.to_thread(self._write, id, request.template)
         return await self.retrieve(id, version)

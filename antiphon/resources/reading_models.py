@@ -21,7 +21,7 @@ from antiphon.embeddings.base import (
     truncate_vector,
 )
 from antiphon.embeddings.reranker import RerankResult
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.errors import InvalidRequest, NotFound, invalid_field
 from antiphon.limits.clients import ANYONE, Client
 
 #: What the errors about an unsuitable model say that it does not do.
@@ -145,11 +145,7 @@ async def use_model(
 
 def _check(embedder: Embedder, texts: Sequence[Text], dimensions: int | None) -> None:
     if dimensions is not None and dimensions > embedder.dimensions:
-        raise InvalidRequest(
-            f"Invalid 'dimensions': the vectors of this model have {embedder.dimensions}.",
-            param="dimensions",
-            code="invalid_value",
-        )
+        raise invalid_field("dimensions", f"the vectors of this model have {embedder.dimensions}.")
     size = embedder.vocabulary_size
     for index, text in enumerate(texts):
         if isinstance(text, str):
@@ -161,8 +157,4 @@ def _check(embedder: Embedder, texts: Sequence[Text], dimensions: int | None) ->
                 code="unsupported_value",
             )
         if any(id >= size for id in text):
-            raise InvalidRequest(
-                f"Invalid 'input[{index}]': token ids of this model are below {size}.",
-                param=f"input[{index}]",
-                code="invalid_value",
-            )
+            raise invalid_field(f"input[{index}]", f"token ids of this model are below {size}.")

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 from msgspec.structs import asdict, replace
 
-from antiphon.errors import Conflict, InvalidRequest, NotFound
+from antiphon.errors import Conflict, InvalidRequest, NotFound, invalid_field
 from antiphon.security.encryption import DecryptionError, Encryptor
 from antiphon.store.records import WebhookEvent
 from antiphon.store.values import Document, ValueStore
@@ -221,9 +221,7 @@ class WebhookEndpoints:
 
     def _check_url(self, url: str) -> None:
         if (fault := url_fault(url, private=self._private)) is not None:
-            raise InvalidRequest(
-                f"Invalid 'url': it must {fault}.", param="url", code="invalid_value"
-            )
+            raise invalid_field("url", f"it must {fault}.")
 
     def _stored(self, tenant: str) -> Document[dict[str, EndpointRecord]]:
         return stored_endpoints(self._values, tenant)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.errors import InvalidRequest, unsupported_parameter
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, truncated
 from antiphon.wire.parsing.fields import convert, read_object
@@ -95,9 +95,7 @@ def read_structured_outputs(raw: object, path: str) -> StructuredOutputs:
     ]
     if len(names_set) != 1:
         one_of = ", ".join(f"'{name}'" for name in read.__struct_fields__)
-        raise InvalidRequest(
-            f"Invalid '{path}': give exactly one of {one_of}.", param=path, code="invalid_value"
-        )
+        raise invalid_field(path, f"give exactly one of {one_of}.")
     if isinstance(read.json, str):
         read = StructuredOutputs(json=_parse_object(read.json, f"{path}.json"))
     if isinstance(read.structural_tag, str):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from antiphon.dialects.base import Rendered
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.engines.base import Engine
-from antiphon.errors import InvalidRequest, context_length_exceeded
+from antiphon.errors import context_length_exceeded, invalid_field
 from antiphon.inference.tokens import Prompt, Tokenizer
 
 
@@ -29,13 +29,9 @@ def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
     else:
         ids = prompt
         if any(not 0 <= id < tokenizer.size for id in ids):
-            raise InvalidRequest(
-                f"Invalid 'input': this model has {tokenizer.size} tokens.",
-                param="input",
-                code="invalid_value",
-            )
+            raise invalid_field("input", f"this model has {tokenizer.size} tokens.")
     if not ids:
-        raise InvalidRequest("Invalid 'input': it is empty.", param="input", code="invalid_value")
+        raise invalid_field("input", "it is empty.")
     if len(ids) >= card.context_size:
         raise context_length_exceeded()
     return Rendered(prompt=Prompt(ids), parser=plain_text_parser(tokenizer))

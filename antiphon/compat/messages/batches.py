@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import invalid_field
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.fields import convert, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
@@ -91,11 +91,7 @@ def parse_message_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Cre
     for index, request in enumerate(batch.requests):
         if request.custom_id in seen:
             path = f"requests[{index}].custom_id"
-            raise InvalidRequest(
-                f"Invalid '{path}': the id is used more than once.",
-                param=path,
-                code="invalid_value",
-            )
+            raise invalid_field(path, "the id is used more than once.")
         seen.add(request.custom_id)
     return batch
 

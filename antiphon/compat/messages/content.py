@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.compat.error_paths import ErrorPaths
-from antiphon.errors import InvalidRequest, unsupported_parameter
+from antiphon.errors import invalid_field, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     empty_value,
@@ -324,10 +324,8 @@ class _MessageReader:
         id = read_string(fields, "tool_use_id", path)
         call = self._server_calls.pop(id, None)
         if call is None:
-            raise InvalidRequest(
-                f"Invalid '{path}.tool_use_id': no earlier block calls a tool with this id.",
-                param=f"{path}.tool_use_id",
-                code="invalid_value",
+            raise invalid_field(
+                f"{path}.tool_use_id", "no earlier block calls a tool with this id."
             )
         content = fields.get("content", [])
         match fields["type"]:

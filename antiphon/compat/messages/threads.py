@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.errors import InvalidRequest, NotFound, invalid_field
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.fields import read_object, read_string, read_tag
 from antiphon.wire.parsing.tools import check_tool_choice, read_tool_choice
@@ -46,11 +46,10 @@ def read_thread(body: JsonObject) -> JsonObject:
         return {"store": True}
     for field in _KEPT:
         if field in body:
-            raise InvalidRequest(
-                f"Invalid '{field}': a request that continues a thread uses the '{field}' with"
+            raise invalid_field(
+                field,
+                f"a request that continues a thread uses the '{field}' with"
                 " which the thread was created.",
-                param=field,
-                code="invalid_value",
             )
     return {"store": True, "previous_response_id": _response_id(thread)}
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from antiphon.compat.error_paths import ErrorPaths
-from antiphon.errors import InvalidRequest, unsupported_parameter
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_type,
@@ -128,10 +128,8 @@ class ToolCollector:
         """Declare the tools of an MCP server. Raises ``InvalidRequest``."""
         name = read_string(fields, "mcp_server_name", path)
         if name not in self._servers:
-            raise InvalidRequest(
-                f"Invalid '{path}.mcp_server_name': there is no '{name[:128]}' in 'mcp_servers'.",
-                param=f"{path}.mcp_server_name",
-                code="invalid_value",
+            raise invalid_field(
+                f"{path}.mcp_server_name", f"there is no '{name[:128]}' in 'mcp_servers'."
             )
         server, server_path = self._servers[name]
         default = read_object(fields.get("default_config") or {}, f"{path}.default_config")
@@ -171,11 +169,7 @@ class ToolCollector:
         if not isinstance(name, str):
             raise invalid_type(path, "a string", json_type_name(name))
         if name not in self._declared:
-            raise InvalidRequest(
-                f"Invalid '{path}': there is no tool '{name[:128]}' in 'tools'.",
-                param=path,
-                code="invalid_value",
-            )
+            raise invalid_field(path, f"there is no tool '{name[:128]}' in 'tools'.")
         return name
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import invalid_field
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.fields import read_object, read_objects, read_tag
@@ -154,11 +154,10 @@ def toolset(kind: str, declared: JsonObject, path: str) -> tuple[JsonObject, boo
     offered = [each for each in members if config.get(each, {}).get("enabled") is not False]
     deferred = {config.get(each, {}).get("defer_loading") is True for each in offered}
     if len(deferred) != 1:
-        raise InvalidRequest(
-            f"Invalid '{path}.configs': at least one tool must be enabled, and either all enabled"
+        raise invalid_field(
+            f"{path}.configs",
+            "at least one tool must be enabled, and either all enabled"
             " tools or none must have 'defer_loading'.",
-            param=f"{path}.configs",
-            code="invalid_value",
         )
     tools = [_function(member, *members[member]) for member in offered]
     description = f"Use the {name} of the user."

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from antiphon.compat.chat_request import READERS
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.compat.translated_request import TranslatedRequest
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import empty_value, invalid_value, too_many
 from antiphon.wire.parsing.fields import convert, drop_nulls, read_array
@@ -179,10 +179,8 @@ def read_keep_alive(raw: object) -> float | None:
     if isinstance(raw, str) and _DURATION.fullmatch(raw):
         return None if any(digit in "123456789" for digit in raw) else 0
     if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise InvalidRequest(
-            "Invalid 'keep_alive': a duration is a number of seconds, or a text such as '5m'.",
-            param="keep_alive",
-            code="invalid_value",
+        raise invalid_field(
+            "keep_alive", "a duration is a number of seconds, or a text such as '5m'."
         )
     return None if raw else 0
 

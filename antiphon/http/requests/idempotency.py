@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from starlette.types import Scope
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import invalid_field
 from antiphon.http.middleware.request_context import header
 
 #: Response header of a repeated request.
@@ -29,9 +29,9 @@ def response_id(scope: Scope, tenant: str, body: bytes) -> str | None:
     if key is None:
         return None
     if not _KEY.match(key):
-        raise InvalidRequest(
-            "Invalid 'Idempotency-Key': expected 1 to 255 printable ASCII characters.",
-            param="Idempotency-Key",
+        raise invalid_field(
+            "Idempotency-Key",
+            "expected 1 to 255 printable ASCII characters.",
             code="invalid_idempotency_key",
         )
     parts = (tenant.encode(), key, body)

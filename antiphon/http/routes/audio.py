@@ -20,7 +20,7 @@ from antiphon.compat.audio import (
     parse_translation,
     render_transcript,
 )
-from antiphon.errors import InvalidRequest
+from antiphon.errors import invalid_field
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import RequestContext, request_context
@@ -146,9 +146,7 @@ class AudioRoutes:
         ) as form:
             content = await multipart.read_content(request.scope, form)
         if not content:
-            raise InvalidRequest(
-                "Invalid 'file': the file is empty.", param="file", code="empty_file"
-            )
+            raise invalid_field("file", "the file is empty.", code="empty_file")
         return content, form.filename, form.pairs
 
     async def _answer(

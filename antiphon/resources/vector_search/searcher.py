@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.embeddings.base import Vector
-from antiphon.errors import InvalidRequest
+from antiphon.errors import invalid_field
 from antiphon.resources.reading_models import Embeddings, Rerankers
 from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
 from antiphon.retrieval.vector_search import VectorSearch
@@ -83,10 +83,9 @@ class Searcher:
             )
         if self._model is None and not ranking.text_weight:
             param = f"{path}ranking_options.hybrid_search.text_weight"
-            raise InvalidRequest(
-                f"Invalid '{param}': this server has keyword search only, so its weight must not"
-                " be 0.",
-                param=param,
+            raise invalid_field(
+                param,
+                "this server has keyword search only, so its weight must not be 0.",
                 code="unsupported_value",
             )
 

@@ -20,6 +20,7 @@ from antiphon.errors import (
     InvalidRequest,
     RunError,
     context_length_exceeded,
+    invalid_field,
 )
 from antiphon.inference.conversation import (
     Conversation,
@@ -194,11 +195,10 @@ def _explicit_threshold(management: Sequence[ContextManagement]) -> tuple[int, i
 
 def _threshold_too_low(threshold: int, index: int) -> InvalidRequest:
     path = f"context_management[{index}].compact_threshold"
-    return InvalidRequest(
-        f"Invalid '{path}': {threshold} tokens cannot hold what a compaction keeps: the"
+    return invalid_field(
+        path,
+        f"{threshold} tokens cannot hold what a compaction keeps: the"
         " instructions, the tools, the newest message and a summary.",
-        param=path,
-        code="invalid_value",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import UNSET
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire.parsing.errors import (
     invalid_type,
     invalid_value,
@@ -100,7 +100,7 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
 def unsupported_value(path: str, reason: str) -> InvalidRequest:
     """Return the error for a value that is never supported here, or that does not fit the other
     fields of the tool. ``reason``: the end of the error message."""
-    return InvalidRequest(f"Invalid '{path}': {reason}.", param=path, code="unsupported_value")
+    return invalid_field(path, f"{reason}.", code="unsupported_value")
 
 
 def _check_values(tool: ImageGeneration, path: str) -> None:

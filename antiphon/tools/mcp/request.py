@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from antiphon.dialects.grammar.json_schema import check_schema
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import unknown_parameter
@@ -77,11 +77,9 @@ def check_label(label: str, path: str) -> None:
     The rules are strict because the label becomes part of function names, which models write.
     """
     if not _LABEL.fullmatch(label):
-        raise InvalidRequest(
-            f"Invalid '{path}': a label must begin with a letter and have at most 64 letters,"
-            " digits, '_' and '-'.",
-            param=path,
-            code="invalid_value",
+        raise invalid_field(
+            path,
+            "a label must begin with a letter and have at most 64 letters, digits, '_' and '-'.",
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 
 _JSON_TYPE_NAMES = {
     dict: "an object",
@@ -109,10 +109,9 @@ def duplicate_item(path: str, id: str) -> InvalidRequest:
 
 def pattern_mismatch(path: str, pattern: str) -> InvalidRequest:
     """Return the error for a string that does not match ``pattern``."""
-    return _invalid(
+    return invalid_field(
         path,
         f"string does not match pattern. Expected a string that matches the pattern '{pattern}'.",
-        "invalid_value",
     )
 
 
@@ -125,7 +124,7 @@ def out_of_range(path: str, kind: str, value: float, sign: str, bound: str) -> I
     side, code = (
         ("below minimum", "below_min") if sign[0] == ">" else ("above maximum", "above_max")
     )
-    return _invalid(
+    return invalid_field(
         path,
         f"{kind} {side} value. Expected a value {sign} {bound}, "
         f"but got {truncated(value)} instead.",
@@ -145,7 +144,7 @@ def too_many(path: str, length: int, limit: int) -> InvalidRequest:
 
 def _too_much(path: str, kind: str, length: int, limit: int) -> InvalidRequest:
     a = json_type_name([] if kind == "array" else "")
-    return _invalid(
+    return invalid_field(
         path,
         f"{kind} too long. Expected {a} with maximum length {limit}, "
         f"but got {a} with length {length} instead.",
@@ -155,7 +154,7 @@ def _too_much(path: str, kind: str, length: int, limit: int) -> InvalidRequest:
 
 def too_many_properties(path: str, length: int, limit: int) -> InvalidRequest:
     """Return the error for an object with too many properties."""
-    return _invalid(
+    return invalid_field(
         path,
         f"too many properties. Expected an object with at most {limit} properties, "
         f"but got an object with {length} properties instead.",
@@ -166,16 +165,12 @@ def too_many_properties(path: str, length: int, limit: int) -> InvalidRequest:
 def empty_value(path: str, value: object) -> InvalidRequest:
     """Return the error for an empty string or array."""
     kind = "string" if isinstance(value, str) else "array"
-    return _invalid(
+    return invalid_field(
         path,
         f"empty {kind}. Expected {json_type_name(value)} with minimum length 1, "
         f"but got an empty {kind} instead.",
         f"empty_{kind}",
     )
-
-
-def _invalid(path: str, what: str, code: str) -> InvalidRequest:
-    return InvalidRequest(f"Invalid '{path}': {what}", param=path, code=code)
 
 
 # --- errors of msgspec ---------------------------------------------------------------------------
@@ -244,7 +239,7 @@ def _wrong_length(match: re.Match[str], at: str, value: object) -> InvalidReques
     if isinstance(value, dict) and sign == "<=":
         return too_many_properties(at, len(value), limit)
     if not isinstance(value, str | list | tuple):
-        return _invalid(at, f"expected a length {sign} {limit}.", "invalid_value")
+        return invalid_field(at, f"expected a length {sign} {limit}.")
     if sign == ">=":
         return empty_value(at, value)
     return (too_long_error if isinstance(value, str) else too_many)(at, len(value), limit)

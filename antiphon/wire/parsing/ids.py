@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 
 from .errors import too_long_error, truncated
 
@@ -56,8 +56,4 @@ def _check_id(value: str, path: str, prefix: str) -> str:
 
 
 def _invalid_id(path: str, value: str, expected: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{path}': '{truncated(value)}'. Expected an ID that {expected}.",
-        param=path,
-        code="invalid_value",
-    )
+    return invalid_field(path, f"'{truncated(value)}'. Expected an ID that {expected}.")

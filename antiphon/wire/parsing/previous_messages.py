@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import PreviousMessages
@@ -86,11 +86,10 @@ def _read_raw_messages(messages: list[Any], path: str, limits: BodyLimits) -> Pr
         has_items = "items" in message
         side_count += has_items
         if side_count > _MAX_SIDES:
-            raise InvalidRequest(
-                f"Invalid '{where}': the raw messages belong to several responses. Send only the"
+            raise invalid_field(
+                where,
+                "the raw messages belong to several responses. Send only the"
                 " raw messages of the last response; they contain the whole conversation.",
-                param=where,
-                code="invalid_value",
             )
         if has_items:
             items += read_items(message["items"], f"{where}.items", limits)

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire import items as it
 from antiphon.wire.extensions import read_generation_config, read_structured_outputs
 from antiphon.wire.json_types import JsonObject
@@ -470,9 +470,7 @@ def _read_logit_bias(raw: object, path: str, limits: BodyLimits) -> dict[int, fl
 
 
 def _token_id_error(path: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{path}': its keys must be token ids.", param=path, code="invalid_value"
-    )
+    return invalid_field(path, "its keys must be token ids.")
 
 
 _READERS: Mapping[str, Callable[[Any, str, BodyLimits], Any]] = {

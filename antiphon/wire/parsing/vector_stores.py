@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.resources.conversations import Metadata
 from antiphon.wire.resources.filters import Filter, read_filter
@@ -274,11 +274,7 @@ def _ranking(options: RankingOptionsBody | None, path: str) -> RankingOptions:
     by_vectors, by_words = (1.0 if each is None else each for each in weights)
     if not by_vectors + by_words:
         where = f"{path}.hybrid_search"
-        raise InvalidRequest(
-            f"Invalid '{where}': at least one weight must be above 0.",
-            param=where,
-            code="invalid_value",
-        )
+        raise invalid_field(where, "at least one weight must be above 0.")
     return RankingOptions(
         ranker="auto" if options.ranker is None else options.ranker,
         threshold=options.score_threshold or 0.0,
