@@ -155,7 +155,7 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Any
             raise SetupError(reason) from None
         yield {"mcp": UnavailableTool(reason)}
         return
-    from antiphon.tools.mcp.endpoint import McpEndpoint
+    from antiphon.tools.mcp.endpoint import McpEndpoint, OAuthClient
     from antiphon.tools.mcp.provider import McpProvider
     from antiphon.tools.mcp.sessions import SessionPool
 
@@ -164,6 +164,14 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Any
             url=server.url,
             transport=server.transport,
             headers=server.headers,
+            oauth=OAuthClient(
+                token_url=server.oauth_token_url,
+                client_id=server.oauth_client_id,
+                client_secret=server.oauth_client_secret,
+                scope=server.oauth_scope,
+            )
+            if server.oauth_token_url
+            else None,
             command=server.command,
             args=server.args,
             env=server.env,

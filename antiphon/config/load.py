@@ -229,14 +229,29 @@ def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> M
     if server.tool is not None and server.implements is not None:
         raise SetupError(f"mcp.servers.{name}.implements needs a url or a command")
 
-    def filled(field: str, pairs: Mapping[str, str]) -> dict[str, str]:
+    def filled(prefix: str, pairs: Mapping[str, str]) -> dict[str, str]:
         for key, value in pairs.items():
             if value.startswith("$") and value[1:] not in environ:
-                where = f"mcp.servers.{name}.{field}.{key}"
+                where = f"mcp.servers.{name}.{prefix}{key}"
                 raise SetupError(f"{where}: the environment variable is not set: {value[1:]}")
         return {k: environ[v[1:]] if v.startswith("$") else v for k, v in pairs.items()}
 
-    return replace(server, headers=filled("headers", server.headers), env=filled("env", server.env))
+    oauth = {
+        field: getattr(server, field)
+        for field in ("oauth_token_url", "oauth_client_id", "oauth_client_secret")
+    }
+    if any(oauth.values()) and not (server.url and all(oauth.values())):
+        raise SetupError(
+            f"mcp.servers.{name}: set url and all of oauth_token_url, oauth_client_id and"
+            " oauth_client_secret, or none of them"
+        )
+    secrets = {"oauth_client_secret": server.oauth_client_secret}
+    return replace(
+        server,
+        headers=filled("headers.", server.headers),
+        env=filled("env.", server.env),
+        **filled("", secrets),
+    )
 
 
 def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:

@@ -36,6 +36,27 @@ class McpServer(Struct, frozen=True, kw_only=True):
             secret=True,
         ),
     ] = {}
+    oauth_token_url: Annotated[
+        str,
+        declare(
+            "URL of the authorization server's token endpoint. If it is set, Antiphon gets access "
+            "tokens for `url` there, with the grant `client_credentials`, `oauth_client_id` and "
+            "`oauth_client_secret`. A request with a token of its own (`authorization`) uses "
+            "that one."
+        ),
+    ] = ""
+    oauth_client_id: Annotated[str, declare("Antiphon's id at the authorization server.")] = ""
+    oauth_client_secret: Annotated[
+        str,
+        declare(
+            "Antiphon's secret at the authorization server. A value `$NAME` is replaced by the "
+            "environment variable `NAME`.",
+            secret=True,
+        ),
+    ] = ""
+    oauth_scope: Annotated[
+        str, declare("Scopes of the access tokens, separated by spaces. Empty: the default ones.")
+    ] = ""
     command: Annotated[
         str,
         declare(

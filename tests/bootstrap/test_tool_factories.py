@@ -102,7 +102,11 @@ async def test_missing_settings_are_named_at_startup(tmp_path: Path) -> None:
 
 async def test_mcp_servers_take_the_place_of_built_in_tools(tmp_path: Path) -> None:
     servers = {
-        "one": McpServer(url="http://127.0.0.1:9/mcp", implements="web_search"),
+        "one": McpServer(
+            url="http://127.0.0.1:9/mcp",
+            implements="web_search",
+            oauth_token_url="http://127.0.0.1:9/token",
+        ),
         "two": McpServer(command="python", implements="code_interpreter"),
     }
     found = await types(

@@ -18,12 +18,22 @@ from msgspec import Struct
 from antiphon.security.ssrf import Network
 
 
+class OAuthClient(Struct, frozen=True, kw_only=True):
+    """What a client needs to get access tokens at ``token_url``."""
+
+    token_url: str
+    client_id: str
+    client_secret: str
+    scope: str = ""
+
+
 class McpEndpoint(Struct, frozen=True, kw_only=True):
     """The address of an MCP server: a URL, or a command that the operator has configured.
 
     - ``needs_public_address``: whether the server's IP address must be public or in one of
       ``networks``, the networks that the operator has allowed. This is so if the URL comes from a
       request.
+    - ``oauth``: how to get access tokens; None if the headers are enough.
     - ``shares_sessions``: whether all conversations of a tenant use the same session.
     """
 
@@ -33,6 +43,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
+    oauth: OAuthClient | None = None
     needs_public_address: bool = False
     networks: tuple[Network, ...] = ()
     shares_sessions: bool = False
@@ -49,6 +60,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
         The hash does not reveal the credentials."""
         identity = msgspec.json.encode(
             [self.url, self.transport, self.command, self.args, self.needs_public_address]
+            + [self.oauth]
             + [sorted(pairs.items()) for pairs in (self.env, self.headers)]
         )
         return hashlib.sha256(identity).hexdigest()

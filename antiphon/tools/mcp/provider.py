@@ -152,18 +152,20 @@ class McpProvider:
                 url=tool.server_url, needs_public_address=True, networks=self._networks
             )
             _check_url(tool.server_url, f"{path}.server_url")
-        headers = dict(server.headers)
+        headers, oauth = dict(server.headers), server.oauth
         if tool.headers is not UNSET:
             headers |= tool.headers
+            if any(name.lower() == "authorization" for name in tool.headers):
+                oauth = None  # the request's own token takes precedence
         if tool.authorization is not UNSET:
             headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
-            headers["Authorization"] = f"Bearer {tool.authorization}"
+            headers["Authorization"], oauth = f"Bearer {tool.authorization}", None
         if headers and server.command:
             raise _invalid_value(
                 f"{path}.headers", f"'{tool.server_label}' does not use HTTP and takes no headers."
             )
         _check_headers(headers, f"{path}.headers")
-        return replace(server, headers=headers)
+        return replace(server, headers=headers, oauth=oauth)
 
     def _configured_server(self, tool: Mcp, path: str) -> McpEndpoint:
         if tool.tunnel_id is not UNSET:

@@ -226,7 +226,8 @@ class SessionPool:
             if entry.session is not None and not entry.session.has_ended:
                 return entry.session, await entry.session.client(self._connect_s), False
             if self._connector is None:
-                self._connector = await asyncio.to_thread(_make_connector)
+                made = await asyncio.to_thread(_make_connector)
+                self._connector = self._connector or made  # another call was perhaps faster
             known = self._eras.get((key.tenant, key.server.key))
             era = known.value if known is not None else ""
             try:

@@ -58,7 +58,8 @@ class ToolLists:
         forgotten = self._forgotten
         found = await self._pool.call(session, lambda client: _fetch(client, dict(trace)))
         if found.max_age_s > 0 and forgotten == self._forgotten:
-            shared = found.is_public and not (session.server.headers or session.server.env)
+            server = session.server
+            shared = found.is_public and not (server.headers or server.env or server.oauth)
             own, public = _keys(session)
             size = len(msgspec.json.encode(found.tools))
             self._cache.add(public if shared else own, found, size)

@@ -30,7 +30,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from antiphon.security.ssrf import Network, may_dial
 
-from .endpoint import ADDRESS_REFUSED, UNSUPPORTED, McpEndpoint, current_trace
+from .endpoint import ADDRESS_REFUSED, UNSUPPORTED, McpEndpoint, OAuthClient, current_trace
+from .oauth import ClientCredentials
 from .tasks import TaskSupport
 
 #: The largest message of a server, in bytes and in values. An object or array counts as ten values,
@@ -53,6 +54,8 @@ class McpConnector:
 
     def __init__(self) -> None:
         self._tls = httpx2.create_ssl_context(trust_env=False)
+        #: The tokens of OAuth clients, which all sessions share.
+        self._tokens: dict[OAuthClient, ClientCredentials] = {}
 
     def era_of(self, client: Client) -> str:
         """Return how the server of a client negotiates the version of the protocol: the name of a
@@ -127,7 +130,11 @@ class McpConnector:
         It has no read timeout, because the caller limits the duration of a call. It ignores proxies
         in the environment, because a proxy would bypass the check of the MCP server's address.
         """
+        client = server.oauth
+        if client is not None and client not in self._tokens:
+            self._tokens[client] = ClientCredentials(client, self._tls)
         return httpx2.AsyncClient(
+            auth=None if client is None else self._tokens[client],
             transport=_TracedTransport(server, self._tls),
             headers=dict(headers),
             timeout=httpx2.Timeout(seconds, read=None),
