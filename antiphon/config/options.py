@@ -313,6 +313,8 @@ _FOREIGN_NAMES: Mapping[str, str] = {
     "num_gpu": "gpu_layers",
     "num_thread": "threads",
     "served_model_name": "aliases",
+    "system": "instructions",
+    "system_prompt": "instructions",
     "temp": "temperature",
     "url": "source",
 }

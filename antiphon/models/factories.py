@@ -36,6 +36,9 @@ _log = structlog.get_logger(__name__)
 #: callback for downloads. Raises ``SetupError``.
 Factory = Callable[[str, Model, Settings, ProgressCallback | None], Awaitable[Backend]]
 
+#: What is not an engine, but a server or an API → the engine for it.
+_MEANT = dict.fromkeys(("litellm", "lmstudio", "ollama", "openai", "sglang"), "chat_completions")
+
 
 async def _import(module: str) -> None:
     """Import a module in a thread. Some take a tenth of a second, in which the event loop would
@@ -245,7 +248,8 @@ def backend_factory(name: str, model: Model) -> Factory:
     if kind not in installed:
         known = (*ENGINES, *installed)
         raise SetupError(
-            f"model {name}: there is no engine {kind!r}{did_you_mean(kind, known)}"
+            f"model {name}: there is no engine {kind!r}"
+            f"{did_you_mean(_MEANT.get(kind, kind), known)}"
             f" (there are: {', '.join(known)})"
         )
     factory: Factory = load_plugin(_ENTRY_POINT_GROUP, kind, setting="engine")

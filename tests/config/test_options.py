@@ -193,4 +193,5 @@ def test_names_of_other_servers_are_known() -> None:
     assert did_you_mean("n_ctx", known) == "; did you mean context_size?"
     assert did_you_mean("n_ctx", ["port"]) == "; did you mean context_size in [models.NAME]?"
     assert did_you_mean("mmproj", known) == "; did you mean projector?"
+    assert did_you_mean("system_prompt", ["instructions"]) == "; did you mean instructions?"
     assert did_you_mean("n-gpu-layers", known) == "; did you mean gpu_layers?"

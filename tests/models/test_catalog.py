@@ -137,9 +137,10 @@ async def test_loaded_models_are_closed_when_another_fails(
 # --- engines -------------------------------------------------------------------------------------
 
 
-async def test_unknown_engine_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SetupError, match=r"model m: there is no engine 'lama'; did you mean llama"):
-        await load(Settings(models={"m": Model(source="x", engine="lama")}))
+@pytest.mark.parametrize(("named", "meant"), [("lama", "llama"), ("openai", "chat_completions")])
+async def test_unknown_engine_is_refused_with_the_known_ones(named: str, meant: str) -> None:
+    with pytest.raises(SetupError, match=f"there is no engine '{named}'; did you mean {meant}"):
+        await load(Settings(models={"m": Model(source="x", engine=named)}))
 
 
 async def test_engines_of_others_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
