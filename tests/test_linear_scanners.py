@@ -26,14 +26,13 @@ from antiphon.backends.validation.answer_format import first_json_value
 from antiphon.dialects.chat.prompt import ChatPromptEncoder
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.json_schema import (
-    SchemaTypes,
     bundle_definitions,
     check_schema,
     check_strict,
     llguidance_schema,
-    object_forms,
     require_all_properties,
 )
+from antiphon.dialects.grammar.schema_types import SchemaTypes, object_forms
 from antiphon.dialects.grammar.user_ebnf import ebnf_rules
 from antiphon.dialects.grammar.user_lark import lark_rules
 from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_rule

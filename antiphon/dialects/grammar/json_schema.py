@@ -1,5 +1,5 @@
 """Check JSON schemas, and change them for grammars. The module tells which schemas a grammar can
-enforce, checks the rules of strict mode, and finds the types that a value may have.
+enforce, and checks the rules of strict mode.
 
 ``llguidance`` decides what a grammar can enforce. If it does not support a keyword, the error
 message names this keyword.
@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from itertools import islice, product
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.errors import InvalidRequest
 from antiphon.grammars import check as grammar_check
 
 from .regex_syntax import RegexSyntaxError, parse_regex
+from .schema_types import Schema, keyword_list, keyword_object, resolve_pointer
 from .user_regex import LONGEST, expanded_length
-
-Schema = Mapping[str, Any]
 
 _UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[([^\[\]]*)\]")
 #: Splits a regex into parts, so that its character classes can be recognized.
@@ -153,24 +151,6 @@ def _follow_reference(schema: Schema, whole: Schema, settled: set[str], path: st
     settled |= passed
 
 
-def resolve_pointer(whole: Schema, reference: str) -> Any:
-    """Return the value in ``whole`` to which a JSON pointer (RFC 6901) leads, such as
-    ``#/$defs/city``. Returns None if there is no such value."""
-    if not reference.startswith("#"):
-        return None
-    value: Any = whole
-    for name in reference[1:].split("/")[1:]:
-        name = name.replace("~1", "/").replace("~0", "~")
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
-def _referenced(schema: Schema, whole: Schema) -> Any:
-    """Return the value to which ``$ref`` of a schema leads. Returns None if there is none."""
-    reference = schema.get("$ref")
-    return resolve_pointer(whole, reference) if isinstance(reference, str) else None
-
-
 def _spelled(pattern: str) -> int:
     """Return the number of characters that a regex contains if its repetitions are written out."""
     try:
@@ -278,10 +258,10 @@ def check_strict(schema: Schema, path: str) -> None:
     if not isinstance(schema, Mapping):
         return
     if "properties" in schema or schema.get("type") == "object":
-        properties = _object(schema, "properties")
+        properties = keyword_object(schema, "properties")
         if schema.get("additionalProperties") is not False:
             raise _not_strict(path, "'additionalProperties' is required to be supplied and false.")
-        required = {name for name in _list(schema, "required") if isinstance(name, str)}
+        required = {name for name in keyword_list(schema, "required") if isinstance(name, str)}
         absent = [name for name in properties if name not in required]
         if absent:
             raise _not_strict(
@@ -334,7 +314,7 @@ def _closed(schema: Schema, *, required: bool) -> dict[str, Any]:
 def _close(schema: object, required: bool) -> None:
     if not isinstance(schema, dict):
         return
-    if properties := _object(schema, "properties"):
+    if properties := keyword_object(schema, "properties"):
         schema.setdefault("additionalProperties", False)
         if required:
             schema["required"] = list(properties)
@@ -342,209 +322,7 @@ def _close(schema: object, required: bool) -> None:
         _close(inner, required)
 
 
-_DEPTH = 8
-#: Python type of a JSON value → its JSON type.
-_TYPE_NAMES: Mapping[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
-_NO_STRINGS = ("object", "array", "number", "boolean", "null")
-_STRING_KEYWORDS = ("minLength", "maxLength", "pattern", "format")
-#: Keywords whose schemas are alternatives.
-_ARMS = ("anyOf", "oneOf")
-
-
-def type_name(value: object) -> str:
-    """Return the JSON type of a JSON value."""
-    return _TYPE_NAMES.get(type(value), "object")
-
-
-def has_type(value: object, types: Collection[str]) -> bool:
-    """Return whether a JSON value has one of these JSON types."""
-    name = type_name(value)
-    return name in types or (name == "integer" and "number" in types)
-
-
-class SchemaTypes:
-    """Tells which JSON types and which strings the schemas inside ``root`` allow. References are
-    followed. The types of each schema are computed only once."""
-
-    def __init__(self, root: Schema) -> None:
-        self.root = root
-        self._forms: list[Schema] | None = None
-        self._properties: dict[str, frozenset[str]] = {}
-        self._computed: dict[tuple[int, int], frozenset[str]] = {}
-
-    def of_property(self, key: str) -> frozenset[str]:
-        """Return the types of the property ``key`` of ``root``. Empty if no type is stated."""
-        if self._forms is None:
-            self._forms = object_forms(self.root)
-        if key not in self._properties:
-            members = (_object(form, "properties").get(key) for form in self._forms)
-            self._properties[key] = frozenset[str]().union(*map(self.of, members))
-        return self._properties[key]
-
-    def of(self, schema: object, depth: int = _DEPTH) -> frozenset[str]:
-        """Return the types that a schema allows. Empty if it states none. ``depth``: how many more
-        levels of references and alternatives are followed."""
-        if not isinstance(schema, Mapping) or not schema or not depth:
-            return frozenset()
-        key = (id(schema), depth)
-        if key not in self._computed:
-            self._computed[key] = self._combine(schema, depth)
-        return self._computed[key]
-
-    def _combine(self, schema: Schema, depth: int) -> frozenset[str]:
-        types = set(_types(schema))
-        types |= self.of(_referenced(schema, self.root), depth - 1)
-        for key in (*_ARMS, "allOf"):
-            for arm in _list(schema, key):
-                types |= self.of(arm, depth - 1)
-        return frozenset(types or map(type_name, _values(schema)))
-
-    def allows_string(self, schema: object) -> bool:
-        """Return whether a schema allows strings."""
-        types = self.of(schema)
-        return not types or "string" in types
-
-    def strings(self, schema: object) -> list[str] | None:
-        """Return the strings that a schema allows, which must allow strings. Returns None if it
-        does not list them."""
-        schema = self.resolved(schema)
-        arms = [arm for key in _ARMS for arm in _list(schema, key)]
-        if not arms:
-            values = _values(schema)
-            return [each for each in values if isinstance(each, str)] if values else None
-        found: list[str] = []
-        for arm in filter(self.allows_string, arms):
-            values = _values(self.resolved(arm))
-            if not values:
-                return None
-            found += [each for each in values if isinstance(each, str)]
-        return found
-
-    def without_strings(self, schema: object) -> Schema | None:
-        """Return a schema for those values of a schema that are not strings. Returns None if there
-        are none, or if only alternatives of alternatives allow them. No value may match the result,
-        because the keywords of a schema can exclude each other."""
-        schema = self.resolved(schema)
-        if values := _values(schema):
-            others = [value for value in values if not isinstance(value, str)]
-            return {"enum": others} if others else None
-        for key in _ARMS:
-            if key in schema:
-                arms = [arm for arm in _list(schema, key) if not self.allows_string(arm)]
-                return {**schema, key: arms} if arms else None
-        kinds = [each for each in _types(schema) or _NO_STRINGS if each != "string"]
-        rest = {key: value for key, value in schema.items() if key not in _STRING_KEYWORDS}
-        return {**rest, "type": kinds} if kinds else None
-
-    def resolved(self, schema: object) -> Schema:
-        """Follow the references of a schema to one without ``$ref``. Empty if there is none."""
-        for _ in range(_DEPTH):
-            if not isinstance(schema, Mapping):
-                return {}
-            if "$ref" not in schema:
-                return schema
-            schema = _referenced(schema, self.root)
-        return {}
-
-
-def _values(schema: Schema) -> list[Any]:
-    """Return the values of the keywords ``enum`` and ``const``."""
-    return [*_list(schema, "enum"), *((schema["const"],) if "const" in schema else ())]
-
-
-def _types(schema: Schema) -> list[str]:
-    """Return the types in the keyword ``type``."""
-    kind = schema.get("type")
-    return (
-        [kind]
-        if isinstance(kind, str)
-        else [t for t in _list(schema, "type") if isinstance(t, str)]
-    )
-
-
-def _list(schema: Schema, key: str) -> list[Any]:
-    """Return the array in a keyword. Empty if the keyword is missing or invalid."""
-    value = schema.get(key)
-    return value if isinstance(value, list) else []
-
-
-def _object(schema: Schema, key: str) -> Mapping[str, Any]:
-    """Return the object in a keyword. Empty if the keyword is missing or invalid."""
-    value = schema.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
 _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
-
-
-#: Maximum number of alternatives of one object. A limit is needed because the number of
-#: combinations grows exponentially.
-_MAX_FORMS = 64
-
-
-def object_forms(schema: Schema) -> list[Schema]:
-    """Return the alternative object schemas that ``schema`` allows. The list has at least 1 and at
-    most ``_MAX_FORMS`` entries. An object is valid if it matches one of them.
-
-    For example, each entry of ``anyOf`` and ``oneOf`` becomes one alternative. The parts of
-    ``allOf`` are merged into one. References are followed.
-    """
-    return _ObjectForms(schema).forms_of(schema, _DEPTH) or [{}]
-
-
-class _ObjectForms:
-    """Computes which object schemas a schema allows as alternatives, for example one for each entry
-    of ``anyOf``. Every result is cached. ``root``: the schema in which references are looked up."""
-
-    def __init__(self, root: Schema) -> None:
-        self._root = root
-        self._computed: dict[tuple[int, int], list[Schema]] = {}
-
-    def forms_of(self, schema: object, depth: int) -> list[Schema]:
-        """Return the alternative object schemas that ``schema`` allows. ``depth``: how many more
-        levels of references and alternatives are followed."""
-        if not isinstance(schema, Mapping) or not depth:
-            return []
-        key = (id(schema), depth)
-        if key not in self._computed:
-            self._computed[key] = self._combine(schema, depth)
-        return self._computed[key]
-
-    def _combine(self, schema: Schema, depth: int) -> list[Schema]:
-        groups: list[list[Schema]] = [[{key: schema[key] for key in _OF_OBJECTS if key in schema}]]
-        groups.append(self.forms_of(_referenced(schema, self._root), depth - 1))
-        groups += (self.forms_of(arm, depth - 1) for arm in _list(schema, "allOf"))
-        for key in _ARMS:
-            arms = (form for arm in _list(schema, key) for form in self.forms_of(arm, depth - 1))
-            groups.append(list(islice(arms, _MAX_FORMS)))
-        combinations = product(*(group for group in groups if group))
-        return [_merged(each) for each in islice(combinations, _MAX_FORMS)]
-
-
-_OF_OBJECTS = ("properties", "required", "additionalProperties")
-
-
-def _merged(forms: tuple[Schema, ...]) -> Schema:
-    """Return one object schema that combines all ``forms``, which are object schemas. It contains
-    the properties and the other keywords of all of them."""
-    if len(forms) == 1:
-        return forms[0]
-    merged: dict[str, Any] = {}
-    properties: dict[str, Any] = {}
-    required: list[Any] = []
-    for form in forms:
-        merged |= form
-        properties |= _object(form, "properties")
-        required += _list(form, "required")
-    return {**merged, "properties": properties, "required": required}
 
 
 def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:

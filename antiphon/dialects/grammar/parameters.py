@@ -9,8 +9,9 @@ from typing import Any
 
 from antiphon.dialects.formats.types import ParameterSyntax
 
-from .json_schema import SchemaTypes, object_forms, short_grammar_fault
+from .json_schema import short_grammar_fault
 from .lark import ANYTHING, LarkRules, TokenLiterals
+from .schema_types import SchemaTypes, object_forms
 
 #: JSON type → rule for Python's spelling of its values, if it differs from JSON's.
 _PYTHON: Mapping[str, str] = {
@@ -136,7 +137,7 @@ class Parameters:
             return rules.add(name, self._json(key, value))
         strings = types.strings(schema)
         arms = self._texts(rules, f"{name}_v", key, strings)
-        # The parser reads any text that is no string, too, unless it is marked as a string.
+        # A text that is not marked as a string may also be another value: the schema decides.
         is_marked = (form.text, form.text_end) != (form.json, form.json_end)
         others = types.without_strings(schema) if strings is not None or is_marked else None
         rule = json_rule({**(plain if others is None else others), **shared})

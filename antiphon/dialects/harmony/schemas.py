@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import resolve_pointer, type_name
+from antiphon.dialects.grammar.schema_types import resolve_pointer, type_name
 
 Schema = dict[str, Any]
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import SchemaTypes, has_type
+from antiphon.dialects.grammar.schema_types import SchemaTypes, has_type
 from antiphon.dialects.json_stream import (
     ESCAPE_DIGITS,
     ESCAPES,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import SchemaTypes, object_forms
+from antiphon.dialects.grammar.schema_types import SchemaTypes, object_forms
 from antiphon.dialects.json_stream import ESCAPE_DIGITS, ESCAPES, StringDecoder, dump, escape_string
 
 from .argument_values import convert_string, convert_word

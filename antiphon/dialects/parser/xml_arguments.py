@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import SchemaTypes
+from antiphon.dialects.grammar.schema_types import SchemaTypes
 from antiphon.dialects.json_stream import dump, load
 
 from .argument_values import STRING, to_json_text

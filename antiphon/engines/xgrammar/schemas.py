@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import has_type
+from antiphon.dialects.grammar.schema_types import has_type
 from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_rule
 
 from .ast import (

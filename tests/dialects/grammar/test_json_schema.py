@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.grammar.json_schema import (
-    SchemaTypes,
     check_schema,
     check_strict,
     forbid_extra_properties,
     is_enforced,
     llguidance_schema,
-    object_forms,
     require_all_properties,
     short_grammar_fault,
 )
+from antiphon.dialects.grammar.schema_types import SchemaTypes, object_forms
 from antiphon.errors import InvalidRequest
 
 CLOSED: dict[str, Any] = {
@@ -135,39 +134,6 @@ def test_grammar_fault_is_one_short_line() -> None:
     assert short_grammar_fault('start: "a"') is None
 
 
-@pytest.mark.parametrize(
-    ("schema", "types"),
-    [
-        ({"type": "string"}, {"string"}),
-        ({"type": ["string", "null"]}, {"string", "null"}),
-        ({"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/name"}]}, {"integer", "string"}),
-        ({"enum": ["a", "b"]}, {"string"}),
-        ({"enum": ["a", None, 1, True]}, {"string", "null", "integer", "boolean"}),
-        ({"const": 1.5}, {"number"}),
-        ({"$ref": "#/$defs/loop"}, set()),
-        ({"$ref": "#/nowhere"}, set()),
-        ({}, set()),
-        (True, set()),
-    ],
-)
-def test_property_types_are_found(schema: Any, types: set[str]) -> None:
-    root = {
-        "properties": {"it": schema},
-        "$defs": {"name": {"type": "string"}, "loop": {"$ref": "#/$defs/loop"}},
-    }
-    assert SchemaTypes(root).of_property("it") == SchemaTypes(root).of(schema) == types
-    assert SchemaTypes(root).of_property("other") == set()
-    assert SchemaTypes({}).of_property("it") == set()
-
-
-def test_types_of_a_property_follow_circular_alternatives() -> None:
-    schema: dict[str, Any] = {
-        "properties": {"x": {"$ref": "#/$defs/a"}},
-        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 100 + [{"type": "string"}]}},
-    }
-    assert SchemaTypes(schema).of_property("x") == {"string"}
-
-
 def test_strict_schema_must_be_enforced_whole() -> None:
     unique = {"type": "array", "uniqueItems": True}
     assert is_enforced(CLOSED, "p", strict=False) and not is_enforced(unique, "p", strict=False)
@@ -200,24 +166,3 @@ def test_unknown_keyword_is_reported_with_its_path() -> None:
         is_enforced({"type": "object", "properties": {"a": inner}}, "p", strict=True)
     assert refused.value.param == "p.properties.a.anyOf[1]"
     assert "'contains'" in refused.value.message
-
-
-def test_alternatives_of_an_object_are_bounded() -> None:
-    arms = [{"properties": {name: {}}} for name in ("a", "b")]
-    assert len(object_forms({"allOf": [{"anyOf": arms}] * 3})) == 8
-    assert len(object_forms({"allOf": [{"anyOf": arms}] * 40})) == 64
-    circular = {"anyOf": [{"$ref": "#/$defs/a"}] * 100, "$defs": {"a": {}}}
-    circular["$defs"]["a"] = {"anyOf": circular["anyOf"]}  # type: ignore[index, call-overload]
-    assert len(object_forms(circular)) == 64
-
-
-def test_merged_object_has_the_properties_of_all_parts_in_order() -> None:
-    schema = {
-        "properties": {"a": {}},
-        "required": ["a"],
-        "allOf": [{"properties": {"b": {}}, "required": ["b"]}, {"additionalProperties": False}],
-    }
-    (form,) = object_forms(schema)
-    assert list(form["properties"]) == ["a", "b"]
-    assert form["required"] == ["a", "b"]
-    assert form["additionalProperties"] is False
