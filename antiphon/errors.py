@@ -70,6 +70,7 @@ __all__ = [
     "model_not_found",
     "retryable",
     "served",
+    "unsupported_model",
     "unsupported_parameter",
 ]
 
@@ -360,14 +361,21 @@ def invalid_field(param: str, why: str, code: str = "invalid_value") -> InvalidR
     return InvalidRequest(f"Invalid '{param}': {why}", param=param, code=code)
 
 
-def unsupported_parameter(param: str, hint: str = "") -> InvalidRequest:
+def unsupported_parameter(
+    param: str, hint: str = "", *, where: str = "by this server"
+) -> InvalidRequest:
     """Return the error for a field that asks for a feature that Antiphon does not have. ``param``:
-    its path."""
+    its path. ``where``: what does not have the feature, such as ``in batches``."""
     return InvalidRequest(
-        f"Unsupported parameter: '{param}' is not supported by this server.{hint}",
+        f"Unsupported parameter: '{param}' is not supported {where}.{hint}",
         param=param,
         code="unsupported_parameter",
     )
+
+
+def unsupported_model(message: str) -> InvalidRequest:
+    """Return the error for a model that cannot do what a request asks for."""
+    return InvalidRequest(message, param="model", code="unsupported_model")
 
 
 def model_not_found(name: str, names: Sequence[str] = ()) -> NotFound:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from antiphon.dialects.base import ReasoningRetention
 from antiphon.engines.base import PrefixCacheCounts
-from antiphon.errors import BackendError, InvalidRequest
+from antiphon.errors import BackendError, InvalidRequest, unsupported_model
 from antiphon.inference.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.inference.sampling import SessionSignal
 from antiphon.stream.deltas import Delta
@@ -252,10 +252,8 @@ def text_completion_unsupported_error(name: str | None = None) -> InvalidRequest
     """Return the error for a text completion with a model that supports only conversations.
     ``name``: the name of the model, or None."""
     model = "This model" if name is None else f"The model '{name}'"
-    return InvalidRequest(
-        f"{model} does not support text completion. Use /v1/responses or /v1/chat/completions.",
-        param="model",
-        code="unsupported_model",
+    return unsupported_model(
+        f"{model} does not support text completion. Use /v1/responses or /v1/chat/completions."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from antiphon.audio.base import Speaker, Transcriber
 from antiphon.embeddings.base import Embedder
 from antiphon.embeddings.reranker import Reranker
-from antiphon.errors import BackendError, InvalidRequest
+from antiphon.errors import BackendError, unsupported_model
 from antiphon.inference.conversation import Conversation, Options
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.endpoint import connecting_model
@@ -46,11 +46,7 @@ class _TaskBackend(Backend):
         self._name = name
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        raise InvalidRequest(
-            f"The model '{self._name}' only {TASKS[self.task]}.",
-            param="model",
-            code="unsupported_model",
-        )
+        raise unsupported_model(f"The model '{self._name}' only {TASKS[self.task]}.")
 
 
 class TaskBackend(_TaskBackend, Generic[_WorkerT]):

@@ -13,9 +13,7 @@ from typing import Any
 
 from antiphon.errors import InvalidRequest, invalid_field
 from antiphon.wire.json_types import JsonObject
-from antiphon.wire.parsing.errors import (
-    invalid_value,
-)
+from antiphon.wire.parsing.errors import invalid_value, mutually_exclusive
 from antiphon.wire.parsing.fields import (
     read_inner,
     read_object,
@@ -185,12 +183,7 @@ def _refuse(raw: JsonObject) -> None:
     )
     for one, other in (_TOKEN_LIMITS, ("functions", "tools"), ("function_call", "tool_choice")):
         if one in raw and other in raw:
-            raise InvalidRequest(
-                f"Mutually exclusive parameters: '{one}' and '{other}'. Ensure you are only "
-                "providing one of them.",
-                param=other,
-                code="mutually_exclusive_parameters",
-            )
+            raise mutually_exclusive(one, other)
 
 
 # --- translated fields ---------------------------------------------------------------------------

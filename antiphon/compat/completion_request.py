@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.errors import InvalidRequest, invalid_field
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.fields import read_object, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
@@ -144,11 +144,7 @@ def _refuse(raw: JsonObject) -> None:
     refuse_unsupported_fields(raw, known=("echo", "logprobs", "n"))
     for name in _REFUSED:
         if raw.get(name, False) is not False and name not in SHARED_FIELDS and name not in READERS:
-            raise InvalidRequest(
-                f"Unsupported parameter: '{name}' is not supported by this API.",
-                param=name,
-                code="unsupported_parameter",
-            )
+            raise unsupported_parameter(name, where="by this API")
 
 
 def _logprobs(raw: object, path: str) -> JsonObject:

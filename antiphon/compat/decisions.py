@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon.errors import InvalidRequest, invalid_field
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
@@ -271,11 +271,7 @@ def _part(raw: object, path: str) -> object:
     if raw.get("type") == "input_json":
         return {"type": "input_text", "text": _json_text(raw, path)}
     if "file_id" in raw:
-        raise InvalidRequest(
-            f"Unsupported parameter: '{path}.file_id' is not supported in decisions.",
-            param=f"{path}.file_id",
-            code="unsupported_parameter",
-        )
+        raise unsupported_parameter(f"{path}.file_id", where="in decisions")
     return raw
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import unsupported_parameter
 from antiphon.http.middleware.errors import ErrorMiddleware
 from antiphon.http.middleware.request_context import RequestContext
 from antiphon.runs.batches.lines import LineReply
@@ -79,11 +79,7 @@ def _refuse_modes(body: bytes) -> None:
     modes = _decode_modes(body)
     for name in _Modes.__struct_fields__:
         if getattr(modes, name):
-            raise InvalidRequest(
-                f"Unsupported parameter: '{name}' is not supported in batches.",
-                param=name,
-                code="unsupported_parameter",
-            )
+            raise unsupported_parameter(name, where="in batches")
 
 
 def _scope(request: LineRequest, context: RequestContext) -> Scope:

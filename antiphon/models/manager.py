@@ -16,10 +16,10 @@ from antiphon.config.settings import Settings
 from antiphon.errors import (
     BackendError,
     Forbidden,
-    InvalidRequest,
     NotFound,
     Overloaded,
     SetupError,
+    unsupported_model,
 )
 from antiphon.support.tasks import running
 from antiphon.wire.admin.managed_models import (
@@ -121,11 +121,7 @@ class ModelManager:
         model reads no files from this machine."""
         configured = self._find(name)
         if not has_files(configured.model):
-            raise InvalidRequest(
-                f"The model '{configured.name}' has no files on this server.",
-                param="model",
-                code="unsupported_model",
-            )
+            raise unsupported_model(f"The model '{configured.name}' has no files on this server.")
         return self._pull(configured)
 
     async def delete(self, name: str) -> ManagedModel:
@@ -187,11 +183,9 @@ class ModelManager:
 
     def _loader(self, configured: ConfiguredModel) -> OnDemandBackend:
         if configured.on_demand is None:
-            raise InvalidRequest(
+            raise unsupported_model(
                 f"The model '{configured.name}' runs on another server; it is neither loaded nor"
-                " unloaded here.",
-                param="model",
-                code="unsupported_model",
+                " unloaded here."
             )
         return configured.on_demand
 

@@ -21,7 +21,7 @@ from antiphon.embeddings.base import (
     truncate_vector,
 )
 from antiphon.embeddings.reranker import RerankResult
-from antiphon.errors import InvalidRequest, NotFound, invalid_field
+from antiphon.errors import InvalidRequest, NotFound, invalid_field, unsupported_model
 from antiphon.limits.clients import ANYONE, Client
 
 #: What the errors about an unsuitable model say that it does not do.
@@ -134,11 +134,7 @@ async def use_model(
     client.check_model(model.name, name)
     backend = model.backend
     if not isinstance(backend, TaskBackend | OnDemandTaskBackend) or backend.task != task:
-        raise InvalidRequest(
-            f"The model '{model.name}' does not {_ABILITIES[task]}.",
-            param="model",
-            code="unsupported_model",
-        )
+        raise unsupported_model(f"The model '{model.name}' does not {_ABILITIES[task]}.")
     async with backend.use() as worker:
         yield model, worker
 

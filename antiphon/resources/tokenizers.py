@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.errors import BackendError, InvalidRequest, Overloaded
+from antiphon.errors import BackendError, InvalidRequest, Overloaded, unsupported_model
 from antiphon.inference.conversation import Options
 from antiphon.limits.clients import ANYONE, Client
 
@@ -63,8 +63,6 @@ class Tokenizers:
 
 
 def _unsupported(model: CatalogModel) -> InvalidRequest:
-    return InvalidRequest(
-        f"The tokens of the model '{model.name}' are not known to this server.",
-        param="model",
-        code="unsupported_model",
+    return unsupported_model(
+        f"The tokens of the model '{model.name}' are not known to this server."
     )

@@ -22,6 +22,7 @@ from antiphon.tools.containers.network import network_prompt
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import SkillSummary, local_skills_prompt, skills_prompt
 from antiphon.wire.items import Item, ShellCall, ShellCallOutput
+from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import known_fields
 from antiphon.wire.resources import containers as wc
 from antiphon.wire.resources.skills import read_local_skills
@@ -75,11 +76,7 @@ class ShellProvider:
         if kind == "container_reference":
             known_fields(environment, {"type", "container_id"}, where)
             if not isinstance(environment.get("container_id"), str):
-                raise InvalidRequest(
-                    f"Missing required parameter: '{where}.container_id'.",
-                    param=f"{where}.container_id",
-                    code="missing_required_parameter",
-                )
+                raise missing_parameter(f"{where}.container_id")
             return
         request = wc.read_auto_container(environment, where, "container_auto")
         self._containers.policy.check(request, where)

@@ -40,6 +40,7 @@ from antiphon.errors import (
     CannotContinue,
     InvalidRequest,
     context_length_exceeded,
+    unsupported_parameter,
 )
 from antiphon.inference.conversation import Conversation, Options, ResumePoint
 from antiphon.inference.encoded_items import EncodedItems
@@ -652,11 +653,7 @@ def _encode_element(element: JsonObject | Raw) -> bytes | Raw:
 
 def unsupported_error(field: str) -> InvalidRequest:
     """Return the error for a request field that the upstream server does not support."""
-    return InvalidRequest(
-        f"Unsupported parameter: '{field}' is not supported with this model.",
-        param=field,
-        code="unsupported_parameter",
-    )
+    return unsupported_parameter(field, where="with this model")
 
 
 def _has_at_most(max_bytes: int) -> Callable[[_Request], bool]:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.errors import ConnectorError, InvalidRequest, ToolError
+from antiphon.errors import ConnectorError, InvalidRequest, ToolError, unsupported_parameter
 from antiphon.support.text import truncate_middle
 from antiphon.tools.arguments import parse_arguments
 from antiphon.tools.base import (
@@ -140,12 +140,7 @@ def _check_search(tool: tl.AnyWebSearch, path: str) -> None:
     ignore them."""
     for name in ("filters", "user_location"):
         if getattr(tool, name, None):
-            raise InvalidRequest(
-                f"Unsupported parameter: '{path}.{name}' is not supported with the search of this"
-                " server.",
-                param=f"{path}.{name}",
-                code="unsupported_parameter",
-            )
+            raise unsupported_parameter(f"{path}.{name}", where="with the search of this server")
 
 
 def _action_kind(tool: ListedTool) -> str | None:

@@ -36,6 +36,7 @@ from antiphon.tools.base import (
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.moderation import Verdict, read_verdict
+from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.tools import Mcp
 
 from .calls import McpCaller
@@ -177,11 +178,7 @@ class McpProvider:
         if name not in self._configured:
             if field == "connector_id":
                 raise _invalid_value(f"{path}.{field}", f"This server has no connector '{name}'.")
-            raise InvalidRequest(
-                f"Missing required parameter: '{path}.{field}'.",
-                param=f"{path}.{field}",
-                code="missing_required_parameter",
-            )
+            raise missing_parameter(f"{path}.{field}")
         return self._configured[name]
 
     async def moderate(

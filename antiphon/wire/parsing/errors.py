@@ -76,6 +76,16 @@ def missing_parameter(path: str, hint: str = "") -> InvalidRequest:
     )
 
 
+def mutually_exclusive(one: str, other: str) -> InvalidRequest:
+    """Return the error for two fields of which a request may have only one."""
+    return InvalidRequest(
+        f"Mutually exclusive parameters: '{one}' and '{other}'. Ensure you are only providing one"
+        " of them.",
+        param=other,
+        code="mutually_exclusive_parameters",
+    )
+
+
 def invalid_type(path: str, expected: str, got: str) -> InvalidRequest:
     """Return the error for a field of the wrong JSON type."""
     return InvalidRequest(

@@ -10,7 +10,7 @@ from antiphon.wire.request import CreateResponse
 from antiphon.wire.request_shapes import derive
 from antiphon.wire.tools import Mcp, Tool
 
-from .errors import empty_value
+from .errors import empty_value, mutually_exclusive
 from .tools import check_tool_choice
 
 
@@ -77,12 +77,7 @@ def _check_context(request: CreateResponse) -> None:
     if is_empty and not request.only_prewarms:
         raise empty_value("input", ())
     if request.previous_response_id is not None and request.conversation is not None:
-        raise InvalidRequest(
-            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
-            "are only providing one of them.",
-            param="conversation",
-            code="mutually_exclusive_parameters",
-        )
+        raise mutually_exclusive("previous_response_id", "conversation")
 
 
 def _check_compaction_trigger(items: tuple[it.Item, ...]) -> None:

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, invalid_field
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
 from antiphon.wire import items as it
 from antiphon.wire.extensions import read_generation_config, read_structured_outputs
 from antiphon.wire.json_types import JsonObject
@@ -237,12 +237,7 @@ def _check_compact_cache(options: PromptCacheRequest | None) -> None:
         raise invalid_value("prompt_cache_options.ttl", options.ttl, ("30m",))
     for name in ("prewarm", "comparison_response_id"):
         if getattr(options, name) not in (False, UNSET):
-            param = f"prompt_cache_options.{name}"
-            raise InvalidRequest(
-                f"Unsupported parameter: '{param}' is not supported for compactions.",
-                param=param,
-                code="unsupported_parameter",
-            )
+            raise unsupported_parameter(f"prompt_cache_options.{name}", where="for compactions")
 
 
 def parse_create_prompt(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreatePrompt:

@@ -18,7 +18,7 @@ from antiphon.wire.resources.vector_stores import (
     VectorStoreExpiresAfter,
 )
 
-from .errors import empty_value, missing_parameter, out_of_range
+from .errors import empty_value, missing_parameter, mutually_exclusive, out_of_range
 from .fields import convert, known_fields, read_object, require
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
@@ -210,11 +210,7 @@ def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> FilesB
     parsed = _convert(parse_json_object(body, limits), FileBatchBody)
     if parsed.files is not None:
         if parsed.file_ids is not None:
-            raise InvalidRequest(
-                "Mutually exclusive parameters: 'file_ids' and 'files'.",
-                param="files",
-                code="mutually_exclusive_parameters",
-            )
+            raise mutually_exclusive("file_ids", "files")
         for at, one in enumerate(parsed.files):
             _check_overlap(one, f"files[{at}].")
         last = {one.file_id: at for at, one in enumerate(parsed.files)}
