@@ -42,9 +42,9 @@ class KeywordArgumentReader:
 
     A quote ends a string only if a comma or a bracket follows it, because models do not escape the
     quotes inside. After the value of a Python keyword, another keyword or the end of the call must
-    follow, so that code such as ``print('a', b('c'))`` can stand in a string. Models drift between
-    the format's quote and other quotes, so a quote that opens nothing is dropped. If a string has
-    no end, the brackets at its end belong to the call.
+    follow, so that code such as ``print('a', b('c'))`` can stand in a string. Where the format has
+    a quote of its own, a value may also stand without it: then a comma ends it only if a key
+    follows. A quote of the format that opens nothing is dropped.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class KeywordArgumentReader:
             if following:
                 self._target.stray_text.append(following)
         self._resume_bare()
-        if self._string is None and "".join(self._part).strip():
+        if "".join(self._part).strip():
             if self._step == self._read_key:
                 self._target.start_parameter("")
             self._end_literal()
@@ -146,6 +146,8 @@ class KeywordArgumentReader:
         return end
 
     def _resume_bare(self) -> bool:
+        """Go on with the value before a comma, because no key follows the comma. Returns False if
+        there is no such value."""
         if self._bare is None:
             return False
         self._bare.extend(part.replace(QUOTE, "") for part in self._gap)
@@ -154,6 +156,7 @@ class KeywordArgumentReader:
         return True
 
     def _end_bare(self) -> None:
+        """End the value before a comma, because a key or the end of the call follows."""
         if self._bare is not None:
             self._part, self._bare, self._gap = self._bare, None, []
             self._end_literal()
