@@ -708,6 +708,7 @@ NOT_SCANNERS = {
     "runs/background/snapshots.py": _CACHE,
     "runs/batches/lines.py": _BUFFER,
     "runs/execution/token_log.py": "the turns of a response",
+    "runs/history/session_chains.py": _CACHE,
     "runs/history/visible_history.py": "visits each item once",
     "runs/request/tool_selection.py": "a free name",
     "runs/tool_loop/toolsets.py": "a free name",
