@@ -191,7 +191,7 @@ def test_replicas_start_together_on_an_empty_database(tmp_path: Path, database: 
 async def test_servers_on_one_host_send_events_over_sockets(
     tmp_path: Path, database: Postgres
 ) -> None:
-    """The server that runs a response connects to the server whose client reads it."""
+    """A server connects to the other servers of its host when it starts."""
     store = await database.create_migrated_database()
     sockets = tmp_path / "run" / "antiphon"
     environment = {"XDG_RUNTIME_DIR": str(sockets.parent)}
