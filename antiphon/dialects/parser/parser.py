@@ -58,7 +58,8 @@ class _Markup:
     - ``terminal``: the terminal at the end of ``text``, or ``""``.
     - ``call_count``: the number of complete calls in this part.
     - ``is_text``: whether the last call in this part is text, because it names an unknown function.
-    - ``section``: all text after the opening terminal. None if there is none, or if it is long.
+    - ``section``: all text after the opening terminal, for formats whose calls may also begin
+      without one. None if there is no such terminal, or if the text is long.
     """
 
     def __init__(
@@ -563,7 +564,7 @@ class FormatParser:
         )
         if not is_peek:
             self._markup.add_terminal(self._take_buffer(len(terminal)))
-            self._markup.section = []
+            self._markup.section = [] if tools is not None and tools.bare else None
         self._enter(to)
 
     def _begin_draft(self, to: str) -> None:
