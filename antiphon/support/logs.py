@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, Literal, TextIO
 
 import msgspec
 import structlog
-from structlog.contextvars import get_contextvars
 from structlog.processors import StackInfoRenderer, format_exc_info
 
 from antiphon.support.log import Log
@@ -88,6 +89,11 @@ _REQUEST_FIELDS = frozenset({"method", "path", "status", "ms"})
 _Event = MutableMapping[str, Any]
 _Renderer = Callable[[_Event], str]
 _STACK_INFO = StackInfoRenderer()
+
+#: Values of every line that is written in a context, such as the id of the request.
+line_values: ContextVar[Mapping[str, object]] = ContextVar(
+    "line_values", default=MappingProxyType({})
+)
 
 
 def redact(line: str) -> str:
@@ -265,7 +271,7 @@ class _LineLog:
         fields = {
             "event": event,
             **self._fields,
-            **get_contextvars(),
+            **line_values.get(),
             **fields,
             "level": method,
             "timestamp": _timestamp(),
@@ -286,8 +292,7 @@ def open_log(
     """Return a logger that writes lines to ``stream``. ``level``: debug, info, warning, error or a
     ``LogLevel``, which can be changed later. ``fields``: values that every line has.
 
-    Values that were bound as structlog context variables, such as ``request_id``, are in every
-    line.
+    The values in ``line_values``, such as ``request_id``, are in every line, too.
     """
     render = _render_json if style == "json" else _human_renderer(colors=stream.isatty())
     minimum = LogLevel(level) if isinstance(level, str) else level

@@ -6,6 +6,8 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +16,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from antiphon.support import logs
-from antiphon.support.logs import LogLevel, Style, capture_libraries, open_log, redact
+from antiphon.support.logs import (
+    LogLevel,
+    Style,
+    capture_libraries,
+    line_values,
+    open_log,
+    redact,
+)
 from antiphon.tracing.opentelemetry import OtelTracer
 
 CANARY = "CANARY-3fd1"
@@ -120,8 +129,9 @@ def test_ports_are_not_redacted() -> None:
 def test_json_line_has_bound_values() -> None:
     stream = io.StringIO()
     log = open_log(stream)
-    with structlog.contextvars.bound_contextvars(request_id="req_1"):
-        log.info("values \u00e9", odd=object, model="m")
+    bound = copy_context()
+    bound.run(line_values.set, {"request_id": "req_1"})
+    bound.run(partial(log.info, "values \u00e9", odd=object, model="m"))
     line = json.loads(stream.getvalue())
     assert stream.getvalue().count("\n") == 1
     assert line["event"] == "values \u00e9"

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bind_contextvars
 
 from antiphon.errors import RunError
 from antiphon.limits.clients import ANYONE
@@ -19,6 +18,7 @@ from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.writer import Ids
 from antiphon.support.fair_limiter import FairLimiter
 from antiphon.support.log import Log
+from antiphon.support.logs import line_values
 from antiphon.tracing.base import Span, Tracer
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Usage
@@ -213,7 +213,7 @@ class RequestContextMiddleware:
         )
         context.memory = self._body_memory
         scope["antiphon.context"] = context
-        bind_contextvars(request_id=context.id)
+        line_values.set({"request_id": context.id})
 
         def send_with_id(message: Message) -> Awaitable[None]:
             if message["type"] in _STARTS:
