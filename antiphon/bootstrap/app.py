@@ -29,6 +29,7 @@ from antiphon.limits.admission import Admission, admission_queue
 from antiphon.limits.rate_limits import RateLimits
 from antiphon.models import catalog
 from antiphon.models.added_models import AddedModels
+from antiphon.models.download import check_exists
 from antiphon.models.packaged_embedder import with_packaged_embedder
 from antiphon.oidc import SignIn
 from antiphon.resources.file_storage.files import Files
@@ -191,7 +192,8 @@ async def open_app(
 def _open_added_models(
     stack: AsyncExitStack, settings: Settings, models: catalog.Catalog, reloads: ServerReloads
 ) -> AddedModels:
-    added = AddedModels(settings.added_models, models.all, reloads)
+    check = partial(check_exists, cache=settings.cache_dir)
+    added = AddedModels(settings.added_models, models.all, reloads, check)
     stack.push_async_callback(added.close)
     return added
 

@@ -86,7 +86,10 @@ def install(
         commands.append([str(Path(word).expanduser()) for word in shlex.split(command)])
     megabytes = sum(FEATURES[name][1] for name in names)
     print_line(f"This downloads about {megabytes} MB: {'; '.join(map(shlex.join, commands))}")
-    if not is_confirmed and not (sys.stdin.isatty() and ask("Install? [Y/n] ").lower() in _YES):
+    if not is_confirmed and not sys.stdin.isatty():
+        print_line("Nothing is installed. To install without a question, add --yes.")
+        return 1
+    if not is_confirmed and ask("Install? [Y/n] ").lower() not in _YES:
         return 1
     return next((code for words in commands if (code := run(words))), 0)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -71,7 +71,8 @@ class AddedModels:
     """Adds, changes and removes models.
 
     ``path``: the file; None if operators cannot add models. ``served``: returns the served models.
-    ``machine``: returns what a model may use here; it may block.
+    ``check_exists``: raises ``SetupError`` for a model whose files cannot be found. ``machine``:
+    returns what a model may use here; it may block.
     """
 
     def __init__(
@@ -79,10 +80,12 @@ class AddedModels:
         path: Path | None,
         served: Callable[[], Sequence[ServedModel]],
         reloads: Reloads,
+        check_exists: Callable[[str], Awaitable[None]],
         machine: Callable[[], Machine] = lambda: this_machine(usable_gpu()),
     ) -> None:
         self._path = path
         self._served = served
+        self._check_exists = check_exists
         self._machine = machine
         self._lock = asyncio.Lock()
         self._changes = BackgroundTasks("changes of the added models")
@@ -121,8 +124,9 @@ class AddedModels:
         return _added(name, table)
 
     async def admit(self, name: str) -> None:
-        """Add a model that a client names, if the operator allows its repository. Does nothing for
-        a model that is served already, and for all other names. Raises ``RequestError``."""
+        """Add a model that a client names, if the operator allows its repository and it exists:
+        otherwise misspelt names would fill the list. Does nothing for a model that is served
+        already, and for all other names. Raises ``RequestError``."""
         spec = _repository(name) if self.allowed else None
         if (
             spec is None
@@ -130,6 +134,11 @@ class AddedModels:
             or self._is_served(name)
         ):
             return
+        try:
+            await self._check_exists(name)
+        except SetupError as error:
+            message = f"The model '{name}' does not exist or cannot be added: {error}"
+            raise NotFound(message, param="model", code="model_not_found") from None
         table = {"source": name, "load": "demand", "idle_unload_s": _IDLE_S}
 
         def added(tables: ModelTables) -> ModelTables:

@@ -191,6 +191,14 @@ async def fetch_gguf(source: str, cache: Path, progress: ProgressCallback | None
     return await pull(str(path) if path.is_file() else source, cache, progress)
 
 
+async def check_exists(spec: str, cache: Path, endpoint: str | None = None) -> None:
+    """Raise ``SetupError`` if neither this machine nor Hugging Face has the files of a model."""
+    if resolve(spec, cache) is None and (wanted := _HubModel.parse(spec)) is not None:
+        from .huggingface_hub import Hub
+
+        wanted.select_files(await Hub(endpoint).list_files(wanted.repo))
+
+
 def resolve(spec: str, cache: Path) -> Path | None:
     """Return the local file of the model ``spec``. Returns None if the file must be downloaded."""
     if spec == DEFAULT:

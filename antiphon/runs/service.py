@@ -683,9 +683,9 @@ class Service:
         it. Raises ``NotFound`` for a model that the client may not use, and names those that it may
         use."""
         add = self._add_model
+        if name is not None and add is not None and client.allows_model((name,)):
+            await add(name)
         try:
-            if name is not None and add is not None and client.allows_model((name,)):
-                await add(name)
             model = self._models.find(name)
             client.check_model(model.name, name)
         except NotFound as error:

@@ -58,10 +58,13 @@ def test_user_is_asked(answer: str, runs: int) -> None:
     assert (len(user.commands), code) == (runs, 1 - runs)
 
 
-def test_confirmed_installation_does_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confirmed_installation_does_not_ask(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     user = User()
     assert install(["mcp"], is_confirmed=False, ask=user.ask, run=user.run) == 1
+    assert "add --yes" in capsys.readouterr().out
     assert install(["mcp"], is_confirmed=True, ask=user.ask, run=user.run) == 0
     assert (user.questions, len(user.commands)) == ([], 1)
 

@@ -60,11 +60,17 @@ class FakeServer:
         self.names = list(self.settings.models)
         return True
 
+    async def check(self, name: str) -> None:
+        """Behave like a hub whose repositories are all but ``owner/none``."""
+        if name.startswith("owner/none"):
+            raise SetupError("owner/none cannot be pulled: there is no such repository.")
+
     def models(self) -> AddedModels:
         return AddedModels(
             self.path,
             lambda: [Named(name) for name in self.names],  # type: ignore[misc]
             self,
+            self.check,
             machine=lambda: Machine(5 * GB, 2),
         )
 
@@ -140,6 +146,11 @@ async def test_clients_add_only_models_that_the_operator_allows(server: FakeServ
     await asyncio.gather(*map(models.admit, names))
     assert server.names == ["own", SOURCE]
     assert server.settings.models[SOURCE].idle_unload_s == 600
+    with pytest.raises(
+        NotFound, match=r"model .*none:Q4_K_M.* does not exist .* no such repository"
+    ):
+        await models.admit("owner/none:Q4_K_M")
+    assert server.names == ["own", SOURCE], "names that do not exist take no room"
 
 
 async def test_clients_add_a_bounded_number_of_models(
@@ -176,7 +187,7 @@ async def test_a_damaged_file_is_named_in_the_log(server: FakeServer, content: s
 
 
 async def test_folder_that_cannot_be_written(server: FakeServer) -> None:
-    models = AddedModels(server.file / "models.toml", lambda: (), server)
+    models = AddedModels(server.file / "models.toml", lambda: (), server, server.check)
     with pytest.raises(StoreError, match="cannot be read or changed"):
         await models.add(AddModel(source=SOURCE))
 

@@ -303,6 +303,14 @@ def hub() -> Iterator[Hub]:
         thread.join()
 
 
+async def test_existence_of_a_model_is_checked_without_a_download(hub: Hub, tmp_path: Path) -> None:
+    await pull.check_exists("us/model:Q4_K_M", tmp_path, hub.url)
+    assert hub.ranges == [] and list(tmp_path.iterdir()) == []
+    for missing in ("us/model:Q2_K", "us/none:Q4_K_M"):
+        with pytest.raises(SetupError):
+            await pull.check_exists(missing, tmp_path, hub.url)
+
+
 @pytest.mark.parametrize(
     ("spec", "name"),
     [
