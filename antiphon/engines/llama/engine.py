@@ -172,13 +172,12 @@ async def _open_disk(path: Path, options: LoadOptions, setup: ServerSetup) -> Di
     if options.projector is not None:
         files.append(options.projector)
     variable = ("n_ctx", "n_parallel", "n_gpu_layers")  # states do not depend on them
-    fields = {name: value for name, value in setup.fields.items() if name not in variable}
+    used = {**setup.cpu_fields, **setup.fields, "adapters": list(options.adapters)}
+    fields = {name: value for name, value in used.items() if name not in variable}
     name = hashlib.sha256((options.name or path.stem).encode()).hexdigest()[:16]
     folder = cache.folder.expanduser() / name
     try:
-        identity = await asyncio.to_thread(
-            model_identity, files, {**fields, "adapters": list(options.adapters)}, folder
-        )
+        identity = await asyncio.to_thread(model_identity, files, fields, folder)
     except OSError as error:
         _log.warning("no states are kept on disk", reason=str(error))
         return None
@@ -196,15 +195,12 @@ def _server_setup(path: Path, options: LoadOptions, context: int, batch: int) ->
         # llama.cpp's own cache of states, which ``KeptStates`` replaces.
         "cache_ram_mib": 0,
     }
-    if not options.gpu_layers:
-        # After 2,000 tokens, plain attention takes 0.8 times the CPU time of fused attention for
-        # output, and after 1,450 tokens 0.7 times for prompts of 13 more tokens. A whole prompt
-        # takes 1.15 to 1.25 times. With other values, llama.cpp chooses, on CPUs fused attention.
-        fields["flash_attn_type"] = 0
     return ServerSetup(
         model=str(path),
         threads=options.threads,
         fields=fields,
+        # Plain attention. Fused attention is slow on a CPU after a long cached prefix.
+        cpu_fields={"flash_attn_type": 0},
         projector=None if options.projector is None else str(options.projector),
         adapters=tuple(str(Path(file).expanduser()) for file in options.adapters.values()),
     )

@@ -41,7 +41,8 @@ class ServerSetup(Struct, frozen=True, kw_only=True):
     - ``threads``: number of CPU threads. None: the process measures with ``matrices``, which are
       some of the model's, how many threads compute a single token fastest. Several tokens at a time
       are then computed by ``batch_threads``, which are as many as there are processors.
-    - ``fields``: fields of ``CommonParams``, which is llama.cpp's configuration.
+    - ``fields``: fields of ``CommonParams``, which is llama.cpp's configuration. ``cpu_fields``:
+      further ones, if no layer runs on a GPU.
     - ``pooling``: name of a value of llama.cpp's ``llama_pooling_type``; None for the file's.
     - ``host``, ``port``: where the server listens. If the port is 0, the host is the path of a
       Unix socket. ``key``: the API key that requests must contain.
@@ -50,6 +51,7 @@ class ServerSetup(Struct, frozen=True, kw_only=True):
 
     model: str
     fields: Mapping[str, int | bool]
+    cpu_fields: Mapping[str, int | bool] = {}
     threads: int | None = None
     batch_threads: int | None = None
     matrices: tuple[Matrix, ...] = ()
@@ -87,8 +89,10 @@ def create_params(setup: ServerSetup) -> Any:
     params.slot_prompt_similarity = SIMILARITY
     params.verbosity = -1
     params.warmup = params.use_jinja = False
+    gpu_layers = setup.fields["n_gpu_layers"]
+    uses_gpu = gpu_layers != 0 and has_gpu()
     # Fitting the layers loads the model twice, so do it only if there is a GPU.
-    params.fit_params = setup.fields["n_gpu_layers"] == ALL_THAT_FIT and has_gpu()
+    params.fit_params = gpu_layers == ALL_THAT_FIT and uses_gpu
     params.ui = params.endpoint_slots = False
     params.api_keys = [setup.key]
     params.hostnames, params.port = [setup.host], setup.port
@@ -98,8 +102,9 @@ def create_params(setup: ServerSetup) -> Any:
     ]
     if setup.projector is not None:
         params.mmproj.path = setup.projector
-        params.mmproj_use_gpu = bool(setup.fields["n_gpu_layers"])
-    for field, value in setup.fields.items():
+        params.mmproj_use_gpu = bool(gpu_layers)
+    fields = setup.fields if uses_gpu else {**setup.fields, **setup.cpu_fields}
+    for field, value in fields.items():
         setattr(params, field, value)
     if setup.pooling is not None:
         params.pooling_type = getattr(xllamacpp.llama_pooling_type, setup.pooling)

@@ -16,7 +16,11 @@ def test_layers_are_fitted_to_a_gpu(kind: str, monkeypatch: pytest.MonkeyPatch) 
     device = {"type": SimpleNamespace(name=f"GGML_BACKEND_DEVICE_TYPE_{kind}")}
     monkeypatch.setattr(xllamacpp, "get_device_info", lambda: [device])
     setups = [
-        ServerSetup(model=str(GGUF), threads=1, fields={"n_gpu_layers": layers})
-        for layers in (-1, 4)
+        ServerSetup(
+            model=str(GGUF), threads=1, fields={"n_gpu_layers": layers}, cpu_fields={"n_batch": 7}
+        )
+        for layers in (-1, 4, 0)
     ]
-    assert [create_params(each).fit_params for each in setups] == [kind != "CPU", False]
+    made = [create_params(each) for each in setups]
+    assert [each.fit_params for each in made] == [kind != "CPU", False, False]
+    assert [each.n_batch == 7 for each in made] == [kind == "CPU", kind == "CPU", True]
