@@ -222,8 +222,8 @@ def _with_added_models(settings: Settings) -> Settings:
 
 def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:
     """Resolve environment variables in the settings of an MCP server: a value ``$NAME`` in
-    ``headers`` or ``env`` is replaced by the environment variable ``NAME``. Also check that exactly
-    one of ``url``, ``command`` and ``tool`` is set. Raises ``SetupError``."""
+    ``headers`` or ``env``, or as ``oauth_client_secret``, is replaced by the environment variable
+    ``NAME``. Also check the settings that depend on one another. Raises ``SetupError``."""
     if [bool(server.url), bool(server.command), server.tool is not None].count(True) != 1:
         raise SetupError(f"mcp.servers.{name} must have either a url, a command or a tool")
     if server.tool is not None and server.implements is not None:
