@@ -21,6 +21,8 @@ __all__ = ["EXPIRED_RETENTION_S", "ContainerDirectory", "ContainerRecord", "mark
 
 #: Seconds for which an expired container can still be found.
 EXPIRED_RETENTION_S = 3600.0
+#: A lease that would last longer was made before a restart of the machine, which resets its timer.
+_MAX_LEASE_S = 7200.0
 
 
 class ContainerRecord(Struct, frozen=True, kw_only=True):
@@ -58,14 +60,17 @@ class _Directory(Struct):
     def end_leases(self, now: float) -> None:
         """Expire the containers of owners whose lease has ended, and delete containers that expired
         long ago."""
-        self.leases = {name: lease for name, lease in self.leases.items() if lease[1] > now}
+        latest = now + _MAX_LEASE_S
+        self.leases = {
+            name: lease for name, lease in self.leases.items() if now < lease[1] < latest
+        }
         for entry in self.containers:
             if entry.expired_at is None and entry.record.owner not in self.leases:
                 entry.expired_at = now
         self.containers = [
             entry
             for entry in self.containers
-            if entry.expired_at is None or now - entry.expired_at <= EXPIRED_RETENTION_S
+            if entry.expired_at is None or abs(now - entry.expired_at) <= EXPIRED_RETENTION_S
         ]
 
     def active(self, owner: str) -> list[_Entry]:

@@ -50,6 +50,9 @@ _BATCHES_PER_TENANT = 2
 _PAUSE_S = 0.05
 #: Seconds before a batch that could not be executed is claimed again.
 _FAILURE_S = 1.0
+#: Seconds by which the clocks of two servers may differ. A lease that lasts longer was made before
+#: the clock was set back.
+_MAX_CLOCK_ERROR_S = 60.0
 #: Seconds between two looks at the state of a batch, which clients change.
 _CHECK_S = 0.25
 _State = Literal["in_progress", "cancelling", "expired"]
@@ -169,7 +172,8 @@ class BatchWorker:
         deleted."""
 
         def change(record: BatchRecord) -> bool:
-            if record.owner not in ("", self._owner) and record.lease_until > self._clock():
+            now, other = self._clock(), record.owner not in ("", self._owner)
+            if other and now < record.lease_until < now + self._lease_s + _MAX_CLOCK_ERROR_S:
                 return False
             record.owner, record.lease_until = self._owner, self._clock() + self._lease_s
             return True

@@ -18,7 +18,7 @@ from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.batches.line_runs import LineRuns
 from antiphon.runs.batches.lines import LineReply, split_lines
 from antiphon.runs.batches.worker import BatchWorker, LineRequest
-from antiphon.store.batches import BatchStore
+from antiphon.store.batches import BatchRecord, BatchStore
 from antiphon.store.files import FileQuery
 from antiphon.testing.memory_store.store import MemoryStore
 from antiphon.wire.resources.batches import Batch, CreateBatch
@@ -77,6 +77,34 @@ async def test_batch_continues_after_the_store_failed(monkeypatch: Any) -> None:
     await worker.drain()
     assert ended.status == "completed" and ended.request_counts.completed == 20
     assert not failures
+
+
+@pytest.mark.parametrize(("lease_s", "is_taken"), [(-1, True), (30, False), (9000, True)])
+async def test_batch_of_a_dead_server_is_taken_over_after_the_clock_was_set_back(
+    lease_s: float, is_taken: bool
+) -> None:
+    store = MemoryStore()
+    files = Files(store, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_1")
+    batches = Batches(store.values, files, clock=lambda: 1000.0, ids=lambda prefix: f"{prefix}_1")
+    worker = BatchWorker(
+        batches,
+        files,
+        KeyRing(),
+        LineRuns(store, EventLogReader(store), worker=cast(Any, None), end=cast(Any, None)),
+        owner="a",
+        lease_s=5,
+        lines_at_a_time=1,
+        clock=lambda: 1000.0,
+        on_ended=AsyncMock(),
+    )
+    request = CreateBatch(input_file_id="", endpoint="/v1/responses", completion_window="24h")
+    batch = await batches.create_from_lines("t", request, LINE % 1, ANYONE, prefix="batch")
+
+    def claim(record: BatchRecord) -> None:
+        record.owner, record.lease_until = "dead", 1000.0 + lease_s
+
+    await batches.store.update("t", batch.id, claim)
+    assert await worker._take("t", batch.id) is is_taken
 
 
 async def test_tenants_take_turns() -> None:
