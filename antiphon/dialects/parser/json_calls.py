@@ -18,14 +18,17 @@ ARGUMENT_KEYS = frozenset(
     | {"input", "inputs", "tool_input", "action_input"}
     | {"tool_arguments", "tool_args", "tool_parameters", "tool_params"}
 )
-_ID = re.compile(r'"?[A-Za-z0-9_.:\-]*"?\s*')
-_TYPE = re.compile(r'"(?:function|function_call|tool|tool_call|tool_use)"\s*|null\s*')
+_ID = re.compile(r"""["']?[A-Za-z0-9_.:\-]*["']?\s*""")
+_TYPE = re.compile(r"""["'](?:function|function_call|tool|tool_call|tool_use)["']\s*|null\s*""")
 #: Key of a field that may only describe a call → regex for the values of such a field.
 _METADATA: Mapping[str, re.Pattern[str]] = {
     **dict.fromkeys(("id", "call_id", "tool_call_id", "index"), _ID),
     "type": _TYPE,
 }
 _KNOWN_KEYS = _NAME_KEYS | ARGUMENT_KEYS | _METADATA.keys()
+
+#: Some models write single quotes, as in Python.
+_QUOTES = "\"'"
 
 _Step = Callable[[str, int], int]
 
@@ -115,10 +118,13 @@ class JsonCallReader:
             if not self._depth:
                 self._close()
             return at + 1
-        if text[at] != '"':
+        if text[at] == "{" and not (self._call.is_bare or self._key):  # a bracket too many
+            self._depth += 1
+            return at + 1
+        if text[at] not in _QUOTES:
             return self._fail(at)
-        self._key, self._field = "", ['"']
-        self._expect_string(self._read_key)
+        self._key, self._field = "", [text[at]]
+        self._expect_string(self._read_key, text[at])
         return at + 1
 
     def _read_line(self, text: str, at: int) -> tuple[str, int, bool]:
@@ -160,8 +166,8 @@ class JsonCallReader:
             self._span, self._step = JsonSpan(), self._read_field
             return at
         self._field, self._has_arguments = None, True
-        if char == '"':
-            self._expect_string(self._read_string)
+        if char in _QUOTES:
+            self._expect_string(self._read_string, char)
             return at + 1
         self._span, self._text = JsonSpan(), []
         if char in "{[":
@@ -175,10 +181,10 @@ class JsonCallReader:
         if self._key == "function" and char == "{":
             self._field, self._step = None, self._read_opening
             return at
-        if char != '"':
+        if char not in _QUOTES:
             return self._fail(at)
         self._field = None
-        self._expect_string(self._read_string)
+        self._expect_string(self._read_string, char)
         return at + 1
 
     def _is_parameter(self, char: str) -> bool:
@@ -193,8 +199,8 @@ class JsonCallReader:
         """
         return self._has_argument_text or (char != "{" and self._key in self._call.parameter_names)
 
-    def _expect_string(self, step: _Step) -> None:
-        self._string, self._text, self._step = StringDecoder(), [], step
+    def _expect_string(self, step: _Step, quote: str) -> None:
+        self._string, self._text, self._step = StringDecoder(quote), [], step
 
     def _read_string(self, text: str, at: int) -> int:
         """Read a string: either the tool's name, or arguments that are written as a string."""

@@ -63,17 +63,15 @@ def meant_tool(written: str, tools: Mapping[str, ToolShape]) -> str:
     if written in tools:
         return written
     found = _WRITTEN_NAME.fullmatch(written)
-    name = "" if found is None else _bare_name(found[1])
-    if found is None or not name:
+    if found is None or not (name := _bare_name(found[1])):
         return ""
     meant = [key for key in tools if _bare_name(key) == name] or [
         key for key, tool in tools.items() if _bare_name(tool.wire_name) == name
     ]
+    if len(meant) != 1:
+        return ""
     parameters = re.findall(r"\w+", found[2] or "")
-    is_meant = (
-        len(meant) == 1 and set(parameters) <= _parameters(_schema_of(tools[meant[0]])).keys()
-    )
-    return meant[0] if is_meant else ""
+    return meant[0] if set(parameters) <= _parameters(_schema_of(tools[meant[0]])).keys() else ""
 
 
 def _bare_name(name: str) -> str:

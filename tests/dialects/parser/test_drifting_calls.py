@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,13 @@ TAG_FORMATS = sorted(
     and not row.quote
     and name != "minicpm5"
 )
+#: Formats whose calls are one JSON object, and those of them in which no tag need mark a call.
+RECORD_FORMATS = sorted(
+    name
+    for name in JSON_FORMATS
+    if re.search(r'"(?:tool_)?name": ', write_calls(TOOLS[name], [("now", {})]))
+)
+UNMARKED = frozenset({"llama3_json", "xlam"})
 
 
 def found_in(name: str, output: str) -> list[dict[str, Any]]:
@@ -123,6 +131,19 @@ def test_attributes_of_a_parameter(name: str, attributes: str) -> None:
     begin, _, rest = output.partition('query"')
     output = f'{begin}query" {attributes}{rest[rest.index(">") + 1 :]}'
     assert calls_in(name, output) == [("search", {"query": "a", "limit": 2})]
+
+
+@pytest.mark.parametrize("name", RECORD_FORMATS)
+def test_calls_in_single_quotes_or_doubled_brackets(name: str) -> None:
+    output = write_calls(TOOLS[name], [("search", {"query": "a b", "limit": 2})])
+    begin, end = output.index('{"'), output.rindex("}}") + 2
+    record = output[begin:end]
+    written = [record.replace('"', "'")]
+    if name not in UNMARKED:
+        written += [f"{{{record}}}", f"{{{record}"]
+    for each in written:
+        calls = calls_in(name, output[:begin] + each + output[end:])
+        assert calls == [("search", {"query": "a b", "limit": 2})]
 
 
 @pytest.mark.parametrize("around", [("", " "), (" ", ""), ("\n", "\n"), ('"', '"'), ("'", "'")])
