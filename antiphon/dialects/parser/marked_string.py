@@ -41,7 +41,8 @@ class MarkedString:
     - A mark ends the string if a comma or a bracket follows it.
     - A mark after the beginning of the next string opens that string: the closing mark of this one
       is missing.
-    - A mark at the start of the string is doubled. Any other mark is text.
+    - A mark at the start of the string is doubled, unless a blank follows it. Any other mark is
+      text.
     - If the string has no end, the brackets at its end do not belong to it.
 
     ``mark``: the text of a mark. ``bracket``: the bracket that closes the array or object around
@@ -95,8 +96,9 @@ class MarkedString:
         after, self._after = "".join(self._after), []
         held, self._held = self._held, ""
         following = _NEXT.fullmatch(held)
-        if self._is_empty and not held and char not in AFTER_STRING:
-            return self._add(after.replace(QUOTE, ""))
+        is_start = self._is_empty and not held
+        if is_start and char not in AFTER_STRING and not after.strip(QUOTE):
+            return ""
         if following is not None and self._opens_next(following, char):
             end = following["end"]
             if end[:1] in _PLAIN_QUOTES and end[0] not in self._quotes:
