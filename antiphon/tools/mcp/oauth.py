@@ -7,10 +7,12 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncGenerator
+from typing import Annotated
+from urllib.parse import quote
 
 import httpx2
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from .endpoint import OAuthClient, current_trace
 
@@ -18,12 +20,16 @@ from .endpoint import OAuthClient, current_trace
 _MARGIN_S = 10
 #: How long a token is used if the authorization server does not say when it expires.
 _UNKNOWN_LIFE_S = 3600
+#: Limits of the answer with a token: seconds until all of it has arrived, and bytes.
 _TIMEOUT_S = 30
+_MAX_BYTES = 2**16
+_UNREACHABLE = (httpx2.HTTPError, httpx2.InvalidURL)
+_FAILURES = (*_UNREACHABLE, TimeoutError, ValueError, RecursionError)
 
 
 class _TokenAnswer(Struct, frozen=True, kw_only=True):
-    access_token: str
-    expires_in: float = _UNKNOWN_LIFE_S
+    access_token: Annotated[str, Meta(pattern=r"^[!-~]+\Z")]
+    expires_in: float | None = None
 
 
 class ClientCredentials(httpx2.Auth):
@@ -50,36 +56,49 @@ class ClientCredentials(httpx2.Auth):
         """Return a token that is valid. ``refused``: the token that the server has refused."""
         async with self._fetching:
             if self._token == refused or time.monotonic() >= self._ends_at:
+                start = time.monotonic()
                 try:
-                    answer = await self._fetch()
-                except (httpx2.HTTPError, msgspec.MsgspecError) as error:
+                    async with asyncio.timeout(_TIMEOUT_S):
+                        content = await self._fetch()
+                    # Some servers write the number of seconds as a string.
+                    answer = msgspec.json.decode(content, type=_TokenAnswer, strict=False)
+                except _FAILURES as error:
                     raise _failure(
                         f"no access token could be obtained ({_reason(error)})"
                     ) from None
-                self._token = answer.access_token
-                self._ends_at = time.monotonic() + answer.expires_in - _MARGIN_S
+                life = _UNKNOWN_LIFE_S if answer.expires_in is None else answer.expires_in
+                self._token, self._ends_at = answer.access_token, start + life - _MARGIN_S
             return self._token
 
-    async def _fetch(self) -> _TokenAnswer:
+    async def _fetch(self) -> bytes:
+        """Return the token endpoint's answer. Raises ``httpx2.HTTPError``, or ``ValueError`` if the
+        answer is too large."""
         client = self._client
         form = {"grant_type": "client_credentials"}
         if client.scope:
             form["scope"] = client.scope
-        async with httpx2.AsyncClient(
-            verify=self._tls, trust_env=False, timeout=_TIMEOUT_S
-        ) as http:
-            answer = await http.post(
-                client.token_url, data=form, auth=(client.client_id, client.client_secret)
-            )
-        return msgspec.json.decode(answer.raise_for_status().content, type=_TokenAnswer)
+        # The id and the secret are encoded before (RFC 6749, section 2.3.1).
+        auth = quote(client.client_id, safe=""), quote(client.client_secret, safe="")
+        async with (
+            httpx2.AsyncClient(verify=self._tls, trust_env=False, timeout=_TIMEOUT_S) as http,
+            http.stream("POST", client.token_url, data=form, auth=auth) as answer,
+        ):
+            content = b""
+            async for piece in answer.raise_for_status().aiter_bytes():
+                content += piece
+                if len(content) > _MAX_BYTES:
+                    raise ValueError("the answer is too large")
+        return content
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, httpx2.HTTPStatusError):
         return f"the token endpoint answered HTTP {error.response.status_code}"
-    if isinstance(error, msgspec.MsgspecError):
-        return "the token endpoint's answer is not valid"
-    return "the token endpoint could not be reached"
+    if isinstance(error, _UNREACHABLE):
+        return "the token endpoint could not be reached"
+    if isinstance(error, TimeoutError):
+        return f"the token endpoint has not answered in {_TIMEOUT_S} seconds"
+    return "the token endpoint's answer is not valid"
 
 
 def _failure(reason: str) -> httpx2.TransportError:

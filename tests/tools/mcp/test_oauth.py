@@ -24,6 +24,18 @@ from .process import Toys
 from .test_provider import call_tool, response_context
 
 ASKED = {"grant_type": ["client_credentials"], "scope": ["play"]}
+#: Answers without a token that can be sent to a server.
+INVALID = [
+    {"token": "x"},
+    {"access_token": ""},
+    {"access_token": "a\r\nb"},
+    {"access_token": "é"},
+    {"access_token": "x", "expires_in": "soon"},
+    {"access_token": "x", "more": "x" * 2**16},
+    b'{"access_token": "\xff"}',
+    b'{"more": ' + b"[" * 20_000,
+    b"<html>",
+]
 TOOL = Mcp(server_label="toys", require_approval="never")
 
 
@@ -49,7 +61,7 @@ class Answer(BaseHTTPRequestHandler):
         status, answer = issuer.answers[min(len(issuer.asked), len(issuer.answers)) - 1]
         self.send_response(status)
         self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
+        self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
 
 
 @pytest.fixture
@@ -67,7 +79,7 @@ async def provider(issuer: Issuer, toys: Toys) -> AsyncIterator[McpProvider]:
     client = OAuthClient(
         token_url=f"http://127.0.0.1:{issuer.server_port}/token",
         client_id="antiphon",
-        client_secret="hidden",
+        client_secret="hidden+",
         scope="play",
     )
     endpoint = McpEndpoint(url=f"{toys.root}/locked", oauth=client)
@@ -86,7 +98,7 @@ async def test_all_sessions_share_one_token(provider: McpProvider, issuer: Issue
     said = await asyncio.gather(*(whoami(provider, tenant) for tenant in "abc"))
     assert said == ["Bearer secret None"] * 3
     [(authorization, form)] = issuer.asked
-    assert authorization == f"Basic {b64encode(b'antiphon:hidden').decode()}" and form == ASKED
+    assert authorization == f"Basic {b64encode(b'antiphon:hidden%2B').decode()}" and form == ASKED
 
 
 async def test_refused_token_is_replaced_once(provider: McpProvider, issuer: Issuer) -> None:
@@ -106,11 +118,21 @@ async def test_short_lived_token_is_fetched_again(provider: McpProvider, issuer:
     assert len(issuer.asked) > 1
 
 
+@pytest.mark.parametrize("seconds", ["600", None])
+async def test_life_of_a_token_may_be_a_string_or_unknown(
+    provider: McpProvider, issuer: Issuer, seconds: str | None
+) -> None:
+    issuer.answers = [(200, {"access_token": "secret", "expires_in": seconds})]
+    assert await whoami(provider) == "Bearer secret None"
+    assert len(issuer.asked) == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         ((401, {"error": "invalid_client"}), "the token endpoint answered HTTP 401"),
-        ((200, {"token": "x"}), "the token endpoint's answer is not valid"),
+        ((307, {}), "the token endpoint answered HTTP 307"),
+        *(((200, each), "the token endpoint's answer is not valid") for each in INVALID),
     ],
 )
 async def test_failure_to_get_a_token_is_told(
