@@ -93,7 +93,7 @@ class _Deflate(Extension):
 class _Content(NamedTuple):
     """The content of a received message. ``inflater``: decompresses it, if it is compressed."""
 
-    data: bytes
+    data: bytes | bytearray
     is_text: bool
     inflater: Any
 
@@ -114,9 +114,8 @@ class WebSocketProtocol(asyncio.Protocol):
         #: Completes when more can be written. None: it can be written now.
         self._writable: asyncio.Future[None] | None = None
         self._is_reading = True
-        #: The fragments of a message so far, their size, and whether they are text.
-        self._fragments: list[bytes] = []
-        self._fragment_bytes = 0
+        #: The message so far, and whether it is text.
+        self._fragments = bytearray()
         self._is_text = False
         #: Decompresses the message. None: it is not compressed.
         self._inflater: Any = None
@@ -184,7 +183,7 @@ class WebSocketProtocol(asyncio.Protocol):
     def _arriving_bytes(self) -> int:
         """Return the size of the message that arrives. Fragments do not tell it."""
         expected = self._protocol.reader.expected_bytes
-        is_large = self._fragment_bytes + expected > SMALL_BYTES
+        is_large = len(self._fragments) + expected > SMALL_BYTES
         return self._connections.max_frame_bytes if is_large and self._fragments else expected
 
     def _put(self, item: _Content | int) -> None:
@@ -272,11 +271,10 @@ class WebSocketProtocol(asyncio.Protocol):
             self._is_text = frame.opcode is Opcode.TEXT
             is_deflated = isinstance(frame, _DeflatedFrame)
             self._inflater = self._deflate.inflater() if is_deflated and self._deflate else None
-        self._fragments.append(bytes(frame.data))
-        self._fragment_bytes += len(frame.data)
+        self._fragments += frame.data
         if frame.fin:
-            data, self._fragments = b"".join(self._fragments), []
-            self._fragment_bytes = self._needed_bytes = 0
+            data, self._fragments = self._fragments, bytearray()
+            self._needed_bytes = 0
             self._put(_Content(data, self._is_text, self._inflater))
 
     # --- pings -----------------------------------------------------------------------------------
@@ -333,14 +331,14 @@ class WebSocketProtocol(asyncio.Protocol):
                 data = await self._inflate(data, inflater)
             if len(data) > self._connections.max_frame_bytes:
                 return self._fail(_TOO_LARGE)
-            value = {"text": data.decode()} if is_text else {"bytes": data}
+            value = {"text": data.decode()} if is_text else {"bytes": bytes(data)}
         except zlib.error:
             return self._fail(_PROTOCOL_ERROR)
         except UnicodeDecodeError:
             return self._fail(_NOT_UTF8)
         return {"type": "websocket.receive", **value}
 
-    async def _inflate(self, data: bytes, inflater: Any) -> bytes:
+    async def _inflate(self, data: bytes | bytearray, inflater: Any) -> bytes:
         """Decompress a message. If it becomes large, hold memory before, and do it in a thread.
         The result has at most one byte more than a message may have. Raises ``zlib.error``."""
         limit = self._connections.max_frame_bytes
