@@ -380,7 +380,9 @@ class HttpProtocol(asyncio.Protocol):
             head += [name, b": ", value, b"\r\n"]
         transport = self.output.transport
         protocol = WebSocketProtocol(self._connections)
+        transport.pause_reading()  # uvloop reads for the old protocol until it starts to read again
         transport.set_protocol(protocol)
+        transport.resume_reading()
         protocol.connection_made(transport)
         protocol.data_received(b"".join((*head, b"\r\n")))
 

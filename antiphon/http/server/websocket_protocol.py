@@ -98,7 +98,7 @@ class _Content(NamedTuple):
     inflater: Any
 
 
-class WebSocketProtocol(asyncio.Protocol):
+class WebSocketProtocol(asyncio.BufferedProtocol):
     """One WebSocket. Nothing more is read until the app asks for the next message."""
 
     def __init__(self, connections: OpenConnections) -> None:
@@ -164,6 +164,12 @@ class WebSocketProtocol(asyncio.Protocol):
             self._protocol.send_close(_RESTART)
             self._flush()
         self._transport.close()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._connections.frame_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._connections.frame_buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         self._owed_bytes -= len(data)

@@ -275,3 +275,22 @@ async def test_invalid_compression_ends_the_connection(sockets: Sockets) -> None
     wire = await sockets.open("flood", compression="deflate")
     wire.transport.write(b"\xc1\x84" + bytes(4) + b"\xff" * 4)
     assert (await refusal_of(wire))[0] == 1002
+
+
+async def test_message_of_tiny_fragments_is_read_in_small_steps(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    received = websocket_protocol.WebSocketProtocol.data_received
+
+    def data_received(protocol: websocket_protocol.WebSocketProtocol, data: bytes) -> None:
+        sizes.append(len(data))
+        received(protocol, data)
+
+    monkeypatch.setattr(websocket_protocol.WebSocketProtocol, "data_received", data_received)
+    wire = await sockets.open("flood")
+    empty, ping = b"\x00\x80" + bytes(4), b"\x89\x80" + bytes(4)
+    wire.transport.write(b"\x01\x81" + bytes(4) + b"{" + (empty + ping) * 10_000)
+    wire.transport.write(b"\x80\x81" + bytes(4) + b"}")
+    assert "'type'" in json.loads(await wire.recv())["error"]["message"]
+    assert len(sizes) > 7 and max(sizes) <= 2**14
