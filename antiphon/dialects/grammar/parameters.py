@@ -11,7 +11,7 @@ from antiphon.dialects.formats.types import ParameterSyntax
 
 from .json_schema import short_grammar_fault
 from .lark import ANYTHING, LarkRules, TokenLiterals
-from .schema_types import SchemaTypes, object_forms
+from .schema_types import SchemaTypes, keyword_list, keyword_object, object_forms
 
 #: JSON type → rule for Python's spelling of its values, if it differs from JSON's.
 _PYTHON: Mapping[str, str] = {
@@ -91,10 +91,10 @@ class Parameters:
     ) -> str:
         """Return the rule for the parameters of one object schema. ``name``: the start of the names
         of added rules. ``types``: the types of the schemas inside the schema of the arguments."""
-        properties = dict(schema.get("properties") or {})
+        properties = dict(keyword_object(schema, "properties"))
         if self._form.in_order:
             properties = dict(sorted(properties.items()))
-        required = set(schema.get("required") or ())
+        required = set(keyword_list(schema, "required"))
         if not properties:
             is_open = schema.get("additionalProperties", True) is not False
             return self._unknown(rules, name) if is_open else '""'

@@ -69,12 +69,12 @@ class SchemaTypes:
         return self._computed[key]
 
     def _combine(self, schema: Schema, depth: int) -> frozenset[str]:
-        types = set(_types(schema))
+        types = set(stated_types(schema))
         types |= self.of(_referenced(schema, self.root), depth - 1)
         for key in (*_ARMS, "allOf"):
             for arm in keyword_list(schema, key):
                 types |= self.of(arm, depth - 1)
-        return frozenset(types or map(type_name, _values(schema)))
+        return frozenset(types or map(type_name, stated_values(schema)))
 
     def allows_string(self, schema: object) -> bool:
         """Return whether a schema allows strings."""
@@ -82,16 +82,16 @@ class SchemaTypes:
         return not types or "string" in types
 
     def strings(self, schema: object) -> list[str] | None:
-        """Return the strings that a schema allows, which must allow strings. Returns None if it
-        does not list them."""
+        """Return the strings that a schema lists, or None if it lists none. It must be a schema
+        that allows strings."""
         schema = self.resolved(schema)
         arms = [arm for key in _ARMS for arm in keyword_list(schema, key)]
         if not arms:
-            values = _values(schema)
+            values = stated_values(schema)
             return [each for each in values if isinstance(each, str)] if values else None
         found: list[str] = []
         for arm in filter(self.allows_string, arms):
-            values = _values(self.resolved(arm))
+            values = stated_values(self.resolved(arm))
             if not values:
                 return None
             found += [each for each in values if isinstance(each, str)]
@@ -99,17 +99,17 @@ class SchemaTypes:
 
     def without_strings(self, schema: object) -> Schema | None:
         """Return a schema for those values of a schema that are not strings. Returns None if there
-        are none, or if only alternatives of alternatives allow them. No value may match the result,
-        because the keywords of a schema can exclude each other."""
+        are none, or if only alternatives of alternatives allow them. It can be that no value
+        matches the result, because the keywords of a schema can exclude each other."""
         schema = self.resolved(schema)
-        if values := _values(schema):
+        if values := stated_values(schema):
             others = [value for value in values if not isinstance(value, str)]
             return {"enum": others} if others else None
         for key in _ARMS:
             if key in schema:
                 arms = [arm for arm in keyword_list(schema, key) if not self.allows_string(arm)]
                 return {**schema, key: arms} if arms else None
-        kinds = [each for each in _types(schema) or _NO_STRINGS if each != "string"]
+        kinds = [each for each in stated_types(schema) or _NO_STRINGS if each != "string"]
         rest = {key: value for key, value in schema.items() if key not in _STRING_KEYWORDS}
         return {**rest, "type": kinds} if kinds else None
 
@@ -124,19 +124,16 @@ class SchemaTypes:
         return {}
 
 
-def _values(schema: Schema) -> list[Any]:
+def stated_values(schema: Schema) -> list[Any]:
     """Return the values of the keywords ``enum`` and ``const``."""
     return [*keyword_list(schema, "enum"), *((schema["const"],) if "const" in schema else ())]
 
 
-def _types(schema: Schema) -> list[str]:
+def stated_types(schema: Schema) -> list[str]:
     """Return the types in the keyword ``type``."""
     kind = schema.get("type")
-    return (
-        [kind]
-        if isinstance(kind, str)
-        else [t for t in keyword_list(schema, "type") if isinstance(t, str)]
-    )
+    kinds = [kind] if isinstance(kind, str) else keyword_list(schema, "type")
+    return [each for each in kinds if isinstance(each, str)]
 
 
 def keyword_list(schema: Schema, key: str) -> list[Any]:

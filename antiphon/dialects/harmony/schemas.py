@@ -11,7 +11,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.schema_types import resolve_pointer, type_name
+from antiphon.dialects.grammar.schema_types import (
+    resolve_pointer,
+    stated_types,
+    stated_values,
+    type_name,
+)
 
 Schema = dict[str, Any]
 
@@ -161,28 +166,17 @@ class _Simplifier:
 
 def _kinds(schema: Schema) -> tuple[list[str], bool]:
     """Return the types that a schema allows, without ``null``, and whether it allows null."""
-    kind = schema.get("type")
-    kinds = [kind] if isinstance(kind, str) else list(kind) if isinstance(kind, list) else []
-    values = _values(schema)
-    if not kinds:
-        kinds = [*map(type_name, values)]
+    values = stated_values(schema)
+    kinds = stated_types(schema) or [*map(type_name, values)]
     if not kinds:
         kinds = [_IMPLIED_TYPES[key] for key in _IMPLIED_TYPES if key in schema][:1]
     is_nullable = "null" in kinds or schema.get("nullable") is True or None in values
     return list(dict.fromkeys(kind for kind in kinds if kind != "null")), is_nullable
 
 
-def _values(schema: Schema) -> list[Any]:
-    """Return the values of the keyword ``const`` or ``enum``. Empty if the schema has neither."""
-    if "const" in schema:
-        return [schema["const"]]
-    values = schema.get("enum")
-    return values if isinstance(values, list) else []
-
-
 def _words(schema: Schema) -> list[str]:
     """Return the strings among the values of ``enum`` or ``const``."""
-    return [value for value in _values(schema) if isinstance(value, str)]
+    return [value for value in stated_values(schema) if isinstance(value, str)]
 
 
 def _is_null(schema: object) -> bool:
@@ -212,7 +206,7 @@ def _tool_description(schema: Schema) -> Schema:
     """
     plain = schema.get("description")
     words = [" ".join(plain.split())] if isinstance(plain, str) else []
-    found = _values(schema)
+    found = stated_values(schema)
     if any(not isinstance(value, str | None) for value in found):
         words.append(f"One of: {', '.join(json.dumps(value) for value in found)}.")
     free = schema.get("additionalProperties")

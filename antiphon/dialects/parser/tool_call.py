@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from antiphon.dialects.grammar.schema_types import keyword_list, keyword_object
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder, load
 
 from .argument_values import JsonObjectWriter, to_json_text
@@ -57,8 +58,8 @@ def meant_tool(written: str, tools: Mapping[str, ToolShape]) -> str:
     """Return the name in the prompt of the tool that the model means by ``written``, or "" if it
     may mean no tool or several.
 
-    The name may have other separators, another case, quotes, a generic namespace, a list of its
-    parameters in brackets, or only the tool's own namespace may be missing.
+    The name may have other separators, another case, quotes around it, a general namespace, or a
+    list of the tool's parameters after it. Or it may lack the tool's own namespace.
     """
     if written in tools:
         return written
@@ -71,7 +72,7 @@ def meant_tool(written: str, tools: Mapping[str, ToolShape]) -> str:
     if len(meant) != 1:
         return ""
     parameters = re.findall(r"\w+", found[2] or "")
-    return meant[0] if set(parameters) <= _parameters(_schema_of(tools[meant[0]])).keys() else ""
+    return meant[0] if set(parameters) <= _parameters(tools[meant[0]]).keys() else ""
 
 
 def _bare_name(name: str) -> str:
@@ -79,10 +80,9 @@ def _bare_name(name: str) -> str:
     return re.sub(_SIGNS, "", _NAMESPACES.sub("", name)).casefold()
 
 
-def _parameters(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schemas of the parameters of a tool with this schema."""
-    properties = schema.get("properties")
-    return properties if isinstance(properties, Mapping) else {}
+def _parameters(tool: ToolShape) -> Mapping[str, Any]:
+    """Return the schemas of the parameters of a tool."""
+    return keyword_object(_schema_of(tool), "properties")
 
 
 class CallSink(Protocol):
@@ -187,7 +187,7 @@ class CallBuilder:
         """The names of the parameters of the function that is called. Empty for a custom tool and
         for an unknown function."""
         tool = self._tool
-        return () if tool is None or tool.custom else _parameters(_schema_of(tool)).keys()
+        return () if tool is None or tool.custom else _parameters(tool).keys()
 
     @property
     def missing_parameters(self) -> Collection[str] | None:
@@ -340,8 +340,7 @@ class CallBuilder:
         """
         if not text:
             return
-        required = self._schema.get("required")
-        keys = required if isinstance(required, list) and required else [""]
+        keys = keyword_list(self._schema, "required") or [""]
         for key, value in zip(keys, text.split("\n", len(keys) - 1), strict=False):
             self.start_parameter(str(key))
             self.add_value(value)
@@ -350,7 +349,7 @@ class CallBuilder:
 
     @property
     def _properties(self) -> Mapping[str, Any]:
-        return _parameters(self._schema)
+        return keyword_object(self._schema, "properties")
 
     def start_parameter(self, key: str) -> None:
         """Start the parameter ``key``. If the key is empty, the value belongs to the schema's next
@@ -491,13 +490,11 @@ def _fits(tool: ToolShape, arguments: str) -> bool:
         given = load(arguments)
     except ValueError:
         return False
-    schema = _schema_of(tool)
-    required, names = schema.get("required"), _parameters(schema)
-    needed = required if isinstance(required, list) else ()
+    required = keyword_list(_schema_of(tool), "required")
     return (
         isinstance(given, dict)
-        and all(key in names for key in given)
-        and all(name in list(given) for name in needed)
+        and given.keys() <= _parameters(tool).keys()
+        and all(name in list(given) for name in required)
     )
 
 

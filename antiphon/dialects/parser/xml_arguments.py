@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.schema_types import SchemaTypes
+from antiphon.dialects.grammar.schema_types import SchemaTypes, keyword_object
 from antiphon.dialects.json_stream import dump, load
 
 from .argument_values import STRING, to_json_text
@@ -235,8 +235,7 @@ class XmlArgumentReader:
 def _child_schema(schema: Mapping[str, object], name: str) -> Mapping[str, Any]:
     """Return the schema of the element ``name`` inside an element with the schema ``schema``.
     Returns an empty mapping if ``schema`` does not describe the inner element."""
-    properties = schema.get("properties")
-    found = properties.get(name) if isinstance(properties, Mapping) else None
+    found = keyword_object(schema, "properties").get(name)
     if found is None and name == _ITEM:
         found = schema.get("items")
     return found if isinstance(found, Mapping) else {}

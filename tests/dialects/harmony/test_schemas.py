@@ -72,6 +72,7 @@ CASES: list[tuple[Any, str]] = [
     (True, "a: any"),
     ("nonsense", "a: any"),
     ({"type": 3, "enum": "x", "anyOf": {}, "required": 3}, "a: any"),
+    ({"type": [{}]}, "a: any"),
 ]
 
 
