@@ -10,8 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+#: Quotes around strings: those of JSON, and those that models also write, as in Python.
+PLAIN_QUOTES = ('"', "'")
 _STRING_RUNS: Mapping[str, re.Pattern[str]] = {
-    quote: re.compile(rf"[^{quote}\\]*") for quote in "\"'"
+    quote: re.compile(rf"[^{quote}\\]*") for quote in PLAIN_QUOTES
 }
 _PLAIN_RUN = re.compile(r"""[^"'{}\[\]]+""")
 _SCALAR_RUN = re.compile(r"[^\s,}\]]*")
@@ -102,7 +104,7 @@ class JsonSpan:
             if char.isspace():
                 return at + 1
             self._started = True
-            self._scalar = char not in '{["'
+            self._scalar = char not in "{['\""
         if self._scalar:
             at = match_end(_SCALAR_RUN, text, at)
             self.complete = at < len(text)

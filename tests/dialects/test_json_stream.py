@@ -44,10 +44,14 @@ def test_scalar_ends_before_the_next_character(word: str, after: str) -> None:
     assert span.read(after) == 0 and span.complete
 
 
-def test_brackets_in_strings_are_text() -> None:
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_brackets_in_strings_are_text(quote: str) -> None:
     span = JsonSpan()
-    assert span.read('{"a": "}\\"') == 10 and span.in_string and not span.complete
-    assert span.read(']"}') == 3 and span.complete
+    assert span.read('{"a": "}\\"'.replace('"', quote)) == 10
+    assert span.in_string and not span.complete
+    assert span.read(f"]{quote}}}") == 3 and span.complete
+    span = JsonSpan()
+    assert span.read(f"{quote}a b, }}{quote}, 1") == 8 and span.complete
 
 
 @given(characters, st.booleans())

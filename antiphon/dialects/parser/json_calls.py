@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from antiphon.dialects.json_stream import JsonSpan, StringDecoder, match_end
+from antiphon.dialects.json_stream import PLAIN_QUOTES, JsonSpan, StringDecoder, match_end
 
 from .tool_call import CallBuilder
 
@@ -26,9 +26,6 @@ _METADATA: Mapping[str, re.Pattern[str]] = {
     "type": _TYPE,
 }
 _KNOWN_KEYS = _NAME_KEYS | ARGUMENT_KEYS | _METADATA.keys()
-
-#: Some models write single quotes, as in Python.
-_QUOTES = "\"'"
 
 _Step = Callable[[str, int], int]
 
@@ -121,7 +118,7 @@ class JsonCallReader:
         if text[at] == "{" and not (self._call.is_bare or self._key):  # a bracket too many
             self._depth += 1
             return at + 1
-        if text[at] not in _QUOTES:
+        if text[at] not in PLAIN_QUOTES:
             return self._fail(at)
         self._key, self._field = "", [text[at]]
         self._expect_string(self._read_key, text[at])
@@ -166,7 +163,7 @@ class JsonCallReader:
             self._span, self._step = JsonSpan(), self._read_field
             return at
         self._field, self._has_arguments = None, True
-        if char in _QUOTES:
+        if char in PLAIN_QUOTES:
             self._expect_string(self._read_string, char)
             return at + 1
         self._span, self._text = JsonSpan(), []
@@ -181,7 +178,7 @@ class JsonCallReader:
         if self._key == "function" and char == "{":
             self._field, self._step = None, self._read_opening
             return at
-        if char not in _QUOTES:
+        if char not in PLAIN_QUOTES:
             return self._fail(at)
         self._field = None
         self._expect_string(self._read_string, char)

@@ -12,8 +12,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.schema_types import SchemaTypes, object_forms
-from antiphon.dialects.json_stream import ESCAPE_DIGITS, ESCAPES, StringDecoder, dump, escape_string
+from antiphon.dialects.grammar.schema_types import SchemaTypes, keyword_object, object_forms
+from antiphon.dialects.json_stream import (
+    ESCAPE_DIGITS,
+    ESCAPES,
+    PLAIN_QUOTES,
+    StringDecoder,
+    dump,
+    escape_string,
+)
 
 from .argument_values import convert_string, convert_word
 
@@ -26,7 +33,7 @@ _CLOSERS: Mapping[str, str] = {"{": "}", "[": "]"}
 _OPENERS: Mapping[str, str] = {"{": "{", "[": "[", "(": "["}
 _CLOSED: Mapping[str, str] = {"}": "{", "]": "[", ")": "["}
 #: Arguments that say that there are none.
-_NOTHING = ("null", "None", "[]", '""', "")
+_NOTHING = ("null", "None", "[]", '""')
 #: In Python's strings, a quote may be escaped, too.
 _STRING_ESCAPES: Mapping[str, str] = {**ESCAPES, "'": "'"}
 
@@ -60,7 +67,7 @@ class _Schemas:
         forms = self._forms.get(id(frame.schema))
         if forms is None:
             forms = self._forms[id(frame.schema)] = object_forms(frame.schema)
-        found = (_mapping(_mapping(form.get("properties")).get(frame.key)) for form in forms)
+        found = (keyword_object(keyword_object(form, "properties"), frame.key) for form in forms)
         return self.types.resolved(next(filter(None, found), {}))
 
 
@@ -152,7 +159,7 @@ class JsonRepair:
         char, frame = text[at], self._frames[-1]
         if char in _OPENERS:
             return self._open(_OPENERS[char], self._schemas.child(frame), at)
-        if char in "\"'":
+        if char in PLAIN_QUOTES:
             self._begin_value(frame)
             is_held = self._types and "string" not in self._types
             return self._begin_string(char, at, is_held=bool(is_held))
@@ -210,7 +217,7 @@ class JsonRepair:
         if end := self._skip_blank(text, at):
             return end
         char = text[at]
-        if char in "\"'":
+        if char in PLAIN_QUOTES:
             self._write_comma()
             self._is_key, self._key = True, []
             return self._begin_string(char, at, is_held=False)
@@ -257,7 +264,7 @@ class JsonRepair:
             return at + 1
         if char in _CLOSED:
             return self._close(text, at)
-        if char in "\"'{[" and (frame.bracket == "[" or char in "\"'"):  # a comma is missing
+        if char in "\"'{[" and (frame.bracket == "[" or char in PLAIN_QUOTES):  # a comma is missing
             self._comma = ","
             self._step = self._read_key if frame.bracket == "{" else self._read_value
             return at
@@ -349,7 +356,3 @@ class JsonRepair:
     def _read_broken(self, text: str, at: int) -> int:
         self._out.append(text[at:])
         return len(text)
-
-
-def _mapping(value: object) -> Json:
-    return value if isinstance(value, Mapping) else {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from antiphon.dialects.formats.types import ParameterSyntax
-from antiphon.dialects.json_stream import StringDecoder, match_end
+from antiphon.dialects.json_stream import PLAIN_QUOTES, StringDecoder, match_end
 
 from .argument_values import string_decoder
 from .lexer import QUOTE
@@ -29,7 +29,6 @@ _AFTER_BRACKET = "\"')}.+-*/%:<>=&|["
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 #: How many brackets a bracket may close. The inner ones of them lack their own closing brackets.
 _NESTING = 64
-_PLAIN_QUOTES = ('"', "'")
 #: Prefixes of a Python string literal.
 _PREFIXES = frozenset({"b", "f", "r", "u", "br", "rb", "fr", "rf"})
 _MAX_PREFIX = 2
@@ -127,7 +126,7 @@ class KeywordArgumentReader:
             self._end_bare()
             self.complete = True
             return at + 1
-        if char == QUOTE or (char in "\"'" and ":" in self._key_ends):
+        if char == QUOTE or (char in PLAIN_QUOTES and ":" in self._key_ends):
             return at + 1  # some models quote their keys
         if self._resume_bare():
             return at
@@ -177,7 +176,7 @@ class KeywordArgumentReader:
             self._step = self._read_first
         elif text[at] == QUOTE:
             self._start_marked()
-        elif text[at] in _PLAIN_QUOTES:
+        elif text[at] in PLAIN_QUOTES:
             self._start_string(text[at])
         else:
             self._step = self._read_literal
@@ -268,18 +267,18 @@ class KeywordArgumentReader:
         - After any other character, the quote was part of the string, as in ``'sed -n '1,5p' x'``.
         """
         char = text[at]
-        if char in "\"'" and self._is_empty and char == self._delimiter:
+        if char in PLAIN_QUOTES and self._is_empty and char == self._delimiter:
             self._start_string(char * 3, raw=self._is_raw)
-        elif char in "\"'":
+        elif char in PLAIN_QUOTES:
             self._start_string(char)
         elif char.isspace():
             self._is_empty = False
             self._blank.append(char)
             return at + 1
-        elif self._is_keyword and self._delimiter in _PLAIN_QUOTES and char in f",{self._close}":
+        elif self._is_keyword and self._delimiter in PLAIN_QUOTES and char in f",{self._close}":
             self._following, self._step = "".join(self._blank), self._read_following
             return at
-        elif char in AFTER_STRING or char == QUOTE or self._delimiter not in _PLAIN_QUOTES:
+        elif char in AFTER_STRING or char == QUOTE or self._delimiter not in PLAIN_QUOTES:
             self._end_string()
             return at
         else:
@@ -339,7 +338,7 @@ class KeywordArgumentReader:
             self._read_mark()
             return found.end()
         prefix = "".join(self._part[:_MAX_PREFIX]).lower()
-        if char in _PLAIN_QUOTES and len(self._part) <= _MAX_PREFIX and prefix in _PREFIXES:
+        if char in PLAIN_QUOTES and len(self._part) <= _MAX_PREFIX and prefix in _PREFIXES:
             self._part = []
             self._start_string(char, raw="r" in prefix)
             return found.end()
@@ -376,7 +375,7 @@ class KeywordArgumentReader:
         if self._quote:
             self._is_escaped = char == "\\"
             self._quote = "" if char == self._quote else self._quote
-        elif char in _PLAIN_QUOTES:
+        elif char in PLAIN_QUOTES:
             if not self._quote_text or self._last in "[{(:=,":
                 self._quote = char
         elif char in _CLOSING:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from antiphon.dialects.json_stream import match_end
+from antiphon.dialects.json_stream import PLAIN_QUOTES, match_end
 
 from .lexer import QUOTE
 
-_PLAIN_QUOTES = ('"', "'")
 #: The characters that follow a string.
 AFTER_STRING = ",:)]}"
 #: White space, and further marks, after a mark.
@@ -101,7 +100,7 @@ class MarkedString:
             return ""
         if following is not None and self._opens_next(following, char):
             end = following["end"]
-            if end[:1] in _PLAIN_QUOTES and end[0] not in self._quotes:
+            if end[:1] in PLAIN_QUOTES and end[0] not in self._quotes:
                 end = end[1:]  # it is written in place of the mark
             self.complete, self.rest = True, held[following.end("end") :] + after
             if self._bracket:
@@ -122,5 +121,5 @@ class MarkedString:
 
     def _add(self, text: str) -> str:
         self._is_empty &= not text
-        self._quotes.update(quote for quote in _PLAIN_QUOTES if quote in text)
+        self._quotes.update(quote for quote in PLAIN_QUOTES if quote in text)
         return text
