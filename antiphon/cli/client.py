@@ -31,7 +31,12 @@ _LAST_SERVER = "last-server"
 
 
 class RequestFailed(AntiphonError):
-    """The server returned an error or did not answer. The message says what happened."""
+    """The server returned an error or did not answer. The message says what happened. ``status``:
+    the HTTP status of the error; None if there was no answer."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Server:
@@ -109,6 +114,17 @@ class Server:
         with self._request("POST", path, body) as answer:
             yield from sse(answer)
 
+    def has_endpoint(self, path: str) -> bool:
+        """Return whether the server has an endpoint at ``path``. Raises ``RequestFailed`` if it
+        does not answer."""
+        try:
+            with self._request("OPTIONS", path):
+                return True
+        except RequestFailed as error:
+            if error.status is None:
+                raise
+            return error.status != 404  # to an endpoint that exists, the method is not allowed
+
     def is_listening(self) -> bool:
         """Return whether a program accepts connections at the server's address."""
         try:
@@ -134,7 +150,7 @@ class Server:
             )
             answer = connection.getresponse()
             if answer.status != 200:
-                raise RequestFailed(_reason(answer))
+                raise RequestFailed(_reason(answer), answer.status)
             yield answer
         except ConnectionRefusedError:
             raise RequestFailed(

@@ -110,7 +110,7 @@ def launch(
         raise SetupError(f"{client} is not installed: npm install -g {known.package}")
     try:
         target = _target(server, model, own_profile=own_profile)
-        if known.endpoint not in server.get("/openapi.json")["paths"]:
+        if not server.has_endpoint(known.endpoint):
             raise SetupError(f"{client} needs {known.endpoint}, which {server.url} does not offer")
     except RequestFailed as error:
         raise SetupError(str(error)) from None

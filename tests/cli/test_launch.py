@@ -57,13 +57,16 @@ class _Exchange(BaseHTTPRequestHandler):
                     {"slug": "big"},
                 ],
             },
-            "/openapi.json": {"paths": {path: {} for path in self.server.paths}},  # type: ignore[attr-defined]
         }
         body = json.dumps(answers[self.path]).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_OPTIONS(self) -> None:
+        self.send_response(405 if self.path in self.server.paths else 404)  # type: ignore[attr-defined]
+        self.end_headers()
 
     def log_message(self, *_: Any) -> None:
         """Log nothing."""
