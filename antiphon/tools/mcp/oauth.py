@@ -20,8 +20,9 @@ from .endpoint import OAuthClient, current_trace
 _MARGIN_S = 10
 #: How long a token is used if the authorization server does not say when it expires.
 _UNKNOWN_LIFE_S = 3600
-#: Limits of the answer with a token: seconds until all of it has arrived, and bytes.
-_TIMEOUT_S = 30
+#: Limits of the answer with a token: seconds until all of it has arrived (fewer than a session may
+#: take to open, so that its error names the reason), and bytes.
+_TIMEOUT_S = 10
 _MAX_BYTES = 2**16
 _UNREACHABLE = (httpx2.HTTPError, httpx2.InvalidURL)
 _FAILURES = (*_UNREACHABLE, TimeoutError, ValueError, RecursionError)
@@ -49,6 +50,8 @@ class ClientCredentials(httpx2.Auth):
         request.headers["Authorization"] = f"Bearer {token}"
         response = yield request
         if response.status_code == 401:
+            if (trace := current_trace.get()) is not None:
+                trace.statuses.remove(401)  # the second answer decides
             request.headers["Authorization"] = f"Bearer {await self._current(refused=token)}"
             yield request
 

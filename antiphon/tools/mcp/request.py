@@ -136,7 +136,9 @@ def _parse_require_approval(value: object, path: str) -> Rule:
 def _parse_filter(value: object, path: str) -> Rule:
     """Parse a tool filter. A tool matches the filter if it meets all conditions of the filter."""
     if not isinstance(value, dict):
-        raise _invalid_value(path, "an object with 'tool_names' or 'read_only'")
+        raise _invalid_value(
+            path, "an object with 'tool_names', 'excluded_tool_names' or 'read_only'"
+        )
     _check_fields(value, ("tool_names", "excluded_tool_names", "read_only"), path)
     names = _names(value, "tool_names", path)
     excluded = frozenset(_names(value, "excluded_tool_names", path) or ())

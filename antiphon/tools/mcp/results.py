@@ -142,8 +142,8 @@ def _http_error(status: int, challenge: str) -> JsonObject:
 
 
 def _wanted(challenge: Mapping[str, str]) -> str:
-    """Return what a server that refused a request says about the access token that it wants. This
-    server obtains no tokens: clients give them in ``authorization``."""
+    """Return what a server that refused a request says about the access token that it wants, which
+    a client can give in ``authorization``."""
     told = [f"{told} {challenge[name]}" for name, told in _TOLD.items() if challenge.get(name)]
     more = f" ({'; '.join(told)})" if told else ""
     return f": give an access token of this MCP server in 'authorization'{more}"

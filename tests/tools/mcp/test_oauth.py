@@ -128,17 +128,18 @@ async def test_life_of_a_token_may_be_a_string_or_unknown(
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("answers", "reason"),
     [
-        ((401, {"error": "invalid_client"}), "the token endpoint answered HTTP 401"),
-        ((307, {}), "the token endpoint answered HTTP 307"),
-        *(((200, each), "the token endpoint's answer is not valid") for each in INVALID),
+        ([(401, {"error": "invalid_client"})], "the token endpoint answered HTTP 401"),
+        ([(307, {})], "the token endpoint answered HTTP 307"),
+        ([(200, {"access_token": "revoked"}), (500, {})], "the token endpoint answered HTTP 500"),
+        *(([(200, each)], "the token endpoint's answer is not valid") for each in INVALID),
     ],
 )
 async def test_failure_to_get_a_token_is_told(
-    provider: McpProvider, issuer: Issuer, answer: tuple[int, Any], reason: str
+    provider: McpProvider, issuer: Issuer, answers: list[tuple[int, Any]], reason: str
 ) -> None:
-    issuer.answers = [answer]
+    issuer.answers = answers
     told = re.escape(f"no access token could be obtained ({reason})")
     with pytest.raises(ToolError, match=told) as refusal:
         await whoami(provider)
