@@ -236,21 +236,22 @@ def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> M
                 raise SetupError(f"{where}: the environment variable is not set: {value[1:]}")
         return {k: environ[v[1:]] if v.startswith("$") else v for k, v in pairs.items()}
 
-    oauth = {
-        field: getattr(server, field)
-        for field in ("oauth_token_url", "oauth_client_id", "oauth_client_secret")
-    }
-    if any(oauth.values()) and not (server.url and all(oauth.values())):
-        raise SetupError(
-            f"mcp.servers.{name}: set url and all of oauth_token_url, oauth_client_id and"
-            " oauth_client_secret, or none of them"
-        )
-    secrets = {"oauth_client_secret": server.oauth_client_secret}
+    oauth = (server.oauth_token_url, server.oauth_client_id, server.oauth_client_secret)
+    if any(oauth) or server.oauth_scope:
+        if not (server.url and all(oauth)):
+            raise SetupError(
+                f"mcp.servers.{name}: set url and all of oauth_token_url, oauth_client_id and"
+                " oauth_client_secret, or no setting of OAuth"
+            )
+        if not server.oauth_token_url.startswith(("https://", "http://")):
+            raise SetupError(
+                f"mcp.servers.{name}.oauth_token_url must begin with https:// or http://"
+            )
     return replace(
         server,
         headers=filled("headers.", server.headers),
         env=filled("env.", server.env),
-        **filled("", secrets),
+        **filled("", {"oauth_client_secret": server.oauth_client_secret}),
     )
 
 

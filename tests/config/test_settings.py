@@ -118,10 +118,14 @@ def test_one_server_implements_a_tool() -> None:
 def test_oauth_client_of_an_mcp_server_is_whole() -> None:
     server = "[mcp.servers.a]\noauth_token_url = 'http://h'\noauth_client_id = 'a'\n"
     assert "set url and all of oauth_token_url" in refused(f"{server}url = 'http://h'")
+    scope = "[mcp.servers.a]\nurl = 'http://h'\noauth_scope = 'a'\n"
+    assert "set url and all of oauth_token_url" in refused(scope)
     whole = f"{server}oauth_client_secret = '$SECRET'\n"
     assert "set url and all of oauth_token_url" in refused(f"{whole}command = 'a'")
     unset = "mcp.servers.a.oauth_client_secret: the environment variable is not set: SECRET"
     assert refused(f"{whole}url = 'http://h'") == unset
+    relative = whole.replace("http://h", "login.example")
+    assert "oauth_token_url must begin with https://" in refused(f"{relative}url = 'http://h'")
 
 
 def test_another_file_can_be_loaded(tmp_path: Path) -> None:
