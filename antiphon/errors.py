@@ -68,8 +68,8 @@ __all__ = [
     "invalid_field",
     "may_retry",
     "model_not_found",
+    "models_hint",
     "retryable",
-    "served",
     "unsupported_model",
     "unsupported_parameter",
 ]
@@ -383,13 +383,13 @@ def model_not_found(name: str, names: Sequence[str] = ()) -> NotFound:
     begins like OpenAI's, since clients look for it. ``names``: the models that the client may
     use."""
     return NotFound(
-        f"The model '{name}' does not exist or you do not have access to it.{served(names)}",
+        f"The model '{name}' does not exist or you do not have access to it.{models_hint(names)}",
         param="model",
         code="model_not_found",
     )
 
 
-def served(names: Sequence[str]) -> str:
+def models_hint(names: Sequence[str]) -> str:
     """Return the end of an error message that lists the models a client may use."""
     known = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
     return f" This server has: {known}." if names else ""

@@ -42,7 +42,7 @@ from antiphon.compat.ollama.request import (
     parse_generate,
     read_keep_alive,
 )
-from antiphon.errors import Forbidden, InvalidRequest, NotFound, Overloaded, served
+from antiphon.errors import Forbidden, InvalidRequest, NotFound, Overloaded, models_hint
 from antiphon.http.auditor import Auditor
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
@@ -326,7 +326,7 @@ class OllamaRoutes:
         names = self._names(context)
         name = matching_name(wanted, tuple(names))
         if name is None:
-            message = f"model '{wanted}' not found.{served(tuple(names))}"
+            message = f"model '{wanted}' not found.{models_hint(tuple(names))}"
             raise NotFound(message, param="model", code="model_not_found")
         return name, names[name]
 
