@@ -169,9 +169,9 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
         return self._connections.frame_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self._connections.frame_buffer[:nbytes]))
+        self.data_received(self._connections.frame_buffer[:nbytes])
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | bytearray) -> None:
         self._owed_bytes -= len(data)
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():

@@ -19,7 +19,8 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import Response
 from antiphon.wire.tags import tag_of
 
-#: How many submissions may wait for the end of a response, and from how many bytes on no more.
+#: How many submissions may wait for the end of a response, and the bytes of those that wait above
+#: which no further one is accepted.
 MAX_STEERS, MAX_STEER_BYTES = 16, 16 * 2**20
 
 

@@ -41,7 +41,7 @@ class SessionChains:
         self._chains[last.response.id], self._sizes[last.response.id] = chain, size
         self._remove(replaced)
         while not self._hold_memory():
-            self.remove(next(iter(self._chains)))
+            self._remove(next(iter(self._chains)))
 
     def remove(self, response_id: str) -> None:
         """Remove the chain that ends with this response. If the response is stored, it can still be
