@@ -1235,6 +1235,8 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
             "tools[0].max_uses",
         ),
         ({"tools": [{**TOOLSET, "configs": {"x": {"defer_loading": True}}}], **MCP}, "configs.x"),
+        ({"tools": [{**TOOLSET, "configs": {"x": {"enabled": "no"}}}], **MCP}, "configs"),
+        ({"tools": [{**TOOLSET, "default_config": {"enabled": 0}}], **MCP}, ".enabled"),
         ({"container": {"skills": ["x"]}}, "container.skills"),
         ({"thinking": {"type": "always"}}, "thinking.type"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),

@@ -134,6 +134,13 @@ class CitationChoice(Struct, frozen=True, kw_only=True):
     enabled: bool | None = None
 
 
+class ToolConfig(Struct, frozen=True, kw_only=True):
+    """Options of the tools in a toolset. A tool is enabled unless ``enabled`` is false."""
+
+    enabled: bool | None = None
+    defer_loading: bool | None = None
+
+
 class MessageTool(Struct, frozen=True, kw_only=True):
     """A tool of the Messages API. ``input_schema``: a JSON schema, only for the type ``custom``.
     Tools of the type ``mcp_toolset`` have a ``mcp_server_name``, other toolsets no name, and all
@@ -158,8 +165,8 @@ class MessageTool(Struct, frozen=True, kw_only=True):
     max_content_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     citations: CitationChoice | None = None
     mcp_server_name: str | UnsetType = UNSET
-    default_config: JsonObject | None = None
-    configs: JsonObject | None = None
+    default_config: ToolConfig | None = None
+    configs: dict[str, ToolConfig] | None = None
     max_characters: int | None = None
     display_width_px: int | UnsetType = UNSET
     display_height_px: int | UnsetType = UNSET

@@ -28,7 +28,7 @@ from antiphon.wire.parsing.fields import (
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.request import Include
 
-from .bodies import MessageMcpServer, MessageTool, MessageToolChoice
+from .bodies import MessageMcpServer, MessageTool, MessageToolChoice, ToolConfig
 from .client_tools import CLIENT_TOOLS, client_tool
 from .toolsets import TOOLSETS, toolset
 
@@ -88,11 +88,12 @@ class ToolCollector:
         """Declare one tool. If the tool does not set ``defer_loading``, the model may use it
         immediately. Raises ``InvalidRequest``."""
         fields = read_object(raw, path)
-        kind = convert(fields, MessageTool, path).type or "custom"
+        declared = convert(fields, MessageTool, path)
+        kind = declared.type or "custom"
         if kind == "mcp_toolset":
-            return self._define_toolset(fields, path)
+            return self._define_toolset(fields, declared, path)
         if kind in TOOLSETS:
-            tool, is_deferred = toolset(kind, fields, path)
+            tool, is_deferred = toolset(kind, declared.configs or {}, path)
             return self._declare(f"toolset {tool['name']}", tool, path, is_deferred=is_deferred)
         name = read_string(fields, "name", path)
         is_deferred = fields.get("defer_loading") is True
@@ -124,7 +125,7 @@ class ToolCollector:
             self._max_uses.append(fields["max_uses"])
         return (_web_search if kind.startswith("web_search_") else _web_fetch)(fields, path)
 
-    def _define_toolset(self, fields: JsonObject, path: str) -> None:
+    def _define_toolset(self, fields: JsonObject, declared: MessageTool, path: str) -> None:
         """Declare the tools of an MCP server. Raises ``InvalidRequest``."""
         name = read_string(fields, "mcp_server_name", path)
         if name not in self._servers:
@@ -132,17 +133,15 @@ class ToolCollector:
                 f"{path}.mcp_server_name", f"there is no '{name[:128]}' in 'mcp_servers'."
             )
         server, server_path = self._servers[name]
-        default = read_object(fields.get("default_config") or {}, f"{path}.default_config")
-        defers, enables = default.get("defer_loading") is True, default.get("enabled") is not False
+        default = declared.default_config or ToolConfig()
+        defers, enables = default.defer_loading is True, default.enabled is not False
         different: list[str] = []  # the tools whose 'enabled' is not that of the server
-        for tool_name, raw in read_object(fields.get("configs") or {}, f"{path}.configs").items():
-            at = f"{path}.configs.{tool_name}"
-            config = read_object(raw, at)
-            if config.get("defer_loading") not in (None, defers):
-                raise unsupported_parameter(f"{at}.defer_loading")
-            if (config.get("enabled") is not False) is not enables:
+        for tool_name, config in (declared.configs or {}).items():
+            if config.defer_loading not in (None, defers):
+                raise unsupported_parameter(f"{path}.configs.{tool_name}.defer_loading")
+            if (config.enabled is not False) is not enables:
                 different.append(tool_name)
-        tool = server | _given(default, defer_loading="defer_loading")
+        tool = {**server, "defer_loading": True} if defers else server.copy()
         if not enables:
             tool["allowed_tools"] = sorted(different)
         elif different:

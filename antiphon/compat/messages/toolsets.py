@@ -13,7 +13,9 @@ from typing import Any
 from antiphon.errors import invalid_field
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_value
-from antiphon.wire.parsing.fields import read_object, read_objects, read_tag
+from antiphon.wire.parsing.fields import read_objects, read_tag
+
+from .bodies import ToolConfig
 
 #: Name of a tool → its description, the types of its required inputs, and those of the others.
 _Members = Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]
@@ -139,20 +141,16 @@ TOOLSETS: Mapping[str, tuple[str, _Members]] = {
 }
 
 
-def toolset(kind: str, declared: JsonObject, path: str) -> tuple[JsonObject, bool]:
+def toolset(kind: str, configs: Mapping[str, ToolConfig], path: str) -> tuple[JsonObject, bool]:
     """Return the namespace for a declared toolset, and whether its tools are deferred. ``kind``: a
-    key of ``TOOLSETS``. Raises ``InvalidRequest``."""
+    key of ``TOOLSETS``. ``configs``: options of some of its tools. Raises ``InvalidRequest``."""
     name, members = TOOLSETS[kind]
-    configs = read_object(declared.get("configs") or {}, f"{path}.configs")
     for member in configs:
         if member not in members:
             raise invalid_value(f"{path}.configs", member, members)
-    config = {
-        member: read_object(each or {}, f"{path}.configs.{member}")
-        for member, each in configs.items()
-    }
-    offered = [each for each in members if config.get(each, {}).get("enabled") is not False]
-    deferred = {config.get(each, {}).get("defer_loading") is True for each in offered}
+    config = {member: configs.get(member, ToolConfig()) for member in members}
+    offered = [member for member, each in config.items() if each.enabled is not False]
+    deferred = {config[member].defer_loading is True for member in offered}
     if len(deferred) != 1:
         raise invalid_field(
             f"{path}.configs",
