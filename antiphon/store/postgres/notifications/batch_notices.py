@@ -93,9 +93,8 @@ class BatchNotifier:
         self._start()
 
     async def close(self) -> None:
-        """Send the queued notifications, but give up after a second. Close the sockets."""
+        """Send the queued notifications, but give up after a second."""
         self._send_local()
-        self._peers.close()
         await self._tasks.close(_CLOSE_S)
 
     def _start(self) -> None:

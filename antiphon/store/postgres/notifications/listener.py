@@ -143,10 +143,11 @@ class RunNotifications(LocalNotifications):
         return super().subscribe(tenant, response_id)
 
     async def close(self) -> None:
-        """Stop following runs, send the waiting notifications and close the bus."""
+        """Stop following runs, send the waiting notifications, and close sockets and bus."""
         self._queue.close()
         await self._followed.close()
         await self._batches.close()
+        self._peers.close()
         if self._bus is not None:
             await self._bus.close()
 
