@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from antiphon.ipc.worker_program import program_command, program_environment
-from antiphon.support.text import nesting_depth
+from antiphon.support.text import nesting_depth, replace_lone_surrogates
 
 _WORKER = Path(__file__).with_name("worker.py")
 #: Seconds that the separate process may run, its start included.
@@ -40,6 +40,8 @@ def grammar_fault(lark: str) -> str | None:
     """
     if len(lark) > _MAX_SIZE:
         return f"it is too long: at most {_MAX_SIZE:,} characters are allowed."
+    if replace_lone_surrogates(lark) != lark:
+        return "it contains one half of a surrogate pair, which is no character."
     if not is_cheap(lark):
         return _fault_in_process(lark)
     import llguidance

@@ -79,6 +79,8 @@ class _LarkRewriter:
         heads = list(_HEAD.finditer(text))
         if text[: heads[0].start() if heads else None].strip():
             raise UnwritableGrammar("a grammar is made of rules: 'name: …'")
+        if not any(head["name"] == "start" for head in heads):
+            raise UnwritableGrammar("the grammar has no rule 'start'")
         out = []
         for head, after in zip(heads, [*heads[1:], None], strict=True):
             body = text[head.end() : after.start() if after else None]
@@ -87,8 +89,6 @@ class _LarkRewriter:
         out += [
             f"{self._name(n)}: {regex_rule(p, self._escapes)}" for n, p in self._imported.items()
         ]
-        if not any(head["name"] == "start" for head in heads):
-            raise UnwritableGrammar("the grammar has no rule 'start'")
         start = self._name("start")
         if not self._ignored:
             return "\n".join(out), start
@@ -182,6 +182,8 @@ class _LarkRewriter:
         first, last = _unquoted(low), _unquoted(high)
         if len(first) != 1 or len(last) != 1:
             raise UnwritableGrammar("'..' must stand between two strings of one character")
+        if first > last:
+            raise UnwritableGrammar(f"the range {low}..{high} is empty")
         return self._regex.chars(
             f"{class_member(ord(first))}-{class_member(ord(last))}", False, False
         )

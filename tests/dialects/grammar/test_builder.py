@@ -578,7 +578,14 @@ def test_grammar_may_use_internal_rule_names() -> None:
 
 
 def test_invalid_grammar_is_refused_with_its_path() -> None:
-    for syntax, definition in (("lark", "start: nowhere"), ("lark", "begin: x"), ("regex", "(")):
+    surrogate = r"\ud800"
+    larks = ("", "// x", "%import common.INT", "begin: x", "start: nowhere", 'start: "b".."a"')
+    larks += (f'start: "{surrogate}"', f"start: /{surrogate}/")
+    for syntax, definition in (
+        *(("lark", each) for each in larks),
+        ("regex", "("),
+        ("regex", surrogate),
+    ):
         error = refusal(
             tools=(WEATHER, custom(syntax, definition)), tool_choice=ToolChoice("required")
         )
