@@ -24,12 +24,12 @@ _WRAPPED = re.compile(
 )
 _WRAP_LIMIT = 64
 #: Characters that do not tell names apart.
-_SIGNS = r"[\s.:/_$#\"'`*-]"
+_SIGN = re.compile(r"[\s.:/_$#\"'`*-]")
 #: A tool's name as models write it: a list of parameters may follow it, as in ``find(query)``.
-_WRITTEN_NAME = re.compile(rf"([^()]*)(?:\(([\w\s,]*)\))?{_SIGNS}*")
+_WRITTEN_NAME = re.compile(rf"([^()]*)(?:\(([\w\s,]*)\))?{_SIGN.pattern}*")
 #: Namespaces that say only that a name is that of a tool.
 _NAMESPACES = re.compile(
-    rf"\A{_SIGNS}*+(?:(?:functions?|tools?|default_api|mcp)(?:[.:/]+|__))+", re.I
+    rf"\A{_SIGN.pattern}*+(?:(?:functions?|tools?|default_api|mcp)(?:[.:/]+|__))+", re.I
 )
 #: Characters that have no meaning after the arguments.
 _CLOSING = " \t\r\n]}"
@@ -77,7 +77,7 @@ def meant_tool(written: str, tools: Mapping[str, ToolShape]) -> str:
 
 def _bare_name(name: str) -> str:
     """Return the characters of a tool's name that tell it apart from other names."""
-    return re.sub(_SIGNS, "", _NAMESPACES.sub("", name)).casefold()
+    return _SIGN.sub("", _NAMESPACES.sub("", name)).casefold()
 
 
 def _parameters(tool: ToolShape) -> Mapping[str, Any]:
