@@ -32,7 +32,7 @@ from antiphon.dialects.grammar.json_schema import (
     llguidance_schema,
     require_all_properties,
 )
-from antiphon.dialects.grammar.schema_types import SchemaTypes, object_forms
+from antiphon.dialects.grammar.schema_types import SchemaTypes
 from antiphon.dialects.grammar.user_ebnf import ebnf_rules
 from antiphon.dialects.grammar.user_lark import lark_rules
 from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_rule
@@ -293,7 +293,7 @@ def _check_strict(text: str) -> None:
 def _read_schema(text: str) -> None:
     schema = _properties(text)
     schema["allOf"] = [{"properties": {name: {}}} for name in schema["properties"]]
-    object_forms(schema)
+    SchemaTypes(schema).forms(schema)
     require_all_properties(schema)
     bundle_definitions([schema])
     types = SchemaTypes(schema)

@@ -11,7 +11,7 @@ from antiphon.dialects.formats.types import ParameterSyntax
 
 from .json_schema import short_grammar_fault
 from .lark import ANYTHING, LarkRules, TokenLiterals
-from .schema_types import SchemaTypes, keyword_list, keyword_object, object_forms
+from .schema_types import SchemaTypes, keyword_list, keyword_object
 
 #: JSON type → rule for Python's spelling of its values, if it differs from JSON's.
 _PYTHON: Mapping[str, str] = {
@@ -65,7 +65,8 @@ class Parameters:
         ``ParameterSyntax.in_order`` is set, otherwise in the schema's order. If the schema allows
         several alternative objects, the rule allows each of them.
         """
-        types, forms = SchemaTypes(schema), object_forms(schema)
+        types = SchemaTypes(schema)
+        forms = types.forms(schema)
         if len(forms) == 1:
             return self._object(rules, name, forms[0], types)
         arms = [self._object(rules, f"{name}_{n}", form, types) for n, form in enumerate(forms)]

@@ -5,7 +5,7 @@ The schema may be one that nothing has checked yet. Its invalid keywords count a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice, product
 from typing import Any
 
@@ -26,6 +26,9 @@ _NO_STRINGS = ("object", "array", "number", "boolean", "null")
 _STRING_KEYWORDS = ("minLength", "maxLength", "pattern", "format")
 #: Keywords whose schemas are alternatives.
 _ARMS = ("anyOf", "oneOf")
+#: Maximum number of alternatives of one object. A limit is needed because the number of
+#: combinations grows exponentially.
+_MAX_FORMS = 64
 
 
 def type_name(value: object) -> str:
@@ -40,23 +43,67 @@ def has_type(value: object, types: Collection[str]) -> bool:
 
 
 class SchemaTypes:
-    """Tells which JSON types and which strings the schemas inside ``root`` allow. References are
-    followed. The types of each schema are computed only once."""
+    """Tells which JSON types, strings and forms of objects the schemas inside ``root`` allow.
+    References to schemas in ``root`` are followed. Each result is computed only once."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
-        self._forms: list[Schema] | None = None
         self._properties: dict[str, frozenset[str]] = {}
         self._computed: dict[tuple[int, int], frozenset[str]] = {}
+        self._forms: dict[tuple[int, int], list[Schema]] = {}
 
     def of_property(self, key: str) -> frozenset[str]:
         """Return the types of the property ``key`` of ``root``. Empty if no type is stated."""
-        if self._forms is None:
-            self._forms = object_forms(self.root)
         if key not in self._properties:
-            members = (keyword_object(form, "properties").get(key) for form in self._forms)
+            members = self._members(self.root, key)
             self._properties[key] = frozenset[str]().union(*map(self.of, members))
         return self._properties[key]
+
+    def member(self, schema: Schema, key: str) -> Schema:
+        """Return the schema of the property ``key`` of an object. ``schema``: that of the object.
+        Empty if it does not describe the property."""
+        return self.resolved(next(filter(None, self._members(schema, key)), {}))
+
+    def items(self, schema: Schema) -> Schema:
+        """Return the schema of the items of an array. ``schema``: that of the array. Empty if it
+        does not describe the items."""
+        found = (keyword_object(form, "items") for form in self.forms(schema))
+        return self.resolved(next(filter(None, found), {}))
+
+    def _members(self, schema: Schema, key: str) -> Iterator[Schema]:
+        for form in self.forms(schema):
+            yield keyword_object(keyword_object(form, "properties"), key)
+
+    def forms(self, schema: Schema) -> list[Schema]:
+        """Return the alternative schemas of objects or arrays that ``schema`` allows. The list has
+        at least 1 and at most ``_MAX_FORMS`` entries. A value is valid if it matches one of them.
+
+        For example, each entry of ``anyOf`` and ``oneOf`` becomes one alternative. The parts of
+        ``allOf`` are merged into one.
+        """
+        return self._forms_of(schema, _DEPTH) or [{}]
+
+    def _forms_of(self, schema: object, depth: int) -> list[Schema]:
+        if not isinstance(schema, Mapping) or not depth:
+            return []
+        if not schema:
+            return [schema]
+        key = (id(schema), depth)
+        if key not in self._forms:
+            self._forms[key] = self._combine_forms(schema, depth)
+        return self._forms[key]
+
+    def _combine_forms(self, schema: Schema, depth: int) -> list[Schema]:
+        groups: list[list[Schema]] = [[{key: schema[key] for key in _INNER if key in schema}]]
+        groups.append(self._forms_of(_referenced(schema, self.root), depth - 1))
+        groups += (self._forms_of(arm, depth - 1) for arm in keyword_list(schema, "allOf"))
+        for key in _ARMS:
+            arms = (
+                each for arm in keyword_list(schema, key) for each in self._forms_of(arm, depth - 1)
+            )
+            groups.append(list(islice(arms, _MAX_FORMS)))
+        combinations = product(*(group for group in groups if group))
+        return [_merged(each) for each in islice(combinations, _MAX_FORMS)]
 
     def of(self, schema: object, depth: int = _DEPTH) -> frozenset[str]:
         """Return the types that a schema allows. Empty if it states none. ``depth``: how many more
@@ -166,53 +213,8 @@ def _referenced(schema: Schema, whole: Schema) -> Any:
     return resolve_pointer(whole, reference) if isinstance(reference, str) else None
 
 
-#: Maximum number of alternatives of one object. A limit is needed because the number of
-#: combinations grows exponentially.
-_MAX_FORMS = 64
-
-
-def object_forms(schema: Schema) -> list[Schema]:
-    """Return the alternative object schemas that ``schema`` allows. The list has at least 1 and at
-    most ``_MAX_FORMS`` entries. An object is valid if it matches one of them.
-
-    For example, each entry of ``anyOf`` and ``oneOf`` becomes one alternative. The parts of
-    ``allOf`` are merged into one. References are followed.
-    """
-    return _ObjectForms(schema).forms_of(schema, _DEPTH) or [{}]
-
-
-class _ObjectForms:
-    """Computes which object schemas a schema allows as alternatives, for example one for each entry
-    of ``anyOf``. Every result is cached. ``root``: the schema in which references are looked up."""
-
-    def __init__(self, root: Schema) -> None:
-        self._root = root
-        self._computed: dict[tuple[int, int], list[Schema]] = {}
-
-    def forms_of(self, schema: object, depth: int) -> list[Schema]:
-        """Return the alternative object schemas that ``schema`` allows. ``depth``: how many more
-        levels of references and alternatives are followed."""
-        if not isinstance(schema, Mapping) or not depth:
-            return []
-        key = (id(schema), depth)
-        if key not in self._computed:
-            self._computed[key] = self._combine(schema, depth)
-        return self._computed[key]
-
-    def _combine(self, schema: Schema, depth: int) -> list[Schema]:
-        groups: list[list[Schema]] = [[{key: schema[key] for key in _OF_OBJECTS if key in schema}]]
-        groups.append(self.forms_of(_referenced(schema, self._root), depth - 1))
-        groups += (self.forms_of(arm, depth - 1) for arm in keyword_list(schema, "allOf"))
-        for key in _ARMS:
-            arms = (
-                form for arm in keyword_list(schema, key) for form in self.forms_of(arm, depth - 1)
-            )
-            groups.append(list(islice(arms, _MAX_FORMS)))
-        combinations = product(*(group for group in groups if group))
-        return [_merged(each) for each in islice(combinations, _MAX_FORMS)]
-
-
-_OF_OBJECTS = ("properties", "required", "additionalProperties")
+#: Keywords that describe what is inside a value.
+_INNER = ("properties", "required", "additionalProperties", "items")
 
 
 def _merged(forms: tuple[Schema, ...]) -> Schema:

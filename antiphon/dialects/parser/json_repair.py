@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.schema_types import SchemaTypes, keyword_object, object_forms
+from antiphon.dialects.grammar.schema_types import SchemaTypes
 from antiphon.dialects.json_stream import (
     ESCAPE_DIGITS,
     ESCAPES,
@@ -50,27 +50,6 @@ class _Frame:
         self.key = ""
 
 
-class _Schemas:
-    """Looks up the schemas of the values inside a value. ``root``: the schema of the arguments."""
-
-    def __init__(self, root: Json) -> None:
-        self.root = root
-        self.types = SchemaTypes(root)
-        self._forms: dict[int, list[Json]] = {}
-
-    def child(self, frame: _Frame) -> Json:
-        """Return the schema of the current value in ``frame``, or an empty mapping."""
-        if not frame.schema:
-            return {}
-        if frame.bracket == "[":
-            return self.types.resolved(frame.schema.get("items"))
-        forms = self._forms.get(id(frame.schema))
-        if forms is None:
-            forms = self._forms[id(frame.schema)] = object_forms(frame.schema)
-        found = (keyword_object(keyword_object(form, "properties"), frame.key) for form in forms)
-        return self.types.resolved(next(filter(None, found), {}))
-
-
 class JsonRepair:
     """Repairs the JSON object of a call's arguments, which arrives in pieces.
 
@@ -85,7 +64,7 @@ class JsonRepair:
     """
 
     def __init__(self, schema: Json) -> None:
-        self._schemas = _Schemas(schema)
+        self._schemas = SchemaTypes(schema)
         self._frames: list[_Frame] = []
         self._step = self._read_start
         self._out: list[str] = []
@@ -158,7 +137,7 @@ class JsonRepair:
             return end
         char, frame = text[at], self._frames[-1]
         if char in _OPENERS:
-            return self._open(_OPENERS[char], self._schemas.child(frame), at)
+            return self._open(_OPENERS[char], self._child(frame), at)
         if char in PLAIN_QUOTES:
             self._begin_value(frame)
             is_held = self._types and "string" not in self._types
@@ -175,6 +154,12 @@ class JsonRepair:
         self._step = self._read_word
         return at
 
+    def _child(self, frame: _Frame) -> Json:
+        """Return the schema of the current value in ``frame``. Empty if it is unknown."""
+        if frame.bracket == "[":
+            return self._schemas.items(frame.schema)
+        return self._schemas.member(frame.schema, frame.key)
+
     def _open(self, bracket: str, schema: Json, at: int) -> int:
         self._write_comma()
         self._frames.append(_Frame(bracket, schema))
@@ -184,7 +169,7 @@ class JsonRepair:
 
     def _begin_value(self, frame: _Frame) -> None:
         self._write_comma()
-        self._types = self._schemas.types.of(self._schemas.child(frame))
+        self._types = self._schemas.of(self._child(frame))
         self._is_key = False
 
     def _read_word(self, text: str, at: int) -> int:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.schema_types import SchemaTypes, keyword_object
+from antiphon.dialects.grammar.schema_types import SchemaTypes
 from antiphon.dialects.json_stream import dump, load
 
 from .argument_values import STRING, to_json_text
@@ -31,7 +31,7 @@ class _Element:
     - ``children``: the elements inside it, as pairs of name and JSON text.
     """
 
-    def __init__(self, name: str, types: frozenset[str], schema: Mapping[str, object]) -> None:
+    def __init__(self, name: str, types: frozenset[str], schema: Mapping[str, Any]) -> None:
         self.name = name
         #: Whether its value is text, so that other tags in it are text.
         self.is_plain = bool(types) and ("string" in types or not types & _NESTED)
@@ -179,20 +179,19 @@ class XmlArgumentReader:
             self._add_text(f"{self._quote}<{name}>")
             return
         if self._open_elements:
-            parent = self._open_elements[-1]
-            inner = _child_schema(parent.schema, name)
-            self._open_elements.append(_Element(name, SchemaTypes(inner).of(inner), inner))
+            inner = self._child_schema(self._open_elements[-1].schema, name)
+            self._open_elements.append(_Element(name, self._schemas.of(inner), inner))
             return
         if self._pending is not None and self._pending[0] == name:
             types = frozenset[str]()
         else:
             self._flush_pending()
-            types = self._property_types(name)
+            types = self._schemas.of_property(name)
             if types == STRING:
                 self._target.start_parameter(name)
                 self._target.add_string("")
                 self._streams = True
-        schema = _child_schema(self._target.schema, name)
+        schema = self._child_schema(self._target.schema, name)
         self._open_elements.append(_Element(name, types, schema))
 
     def _close_element(self) -> str:
@@ -221,24 +220,22 @@ class XmlArgumentReader:
         (name, values), self._pending = self._pending, None
         self._target.start_parameter(name)
         text = _value_or_array(values)
-        is_list = self._property_types(name) == {"array"}
+        is_list = self._schemas.of_property(name) == {"array"}
         if is_list and not isinstance(_try_load(text), list):
             text = f"[{text}]"
         self._target.add_json_value(text)
 
-    def _property_types(self, name: str) -> frozenset[str]:
+    @property
+    def _schemas(self) -> SchemaTypes:
         if self._types is None or self._types.root is not self._target.schema:
             self._types = SchemaTypes(self._target.schema)
-        return self._types.of_property(name)
+        return self._types
 
-
-def _child_schema(schema: Mapping[str, object], name: str) -> Mapping[str, Any]:
-    """Return the schema of the element ``name`` inside an element with the schema ``schema``.
-    Returns an empty mapping if ``schema`` does not describe the inner element."""
-    found = keyword_object(schema, "properties").get(name)
-    if found is None and name == _ITEM:
-        found = schema.get("items")
-    return found if isinstance(found, Mapping) else {}
+    def _child_schema(self, schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        """Return the schema of the element ``name`` inside an element with the schema ``schema``.
+        Returns an empty mapping if ``schema`` does not describe the inner element."""
+        found = self._schemas.member(schema, name)
+        return found or (self._schemas.items(schema) if name == _ITEM else {})
 
 
 def _try_load(text: str) -> Any:

@@ -17,7 +17,7 @@ from antiphon.dialects.grammar.json_schema import (
     require_all_properties,
     short_grammar_fault,
 )
-from antiphon.dialects.grammar.schema_types import SchemaTypes, object_forms
+from antiphon.dialects.grammar.schema_types import SchemaTypes
 from antiphon.errors import InvalidRequest
 
 CLOSED: dict[str, Any] = {
@@ -150,7 +150,7 @@ def test_invalid_keyword_is_a_fault_of_the_schema(key: str, value: Any) -> None:
     schema = {"type": "object", "additionalProperties": False, key: value}
     types = SchemaTypes({"properties": {"a": schema}})
     types.of_property("a")
-    for read in (types.of, types.strings, types.without_strings, object_forms):
+    for read in (types.of, types.strings, types.without_strings, types.forms):
         read(schema)
     require_all_properties(schema)
     try:

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.grammar.schema_types import SchemaTypes, object_forms
+from antiphon.dialects.grammar.schema_types import SchemaTypes
+
+
+def forms(schema: dict[str, Any]) -> list[Any]:
+    return SchemaTypes(schema).forms(schema)
 
 
 @pytest.mark.parametrize(
@@ -42,13 +46,31 @@ def test_types_of_a_property_follow_circular_alternatives() -> None:
     assert SchemaTypes(schema).of_property("x") == {"string"}
 
 
+def test_inner_schemas_are_found_behind_references_and_alternatives() -> None:
+    inner = {"properties": {"n": {"$ref": "#/$defs/number"}}}
+    rows = {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/rows"}]}
+    types = SchemaTypes(
+        {
+            "properties": {"rows": rows},
+            "$defs": {
+                "number": {"type": "integer"},
+                "rows": {"items": {"allOf": [{"$ref": "#/$defs/row"}]}},
+                "row": inner,
+            },
+        }
+    )
+    row = types.items(types.member(types.root, "rows"))
+    assert types.member(row, "n") == {"type": "integer"}
+    assert types.member(row, "other") == types.items(row) == types.member({}, "n") == {}
+
+
 def test_alternatives_of_an_object_are_bounded() -> None:
     arms = [{"properties": {name: {}}} for name in ("a", "b")]
-    assert len(object_forms({"allOf": [{"anyOf": arms}] * 3})) == 8
-    assert len(object_forms({"allOf": [{"anyOf": arms}] * 40})) == 64
+    assert len(forms({"allOf": [{"anyOf": arms}] * 3})) == 8
+    assert len(forms({"allOf": [{"anyOf": arms}] * 40})) == 64
     circular = {"anyOf": [{"$ref": "#/$defs/a"}] * 100, "$defs": {"a": {}}}
     circular["$defs"]["a"] = {"anyOf": circular["anyOf"]}  # type: ignore[index, call-overload]
-    assert len(object_forms(circular)) == 64
+    assert len(forms(circular)) == 64
 
 
 def test_merged_object_has_the_properties_of_all_parts_in_order() -> None:
@@ -57,7 +79,7 @@ def test_merged_object_has_the_properties_of_all_parts_in_order() -> None:
         "required": ["a"],
         "allOf": [{"properties": {"b": {}}, "required": ["b"]}, {"additionalProperties": False}],
     }
-    (form,) = object_forms(schema)
+    (form,) = forms(schema)
     assert list(form["properties"]) == ["a", "b"]
     assert form["required"] == ["a", "b"]
     assert form["additionalProperties"] is False

@@ -130,6 +130,23 @@ def test_value_quotes_a_whole_call(name: str, special: bool) -> None:
                     assert json.loads(str(found["arguments"])) == arguments
 
 
+def test_inner_values_have_the_types_of_schemas_behind_references() -> None:
+    """As in schemas of Pydantic, where an optional model is an alternative."""
+    inner = schema(code={"type": "string"}, size={"type": "integer"})
+    maybe = {"anyOf": [{"$ref": "#/$defs/inner"}, {"type": "null"}]}
+    parameters = schema(one=maybe, rows={"type": "array", "items": maybe})
+    shape = ToolShape(wire_name="write", schema={**parameters, "$defs": {"inner": inner}})
+    element = "{0}<code>5{0}</code>{0}<size>7{0}</size>"
+    output = (
+        '{0}<tool_call>\n{0}<invoke name="write">{0}<one>'
+        f"{element}{{0}}</one>{{0}}<rows>{{0}}<item>{element}{{0}}</item>{{0}}</rows>"
+        "{0}</invoke>\n{0}</tool_call>"
+    ).format("]<]minimax[>[")
+    (found,) = calls_in("minimax_m3", output, 1, special=True, shapes={"write": shape})
+    value = {"code": "5", "size": 7}
+    assert json.loads(str(found["arguments"])) == {"one": value, "rows": [value]}
+
+
 @pytest.mark.parametrize("special", [True, False], ids=["special", "text"])
 def test_strings_in_arrays_and_objects_quote_whole_calls(special: bool) -> None:
     mark, tag = '<|"|>', "]<]minimax[>["
