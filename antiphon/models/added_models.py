@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -25,8 +25,9 @@ from antiphon.errors import (
     NotFound,
     SetupError,
     StoreError,
+    invalid_field,
 )
-from antiphon.limits.refusals import quota_exceeded
+from antiphon.limits.refusals import quota_exceeded, server_is_busy
 from antiphon.support.file_locks import lock
 from antiphon.support.tasks import BackgroundTasks
 from antiphon.wire.admin.added_models import (
@@ -54,6 +55,9 @@ _IDLE_S = 600.0
 _CLOSE_S = 5.0
 #: Number of added models above which clients cannot add further ones.
 _MOST = 100
+#: How many models that clients name are looked up at a time. If Hugging Face does not answer, a
+#: look-up occupies a thread for half a minute.
+_MAX_LOOKUPS = 4
 
 
 class Reloads(Protocol):
@@ -80,7 +84,7 @@ class AddedModels:
         path: Path | None,
         served: Callable[[], Sequence[ServedModel]],
         reloads: Reloads,
-        check_exists: Callable[[str], Awaitable[None]],
+        check_exists: Callable[[str], Coroutine[Any, Any, None]],
         machine: Callable[[], Machine] = lambda: this_machine(usable_gpu()),
     ) -> None:
         self._path = path
@@ -89,12 +93,14 @@ class AddedModels:
         self._machine = machine
         self._lock = asyncio.Lock()
         self._changes = BackgroundTasks("changes of the added models")
+        self._lookups = BackgroundTasks("look-ups of models that clients name")
         self._reloads = reloads
         #: Patterns of the repositories whose models any client may add.
         self.allowed: tuple[str, ...] = ()
 
     async def close(self) -> None:
         """Wait until the changes that have begun are finished."""
+        await self._lookups.close()
         await self._changes.wait(_CLOSE_S)
 
     async def list(self) -> AddedModelList:
@@ -108,10 +114,10 @@ class AddedModels:
         repository of Hugging Face or the model cannot be configured so."""
         spec = _repository(wanted.source)
         if spec is None:
-            raise InvalidRequest(
-                "Invalid 'source': expected a repository of Hugging Face, such as"
-                " owner/repo:Q4_K_M or hf:owner/repo/file.gguf.",
-                param="source",
+            raise invalid_field(
+                "source",
+                "expected a repository of Hugging Face, such as owner/repo:Q4_K_M or"
+                " hf:owner/repo/file.gguf.",
             )
         name = wanted.name or spec["repo"].partition("/")[2].removesuffix("-GGUF")
         table = {"source": wanted.source, "load": "demand", **_given(wanted)}
@@ -134,8 +140,10 @@ class AddedModels:
             or self._is_served(name)
         ):
             return
+        if len(self._lookups) >= _MAX_LOOKUPS:
+            raise server_is_busy("too many models are looked up", retry_after_s=5)
         try:
-            await self._check_exists(name)
+            await self._lookups.finish(self._check_exists(name))
         except SetupError as error:
             message = f"The model '{name}' does not exist or cannot be added: {error}"
             raise NotFound(message, param="model", code="model_not_found") from None

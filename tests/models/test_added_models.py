@@ -14,6 +14,7 @@ from antiphon.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
+    Overloaded,
     QuotaExceeded,
     SetupError,
     StoreError,
@@ -167,6 +168,31 @@ async def test_clients_add_a_bounded_number_of_models(
     await models.admit("owner/x:1")
     await models.add(AddModel(source=SOURCE))
     assert server.names == ["own", "owner/x:2", "owner/x:1", "Tiny"]
+
+
+async def test_names_that_are_looked_up_are_bounded(server: FakeServer) -> None:
+    answer, all_asked = asyncio.Event(), asyncio.Event()
+    asked: list[str] = []
+
+    async def check(name: str) -> None:
+        asked.append(name)
+        if len(asked) == 4:
+            all_asked.set()
+        await answer.wait()
+
+    server.check = check  # type: ignore[method-assign]
+    models = server.models()
+    models.allowed = ("owner/*",)
+    waiting = [asyncio.ensure_future(models.admit(f"owner/x:{n}")) for n in range(4)]
+    async with asyncio.timeout(30):
+        await all_asked.wait()
+        waiting[0].cancel()
+        await asyncio.wait(waiting[:1])
+        with pytest.raises(Overloaded, match="too many models are looked up"):
+            await models.admit("owner/x:5")
+        answer.set()
+        await asyncio.gather(*waiting[1:])
+    assert sorted(server.names) == ["own", "owner/x:1", "owner/x:2", "owner/x:3"]
 
 
 @pytest.mark.parametrize("content", ["x = [", "models = 3", "[models]\nx = 3", "\xff"])
