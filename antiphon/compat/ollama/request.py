@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from antiphon.compat.chat_request import READERS
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.compat.translated_request import TranslatedRequest
-from antiphon.errors import InvalidRequest, invalid_field
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import empty_value, invalid_value, too_many
 from antiphon.wire.parsing.fields import convert, drop_nulls, read_array
@@ -123,11 +123,7 @@ def _read(body: bytes, limits: BodyLimits) -> JsonObject:
     raw = drop_nulls(parse_json_object(body, limits))
     for name, remedy in _REFUSED.items():
         if raw.get(name) not in (None, "", [], False):
-            raise InvalidRequest(
-                f"Unsupported parameter: '{name}' is not supported by this server: {remedy}.",
-                param=name,
-                code="unsupported_parameter",
-            )
+            raise unsupported_parameter(name, where=f"by this server: {remedy}")
     return raw
 
 

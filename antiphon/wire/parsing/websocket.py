@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, unsupported_parameter
 from antiphon.wire.items import Item
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import CreateResponse
@@ -98,12 +98,8 @@ def read_frame(
     fields["stream"] = True
     request = read_create(fields if generate else _prewarming(fields), limits)
     if request.background:
-        raise InvalidRequest(
-            "Unsupported parameter: 'background' is not supported over a WebSocket, because its "
-            "responses end with the connection.",
-            param="background",
-            code="unsupported_parameter",
-        )
+        where = "over a WebSocket, because its responses end with the connection"
+        raise unsupported_parameter("background", where=where)
     return CreateFrame(request)
 
 
