@@ -16,8 +16,9 @@ from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.common.row_cipher import RowCipher
-from antiphon.testing import postgres, store_check
+from antiphon.testing import store_check
 from antiphon.testing.memory_store.store import MemoryStore
+from tests.real import postgres
 from tests.stores import POSTGRES
 
 

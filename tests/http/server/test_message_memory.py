@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.server import ServerProtocol
 
 from antiphon.http import app as http_app
 from antiphon.http.app import create_app
@@ -207,9 +208,9 @@ async def test_waiting_message_survives_pings_until_memory_is_free(
 ) -> None:
     await sockets.fill()
     pings: list[bytes] = []
-    send_ping = websocket_protocol._Protocol.send_ping
+    send_ping = ServerProtocol.send_ping
     monkeypatch.setattr(
-        websocket_protocol._Protocol,
+        ServerProtocol,
         "send_ping",
         lambda protocol, data: pings.append(data) or send_ping(protocol, data),
     )
@@ -242,9 +243,9 @@ async def test_client_that_stalls_is_disconnected(
 ) -> None:
     monkeypatch.setattr(websocket_protocol, "_PING_S", 0.05)
     ends: list[tuple[int, str]] = []
-    fail = websocket_protocol._Protocol.fail
+    fail = ServerProtocol.fail
     monkeypatch.setattr(
-        websocket_protocol._Protocol,
+        ServerProtocol,
         "fail",
         lambda protocol, *end: ends.append(end) or fail(protocol, *end),
     )
