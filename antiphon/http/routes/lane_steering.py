@@ -11,12 +11,10 @@ from msgspec.structs import replace
 from antiphon.errors import InvalidRequest
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.steering import (
-    MAX_STEER_BYTES,
-    MAX_STEERS,
     already_completed,
+    check_room,
     check_steerable,
     required_input,
-    too_many_steers,
 )
 from antiphon.wire.events import (
     Event,
@@ -86,8 +84,7 @@ class LaneSteering:
         """Accept input, whose frame has ``size`` bytes, and return the events that tell the client
         so. Raises ``InvalidRequest``."""
         check_steerable(self._run.response)
-        if len(self._submissions) >= MAX_STEERS or self.input_bytes > MAX_STEER_BYTES:
-            raise too_many_steers(self.response_id)
+        check_room(self.response_id, len(self._submissions), self.input_bytes)
         if not (self.is_waiting or self._run.steer()):
             raise already_completed(self.response_id)
         identified = tuple(replace(item, id=ids("msg")) for item in input)

@@ -16,11 +16,9 @@ from msgspec.structs import replace
 from antiphon.errors import StoreError
 from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.execution.steering import (
-    MAX_STEER_BYTES,
-    MAX_STEERS,
     already_completed,
+    check_room,
     required_input,
-    too_many_steers,
 )
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.store.records import Job, NewRun, RunEnd, Steering, StoredResponse
@@ -77,8 +75,7 @@ class Steerer:
             if steering is None:
                 raise already_completed(response_id)
             queued = _decode(steering.body) if steering.body else QueuedSteering(ids("resp"))
-            if len(queued.submissions) >= MAX_STEERS or len(steering.body) > MAX_STEER_BYTES:
-                raise too_many_steers(response_id)
+            check_room(response_id, len(queued.submissions), len(steering.body))
             submissions = (*queued.submissions, _Submission(steer_id, input))
             body = _encode(replace(queued, submissions=submissions))
             if await self._runs.steer(tenant, response_id, Steering(steering.count, body)):

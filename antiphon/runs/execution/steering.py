@@ -21,7 +21,7 @@ from antiphon.wire.tags import tag_of
 
 #: How many submissions may wait for the end of a response, and the bytes of those that wait above
 #: which no further one is accepted.
-MAX_STEERS, MAX_STEER_BYTES = 16, 16 * 2**20
+_MAX_STEERS, _MAX_STEER_BYTES = 16, 16 * 2**20
 
 
 #: Type of a call → type of its output.
@@ -90,11 +90,13 @@ def already_completed(response_id: str) -> InvalidRequest:
     )
 
 
-def too_many_steers(response_id: str) -> InvalidRequest:
-    """Return the error for a response for which too much input is queued."""
-    return InvalidRequest(
-        f"Too much input already waits for the end of the response '{response_id}': at most "
-        f"{MAX_STEERS} submissions, and no more after {MAX_STEER_BYTES} bytes.",
-        param="response_id",
-        code="too_many_pending_steers",
-    )
+def check_room(response_id: str, count: int, size: int) -> None:
+    """Raise ``InvalidRequest`` if a response accepts no further submission, because ``count`` of
+    them, with ``size`` bytes together, already wait for its end."""
+    if count >= _MAX_STEERS or size > _MAX_STEER_BYTES:
+        raise InvalidRequest(
+            f"Too much input already waits for the end of the response '{response_id}': at most "
+            f"{_MAX_STEERS} submissions, and no more after {_MAX_STEER_BYTES} bytes.",
+            param="response_id",
+            code="too_many_pending_steers",
+        )
