@@ -236,23 +236,29 @@ def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> M
                 raise SetupError(f"{where}: the environment variable is not set: {value[1:]}")
         return {k: environ[v[1:]] if v.startswith("$") else v for k, v in pairs.items()}
 
-    oauth = (server.oauth_token_url, server.oauth_client_id, server.oauth_client_secret)
-    if any(oauth) or server.oauth_scope:
-        if not (server.url and all(oauth)):
-            raise SetupError(
-                f"mcp.servers.{name}: set url and all of oauth_token_url, oauth_client_id and"
-                " oauth_client_secret, or no setting of OAuth"
-            )
-        if not server.oauth_token_url.startswith(("https://", "http://")):
-            raise SetupError(
-                f"mcp.servers.{name}.oauth_token_url must begin with https:// or http://"
-            )
+    _check_oauth(name, server)
     return replace(
         server,
         headers=filled("headers.", server.headers),
         env=filled("env.", server.env),
         **filled("", {"oauth_client_secret": server.oauth_client_secret}),
     )
+
+
+def _check_oauth(name: str, server: McpServer) -> None:
+    """Raise ``SetupError`` if Antiphon cannot get tokens for an MCP server as the settings say."""
+    oauth = (server.oauth_token_url, server.oauth_client_id, server.oauth_client_secret)
+    if not any(oauth) and not server.oauth_scope:
+        return
+    if not (server.url and all(oauth)):
+        raise SetupError(
+            f"mcp.servers.{name}: set url and all of oauth_token_url, oauth_client_id and"
+            " oauth_client_secret, or no setting of OAuth"
+        )
+    if not server.oauth_token_url.startswith(("https://", "http://")):
+        raise SetupError(f"mcp.servers.{name}.oauth_token_url must begin with https:// or http://")
+    if "authorization" in map(str.lower, server.headers):
+        raise SetupError(f"mcp.servers.{name}: set headers.Authorization or OAuth, but not both")
 
 
 def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:

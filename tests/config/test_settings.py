@@ -124,6 +124,8 @@ def test_oauth_client_of_an_mcp_server_is_whole() -> None:
     assert "set url and all of oauth_token_url" in refused(f"{whole}command = 'a'")
     unset = "mcp.servers.a.oauth_client_secret: the environment variable is not set: SECRET"
     assert refused(f"{whole}url = 'http://h'") == unset
+    header = "url = 'http://h'\nheaders.Authorization = 'a'\n"
+    assert "set headers.Authorization or OAuth" in refused(f"{whole}{header}")
     relative = whole.replace("http://h", "login.example")
     assert "oauth_token_url must begin with https://" in refused(f"{relative}url = 'http://h'")
 
