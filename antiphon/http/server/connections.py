@@ -66,7 +66,7 @@ class OpenConnections:
         self.max_frame_bytes = max_frame_bytes
         #: What a WebSocket receives at once. It is small, because it may contain thousands of
         #: frames, and the event loop does nothing else until all are read.
-        self.frame_buffer = bytearray(2**14)
+        self.frame_buffer = memoryview(bytearray(2**14))
         self._tasks: set[asyncio.Task[None]] = set()
         self._date_line, self._date_until = b"", -1.0
         self._open: set[OpenConnection] = set()

@@ -165,13 +165,13 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
             self._flush()
         self._transport.close()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         return self._connections.frame_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._connections.frame_buffer[:nbytes])
+        self.data_received(bytes(self._connections.frame_buffer[:nbytes]))
 
-    def data_received(self, data: bytes | bytearray) -> None:
+    def data_received(self, data: bytes) -> None:
         self._owed_bytes -= len(data)
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
