@@ -172,10 +172,11 @@ class BatchWorker:
         deleted."""
 
         def change(record: BatchRecord) -> bool:
-            now, other = self._clock(), record.owner not in ("", self._owner)
-            if other and now < record.lease_until < now + self._lease_s + _MAX_CLOCK_ERROR_S:
+            now = self._clock()
+            is_leased = now < record.lease_until < now + self._lease_s + _MAX_CLOCK_ERROR_S
+            if is_leased and record.owner not in ("", self._owner):
                 return False
-            record.owner, record.lease_until = self._owner, self._clock() + self._lease_s
+            record.owner, record.lease_until = self._owner, now + self._lease_s
             return True
 
         taken = await self._store.update(tenant, batch_id, change)
