@@ -72,6 +72,7 @@ __all__ = [
     "retryable",
     "unsupported_model",
     "unsupported_parameter",
+    "unsupported_value",
 ]
 
 #: The cause of a ``StoreError`` that only the operator, or a deletion, can remove.
@@ -371,6 +372,12 @@ def unsupported_parameter(
         param=param,
         code="unsupported_parameter",
     )
+
+
+def unsupported_value(param: str, why: str) -> InvalidRequest:
+    """Return the error for a valid value that this server does not support, or not together with
+    other fields. ``why``: the end of the message, a sentence that may begin with the field."""
+    return InvalidRequest(f"Unsupported value: {why}", param=param, code="unsupported_value")
 
 
 def unsupported_model(message: str) -> InvalidRequest:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, unsupported_value
 from antiphon.wire.resources.audio import (
     AudioFormat,
     AudioUsage,
@@ -110,6 +110,4 @@ class Speaker(Protocol):
 
 def unsupported(field: str, why: str) -> InvalidRequest:
     """Return the error for a field that a transcriber or a speaker does not support."""
-    return InvalidRequest(
-        f"Unsupported value: '{field}': {why}.", param=field, code="unsupported_value"
-    )
+    return unsupported_value(field, f"'{field}': {why}.")

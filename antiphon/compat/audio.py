@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct
 
-from antiphon.errors import InvalidRequest, invalid_field
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_value
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import convert, drop_nulls, known_fields, require
@@ -81,11 +81,7 @@ def parse_transcription(fields: Iterable[tuple[str, str]]) -> TranscriptionForm:
     if form.timestamp_granularities and form.response_format != "verbose_json":
         raise invalid_field("timestamp_granularities", "it needs response_format 'verbose_json'.")
     if form.stream and form.response_format not in ("json", "text"):
-        raise InvalidRequest(
-            "Unsupported value: a stream has response_format 'json' or 'text'.",
-            param="response_format",
-            code="unsupported_value",
-        )
+        raise unsupported_value("response_format", "a stream has response_format 'json' or 'text'.")
     return form
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.errors import InvalidRequest, invalid_field
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_value
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import invalid_value, mutually_exclusive
 from antiphon.wire.parsing.fields import (
@@ -74,11 +74,7 @@ def read_chat_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) -> C
     )
     options = read_options(raw, ChatOptions)
     if options.n > 1 and options.store:
-        raise InvalidRequest(
-            "Unsupported value: 'n' must be 1 if 'store' is true.",
-            param="n",
-            code="unsupported_value",
-        )
+        raise unsupported_value("n", "'n' must be 1 if 'store' is true.")
     fields: JsonObject = {"store": False}
     for name, value in raw.items():
         if (read := READERS.get(name)) is not None:
@@ -117,11 +113,10 @@ def _apply_continue_final_message(options: ChatOptions, items: list[JsonObject])
     """
     continues = options.continue_final_message
     if options.add_generation_prompt is continues:
-        raise InvalidRequest(
-            "Unsupported value: 'add_generation_prompt' must be false if 'continue_final_message'"
+        raise unsupported_value(
+            "add_generation_prompt",
+            "'add_generation_prompt' must be false if 'continue_final_message'"
             " is true, and true otherwise.",
-            param="add_generation_prompt",
-            code="unsupported_value",
         )
     if not continues:
         return

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter, unsupported_value
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.fields import read_object, require
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
@@ -82,10 +82,8 @@ def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
         paths.translate(error)
         raise
     if echo and (raw.get("logprobs") is not None or not all(isinstance(p, str) for p in prompts)):
-        raise InvalidRequest(
-            "Unsupported value: 'echo' cannot be combined with 'logprobs' or with token ids.",
-            param="echo",
-            code="unsupported_value",
+        raise unsupported_value(
+            "echo", "'echo' cannot be combined with 'logprobs' or with token ids."
         )
     return CompletionRequest(
         requests=tuple(with_seed_offset(request, at % n) for at in range(n * len(prompts))),

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
+from antiphon.errors import invalid_field, unsupported_parameter, unsupported_value
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import empty_value
 from antiphon.wire.parsing.fields import convert, drop_nulls, read_array, read_object, require
@@ -162,9 +162,7 @@ def _request(raw: JsonObject, cls: type[_Images]) -> ImagesRequest:
             raise unsupported_parameter(name)
     parsed = convert(raw, cls, "")
     if parsed.stream and parsed.n > 1:
-        raise InvalidRequest(
-            "Unsupported value: a stream has one image.", param="n", code="unsupported_value"
-        )
+        raise unsupported_value("n", "a stream has one image.")
     options = {name: raw[name] for name in _OPTIONS if name in raw}
     if not parsed.stream:
         options.pop("partial_images", None)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from antiphon.compat.error_paths import ErrorPaths
-from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_parameter, unsupported_value
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.parsing.errors import (
     invalid_type,
@@ -103,11 +103,7 @@ class ToolCollector:
         """Put the file of a ``container_upload`` block into the container of the code execution.
         Return its id. Raises ``InvalidRequest``."""
         if not any(tool["type"] == "code_interpreter" for tool, _ in self._declared.values()):
-            raise InvalidRequest(
-                f"Unsupported value: '{path}': the request has no tool for code execution.",
-                param=path,
-                code="unsupported_value",
-            )
+            raise unsupported_value(path, f"'{path}': the request has no tool for code execution.")
         id = read_string(block, "file_id", path)
         self._uploads.setdefault(id, f"{path}.file_id")
         return id

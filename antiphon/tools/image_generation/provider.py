@@ -37,7 +37,7 @@ from .base import (
 )
 from .conversation_images import ConversationImages, ImageSources
 from .encoding import convert_image
-from .request import check_mask, parse_image_request, requested_action, unsupported_value
+from .request import check_mask, parse_image_request, requested_action, unfit_field
 
 NAME = "image_generation"
 _DESCRIPTION = (
@@ -92,13 +92,13 @@ class ImageGenerationProvider:
         image_request = self._image_request(tool, path)
         if not self._generator.supports_edits and requested_action(tool) == "edit":
             what = "input_image_mask" if tool.action != "edit" else "action"
-            raise unsupported_value(f"{path}.{what}", "images cannot be edited here")
+            raise unfit_field(f"{path}.{what}", "images cannot be edited here")
         if not self._generator.supports_masks and tool.input_image_mask is not UNSET:
-            raise unsupported_value(f"{path}.input_image_mask", "masks cannot be used here")
+            raise unfit_field(f"{path}.input_image_mask", "masks cannot be used here")
         try:
             self._generator.check(image_request)
         except UnsupportedOption as unable:
-            raise unsupported_value(f"{path}.{unable.field}", str(unable)) from None
+            raise unfit_field(f"{path}.{unable.field}", str(unable)) from None
 
     async def check_access(
         self, tool: tl.ImageGeneration, response: ResponseContext, path: str
@@ -106,9 +106,7 @@ class ImageGenerationProvider:
         """Raise ``InvalidRequest`` if the mask cannot be read or is not a PNG, or if the request
         asks for an edit and the conversation contains no image."""
         if requested_action(tool) == "edit" and not len(self._conversation_images(response)):
-            raise unsupported_value(
-                f"{path}.action", "there is no image in the conversation to edit"
-            )
+            raise unfit_field(f"{path}.action", "there is no image in the conversation to edit")
         if tool.input_image_mask is UNSET:
             return
         where = f"{path}.input_image_mask"
@@ -117,9 +115,7 @@ class ImageGenerationProvider:
         except ToolError as error:
             raise InvalidRequest(error.message, param=where, code="invalid_image") from None
         if mask.format != "png":
-            raise unsupported_value(
-                where, "a mask is a PNG, transparent where the image is to change"
-            )
+            raise unfit_field(where, "a mask is a PNG, transparent where the image is to change")
 
     def leading_item(self, tool: tl.ImageGeneration, response: ResponseContext) -> Item | None:
         return None

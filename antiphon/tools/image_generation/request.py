@@ -85,19 +85,19 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
         return
     where = f"{path}.input_image_mask"
     if tool.action == "generate":
-        raise unsupported_value(where, "a mask needs an image to edit, and 'action' is 'generate'")
+        raise unfit_field(where, "a mask needs an image to edit, and 'action' is 'generate'")
     if tool.output_format == "gif":
-        raise unsupported_value(where, "output_format 'gif' does not support masks")
+        raise unfit_field(where, "output_format 'gif' does not support masks")
     for name, value in mask.items():
         if name not in _MASK_FIELDS:
             raise unknown_parameter(f"{where}.{name[:64]}")
         if value is not None and not isinstance(value, str):
             raise invalid_type(f"{where}.{name}", "a string", json_type_name(value))
     if sum(bool(mask.get(name)) for name in _MASK_FIELDS) != 1:
-        raise unsupported_value(where, "it must have either an image_url or a file_id")
+        raise unfit_field(where, "it must have either an image_url or a file_id")
 
 
-def unsupported_value(path: str, reason: str) -> InvalidRequest:
+def unfit_field(path: str, reason: str) -> InvalidRequest:
     """Return the error for a value that is never supported here, or that does not fit the other
     fields of the tool. ``reason``: the end of the error message."""
     return invalid_field(path, f"{reason}.", code="unsupported_value")
@@ -123,7 +123,7 @@ def _parse_size(text: str, path: str, max_pixels: int) -> tuple[int, int] | str:
         raise invalid_value(path, text, ("auto", "WIDTHxHEIGHT"))
     width, height = int(match[1]), int(match[2])
     if width * height > max_pixels:
-        raise unsupported_value(path, f"images may have at most {max_pixels} pixels")
+        raise unfit_field(path, f"images may have at most {max_pixels} pixels")
     return width, height
 
 
@@ -147,14 +147,14 @@ def _check_combinations(request: ImageRequest, path: str) -> None:
     output_format = request.output_format
     for name, required_format in _REQUIRED_FORMAT.items():
         if getattr(request, name) is not None and output_format != required_format:
-            raise unsupported_value(f"{path}.{name}", f"it needs output_format '{required_format}'")
+            raise unfit_field(f"{path}.{name}", f"it needs output_format '{required_format}'")
     if request.background == "transparent" and output_format not in ("png", "webp"):
-        raise unsupported_value(f"{path}.background", f"'{output_format}' cannot be transparent")
+        raise unfit_field(f"{path}.background", f"'{output_format}' cannot be transparent")
     if request.output_compression not in (None, 100) and output_format not in ("jpeg", "webp"):
-        raise unsupported_value(
+        raise unfit_field(
             f"{path}.output_compression", f"'{output_format}' has no compression level"
         )
     if request.partial_images and output_format in ("gif", "svg"):
-        raise unsupported_value(
+        raise unfit_field(
             f"{path}.partial_images", f"output_format '{output_format}' has no previews"
         )

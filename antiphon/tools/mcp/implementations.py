@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.errors import ConnectorError, InvalidRequest, ToolError, unsupported_parameter
+from antiphon.errors import ConnectorError, ToolError, unsupported_parameter, unsupported_value
 from antiphon.support.text import truncate_middle
 from antiphon.tools.arguments import parse_arguments
 from antiphon.tools.base import (
@@ -203,11 +203,8 @@ def _check_code(tool: tl.CodeInterpreter, path: str) -> None:
     code runs on the MCP server, not in a container."""
     where = f"{path}.container"
     if isinstance(tool.container, str):
-        raise InvalidRequest(
-            f"Unsupported value: '{where}': the code of this server runs on an MCP server, not in a"
-            " container.",
-            param=where,
-            code="unsupported_value",
+        raise unsupported_value(
+            where, f"'{where}': the code of this server runs on an MCP server, not in a container."
         )
     known_fields(tool.container, ("type",), where)
     wc.read_auto_container(tool.container, where)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, invalid_field
+from antiphon.errors import InvalidRequest, invalid_field, unsupported_value
 from antiphon.wire import items as it
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.request import PreviousMessages
@@ -246,9 +246,8 @@ def _refuse_builtin_tools(fields: JsonObject, path: str) -> None:
         if isinstance(value, str) and value.partition(".")[0] in _BUILTIN_TOOLS:
             if field == "name" and fields.get("role") != "tool":
                 continue
-            raise InvalidRequest(
-                f"Unsupported value: '{path}.{field}' names the built-in tool '{value}', whose"
+            raise unsupported_value(
+                f"{path}.{field}",
+                f"'{path}.{field}' names the built-in tool '{value}', whose"
                 " messages cannot be sent back. Use 'previous_response_id' or items instead.",
-                param=f"{path}.{field}",
-                code="unsupported_value",
             )

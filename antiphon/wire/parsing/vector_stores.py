@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.errors import InvalidRequest, invalid_field
+from antiphon.errors import invalid_field, unsupported_value
 from antiphon.wire.json_types import JsonObject
 from antiphon.wire.resources.conversations import Metadata
 from antiphon.wire.resources.filters import Filter, read_filter
@@ -239,10 +239,8 @@ def parse_search(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SearchRequ
     filters = raw.pop("filters", None)
     parsed = _convert(raw, SearchBody)
     if parsed.rewrite_query:
-        raise InvalidRequest(
-            "Unsupported value: 'rewrite_query' is not supported; queries are used as written.",
-            param="rewrite_query",
-            code="unsupported_value",
+        raise unsupported_value(
+            "rewrite_query", "'rewrite_query' is not supported; queries are used as written."
         )
     is_one = isinstance(parsed.query, str)
     queries = (parsed.query,) if isinstance(parsed.query, str) else parsed.query
