@@ -53,9 +53,8 @@ class GrammarTracker:
         """Return the state of the grammar ``lark`` after the sampled ids.
 
         ``end_ids``: ids that may end the output once it matches the whole grammar. Returns None if
-        the ids do not match the grammar, if the grammar cannot be compiled, if llguidance is not
-        installed, or if the tokenizer has no end ids. The first call takes up to a second, so call
-        this method on a worker thread.
+        the ids do not match the grammar, if the grammar cannot be compiled, or if the tokenizer has
+        no end ids. The first call takes up to a second, so call this method on a worker thread.
         """
         if not self._tokenizer.end_ids:
             return None

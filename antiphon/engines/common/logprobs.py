@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from antiphon.inference.tokens import Alternative
 
-#: OpenAI's value for an unknown log-probability. Lower values, which JSON may lack, become it, too.
+#: OpenAI's value for an unknown log-probability. It also replaces lower values, such as minus
+#: infinity, which JSON cannot express.
 UNKNOWN_LOGPROB = -9999.0
 
 

@@ -33,7 +33,7 @@ def finish_reason(reason: str | None) -> Reason | None:
 
 
 class EngineOutput(Struct):
-    """What an engine reports about one generation at a time.
+    """What an engine reports at one time about a generation.
 
     ``tokens``: the new tokens. ``reason``: the finish reason; None before the end.
     ``unreported_tokens``: number of sampled tokens whose ids the engine does not report.

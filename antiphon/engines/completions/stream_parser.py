@@ -106,6 +106,9 @@ class _Completion(Struct):
     message: str = ""
 
 
+#: Tokens, as pairs of an id and a log-probability.
+_Candidates = Iterable[tuple[int, float | None]]
+
 _decode_completion = msgspec.json.Decoder(_Completion).decode
 
 
@@ -155,9 +158,7 @@ class VllmParser:
             for id, (logprob, others) in zip(ids, logprobs, strict=True)
         ]
 
-    def _logprobs(
-        self, logprobs: _Logprobs
-    ) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
+    def _logprobs(self, logprobs: _Logprobs) -> list[tuple[float | None, _Candidates]]:
         """Return each token's log-probability and its alternatives (id, log-probability)."""
         sampled = logprobs.token_logprobs
         tops = logprobs.top_logprobs or [None] * len(sampled)
@@ -173,16 +174,14 @@ class TensorrtParser(VllmParser):
 class VllmGenerateParser(VllmParser):
     """Parses responses of vLLM's ``/inference/v1/generate``."""
 
-    def _logprobs(
-        self, logprobs: _Logprobs
-    ) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
+    def _logprobs(self, logprobs: _Logprobs) -> list[tuple[float | None, _Candidates]]:
         return [
-            (each.logprob, ((t.token_id, finite(t.logprob)) for t in each.top_logprobs))
+            (each.logprob, ((t.token_id, t.logprob) for t in each.top_logprobs))
             for each in logprobs.content or ()
         ]
 
 
-def _named_logprobs(top: dict[str, float]) -> Iterable[tuple[int, float]]:
+def _named_logprobs(top: dict[str, float]) -> _Candidates:
     """Yield the token id and the log-probability of each entry of ``top``. The keys of ``top`` look
     like ``token_id:42``, where 42 is the token id."""
     for name, logprob in top.items():
