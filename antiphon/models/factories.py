@@ -36,8 +36,10 @@ _log = structlog.get_logger(__name__)
 #: callback for downloads. Raises ``SetupError``.
 Factory = Callable[[str, Model, Settings, ProgressCallback | None], Awaitable[Backend]]
 
-#: What is not an engine, but a server or an API → the engine for it.
-_MEANT = dict.fromkeys(("litellm", "lmstudio", "ollama", "openai", "sglang"), "chat_completions")
+#: Name of a server or an API that is not the name of an engine → the engine for it.
+_SERVER_ENGINES = dict.fromkeys(
+    ("litellm", "lmstudio", "ollama", "openai", "sglang"), "chat_completions"
+)
 
 
 async def _import(module: str) -> None:
@@ -249,7 +251,7 @@ def backend_factory(name: str, model: Model) -> Factory:
         known = (*ENGINES, *installed)
         raise SetupError(
             f"model {name}: there is no engine {kind!r}"
-            f"{did_you_mean(_MEANT.get(kind, kind), known)}"
+            f"{did_you_mean(_SERVER_ENGINES.get(kind, kind), known)}"
             f" (there are: {', '.join(known)})"
         )
     factory: Factory = load_plugin(_ENTRY_POINT_GROUP, kind, setting="engine")
