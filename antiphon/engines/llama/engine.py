@@ -57,6 +57,9 @@ _log = structlog.get_logger(__name__)
 
 DEFAULT_CONTEXT = 8192
 MAX_LOGPROBS = 20
+#: Without a GPU, and for up to this many generations at a time, plain attention is cheaper: fused
+#: attention is slow after a long cached prefix. For more generations, llama.cpp's own choice is.
+_MAX_PLAIN_ATTENTION = 4
 #: Seconds that the engine waits, when it is closed, until states are written to the disk.
 _WRITE_S = 10.0
 
@@ -199,8 +202,7 @@ def _server_setup(path: Path, options: LoadOptions, context: int, batch: int) ->
         model=str(path),
         threads=options.threads,
         fields=fields,
-        # Plain attention. Fused attention is slow on a CPU after a long cached prefix.
-        cpu_fields={"flash_attn_type": 0},
+        cpu_fields={"flash_attn_type": 0} if options.parallel <= _MAX_PLAIN_ATTENTION else {},
         projector=None if options.projector is None else str(options.projector),
         adapters=tuple(str(Path(file).expanduser()) for file in options.adapters.values()),
     )
