@@ -27,7 +27,7 @@ ServerResult = Literal[
 
 
 class CacheControl(Struct, frozen=True, kw_only=True):
-    """A hint that changes nothing on this server, so every value is accepted."""
+    """A hint without an effect on this server. Every value is accepted."""
 
     type: str | UnsetType = UNSET
     ttl: str | UnsetType | None = UNSET

@@ -300,7 +300,7 @@ class _MessageReader:
         self._add(item, path, encrypted_content=field)
 
     def _tool_use(self, fields: JsonObject, path: str) -> None:
-        read_inner(fields, "input", path)  # checks it, but its nulls have a meaning
+        read_inner(fields, "input", path)  # only a check: nulls in the input must be kept
         item: JsonObject = {
             "type": "function_call",
             "call_id": read_string(fields, "id", path),

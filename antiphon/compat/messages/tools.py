@@ -131,7 +131,7 @@ class ToolCollector:
         server, server_path = self._servers[name]
         default = declared.default_config or ToolConfig()
         defers, enables = default.defer_loading is True, default.enabled is not False
-        different: list[str] = []  # the tools whose 'enabled' is not that of the server
+        different: list[str] = []  # tools with another 'enabled' than the default one
         for tool_name, config in (declared.configs or {}).items():
             if config.defer_loading not in (None, defers):
                 raise unsupported_parameter(f"{path}.configs.{tool_name}.defer_loading")

@@ -60,13 +60,13 @@ class SchemaTypes:
         return self._properties[key]
 
     def member(self, schema: Schema, key: str) -> Schema:
-        """Return the schema of the property ``key`` of an object. ``schema``: that of the object.
-        Empty if it does not describe the property."""
+        """Return the schema of the property ``key`` of an object. ``schema``: the object's schema.
+        The result is empty if this schema does not describe the property."""
         return self.resolved(next(filter(None, self._members(schema, key)), {}))
 
     def items(self, schema: Schema) -> Schema:
-        """Return the schema of the items of an array. ``schema``: that of the array. Empty if it
-        does not describe the items."""
+        """Return the schema of the items of an array. ``schema``: the array's schema. The result is
+        empty if this schema does not describe the items."""
         found = (keyword_object(form, "items") for form in self.forms(schema))
         return self.resolved(next(filter(None, found), {}))
 
@@ -218,8 +218,8 @@ _INNER = ("properties", "required", "additionalProperties", "items")
 
 
 def _merged(forms: tuple[Schema, ...]) -> Schema:
-    """Return one object schema that combines all ``forms``, which are object schemas. It contains
-    the properties and the other keywords of all of them."""
+    """Return one schema that combines all ``forms``. It contains the properties and the other
+    keywords of all of them."""
     if len(forms) == 1:
         return forms[0]
     merged: dict[str, Any] = {}

@@ -355,7 +355,7 @@ class KeywordArgumentReader:
         """Read a mark in a literal. It opens a string only after a bracket, a comma or a colon, and
         around a key it has no meaning."""
         if self._quote:
-            self._add_literal(self._quote)  # it closes a string that another quote has opened
+            self._add_literal(self._quote)  # the mark ends the string that this quote began
             self._quote = ""
         elif (
             self._brackets

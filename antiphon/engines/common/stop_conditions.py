@@ -25,8 +25,8 @@ _REASONS: Mapping[str | None, Reason | None] = {None: None, "stop": "stop", "len
 
 
 def finish_reason(reason: str | None) -> Reason | None:
-    """Return the finish reason that an engine reports; None before the end. Raises ``BackendError``
-    if the engine has aborted the generation."""
+    """Check the finish reason that an engine reports, and return it. ``reason``: None until the
+    generation ends. Raises ``BackendError`` if the engine has aborted the generation."""
     if reason not in _REASONS:
         raise BackendError(f"The engine ended the generation: {reason}.")
     return _REASONS[reason]

@@ -91,8 +91,8 @@ def already_completed(response_id: str) -> InvalidRequest:
 
 
 def check_room(response_id: str, count: int, size: int) -> None:
-    """Raise ``InvalidRequest`` if a response accepts no further submission, because ``count`` of
-    them, with ``size`` bytes together, already wait for its end."""
+    """Check that one more submission may wait for the end of a response. ``count``: how many wait
+    already. ``size``: their bytes together. Raises ``InvalidRequest``."""
     if count >= _MAX_STEERS or size > _MAX_STEER_BYTES:
         raise InvalidRequest(
             f"Too much input already waits for the end of the response '{response_id}': at most "
