@@ -53,6 +53,12 @@ class _PendingCall:
         """Whether the arguments received so far are a whole JSON object."""
         return self._span is not None and self._span.complete
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the arguments are an empty object, which no delta contains yet. Some servers send
+        it before the real arguments."""
+        return self.is_complete and "".join(self.pending_arguments) == "{}"
+
     def add_name(self, name: str) -> None:
         """Add a piece of the function name.
 
@@ -64,7 +70,9 @@ class _PendingCall:
 
     def add_arguments(self, text: str) -> None:
         """Add a piece of the arguments. Text after the end of the JSON object is dropped, because
-        some servers repeat the object."""
+        some servers repeat the object. An object after an empty object replaces it."""
+        if self.is_empty and text.lstrip().startswith("{"):
+            self.pending_arguments, self._has_arguments = [], False
         if not self._has_arguments:
             text = text.lstrip()
             if not text:
@@ -382,13 +390,7 @@ class ChatStreamParser:
             pending = last if chunk.index is None else self._by_index.get(chunk.index)
             if pending is not None and (
                 (call_id and pending.id and call_id != pending.id)
-                or (
-                    name
-                    and pending.name
-                    and pending.is_complete
-                    and not (call_id and call_id == pending.id)
-                )
-                or (name and self._is_other_name(pending, name))
+                or (name and self._is_next_call(pending, chunk))
             ):
                 pending = None
         if pending is None:
@@ -409,6 +411,16 @@ class ChatStreamParser:
         if at_index is not None and call_id and at_index.id == call_id:
             return at_index
         return self._by_id.get(call_id)
+
+    def _is_next_call(self, pending: _PendingCall, chunk: cc.Call) -> bool:
+        """Return whether a piece with a name, but without the id of a call, starts another call
+        than ``pending``. A piece that only repeats the name of a complete call does not."""
+        function = chunk.function
+        assert function is not None and function.name
+        if pending.name == function.name and pending.is_complete:
+            return bool(function.arguments)
+        is_complete = bool(pending.name) and pending.is_complete
+        return is_complete or self._is_other_name(pending, function.name)
 
     def _is_shared_id(self, pending: _PendingCall, index: int | str | None, name: str) -> bool:
         """Return whether a piece of a tool call starts a new call although its id is the id of
@@ -439,12 +451,13 @@ class ChatStreamParser:
         while self._ended_count < len(self._calls):
             pending = self._calls[self._ended_count]
             last = self._ended_count == len(self._calls) - 1
-            if pending.call is None and pending.name and (pending.is_ready or final):
+            is_held = last and not final and pending.is_empty
+            if pending.call is None and (pending.is_ready or final):
                 self._start_call(pending)
-            if pending.call is not None and pending.pending_arguments:
+            if pending.call is not None and pending.pending_arguments and not is_held:
                 pending.call.add_json_arguments("".join(pending.pending_arguments))
                 pending.pending_arguments.clear()
-            is_whole = pending.is_complete and pending.call is not None
+            is_whole = pending.is_complete and pending.call is not None and not is_held
             if not is_whole and not (final and not (is_cut and last)):
                 return
             if pending.call is not None:
@@ -481,11 +494,24 @@ class ChatStreamParser:
             self._add_text(lost)
 
     def _start_call(self, pending: _PendingCall) -> None:
+        """Start a call. If it has no name, its arguments must fit only one function. Otherwise they
+        are text."""
         self._close_item()
         # The reply's filter handles calls of functions that were not offered.
-        pending.call = CallBuilder(self._items, self._shapes, is_bare=False, passes_unknown=True)
-        pending.call.name, pending.call.call_id = pending.name, pending.id
-        pending.call.start()
+        call = CallBuilder(self._items, self._shapes, is_bare=False, passes_unknown=True)
+        call.name, call.call_id = pending.name, pending.id
+        if pending.name:
+            call.start()
+        else:
+            arguments = "".join(pending.pending_arguments)
+            pending.pending_arguments.clear()
+            call.is_unnamed = True
+            call.add_json_arguments(arguments)
+            if not call.start_by_arguments():
+                if arguments:
+                    self._items.text("message", arguments)
+                return
+        pending.call = call
 
     def _end_calls(self) -> None:
         """End all open tool calls. Called when other content follows them in the stream."""

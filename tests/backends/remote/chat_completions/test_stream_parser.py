@@ -275,7 +275,42 @@ STREAMS: dict[str, tuple[list[JSON], list[tuple[str, str]]]] = {
         ],
         TWO[:1],
     ),
-    "no name at all": (calls(call(0, "a", None, '{"at":"sea"}')), []),
+    "no name, and arguments that fit one tool": (
+        calls(call(0, "a", None, '{"at":"sea"}')),
+        TWO[:1],
+    ),
+    "no name, and arguments that fit no tool": (
+        calls(call(0, "a", None, '{"to"'), call(0, None, None, ':"sea"}')),
+        [("message", '{"to":"sea"}')],
+    ),
+    "an id alone": (calls(call(0, "a")), []),
+    "an empty object before the arguments": (
+        calls(call(0, "a", "look", {}), call(0, args='{"at"'), call(0, args=':"sea"}')),
+        TWO[:1],
+    ),
+    "empty objects before the arguments of two calls": (
+        calls(
+            call(0, "a", "look", "{}"),
+            call(0, args='{"at":"sea"}'),
+            call(1, "b", "look", "{}"),
+            call(1, args='{"at":"sky"}'),
+        ),
+        TWO,
+    ),
+    "an empty object before text": (
+        [*calls(call(0, "a", "look", "{}")), {"content": "Hm."}, *calls(call(0, args=TWO[0][1]))],
+        [*TWO[:1], ("message", "Hm.")],
+    ),
+    "two calls, the first without arguments": (
+        calls(call(0, "a", "look", "{}"), call(1, "b", "look", '{"at":"sky"}')),
+        [("look", "{}"), TWO[1]],
+    ),
+    "the name in every piece, and no id": (
+        calls(
+            call(0, None, "look", '{"at":'), call(0, None, "look", '"sea"}'), call(0, None, "look")
+        ),
+        TWO[:1],
+    ),
 }
 
 
@@ -442,7 +477,7 @@ def test_reasoning_tokens_are_counted_from_running_totals(where: str) -> None:
         ({}, 6),
         ({"content": "A"}, 7),
         ({"reasoning_content": "Hm."}, 10),
-        ({"tool_calls": [call(0, "a", "look", "{}")]}, 20),
+        ({"tool_calls": [call(0, "a", "look", TWO[0][1])]}, 20),
     ]
     for delta, count in steps:
         result = {"choices": [{"delta": delta}], where: {name: count}}
