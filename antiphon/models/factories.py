@@ -105,8 +105,8 @@ async def _auto(
 
 def _of_weights(module: str) -> Factory:
     """Return the function that builds a backend which runs a folder of weights with the engine in
-    ``module``. Transformers runs in this process, as the front ends of vLLM and TensorRT-LLM do,
-    which start further processes for the model."""
+    ``module``. Transformers runs in this process, as the front end of vLLM does, which starts
+    further processes for the model."""
 
     async def build(
         name: str, model: Model, settings: Settings, progress: ProgressCallback | None
@@ -193,7 +193,6 @@ ENGINES: Mapping[str, Factory] = {
     "openvino": _openvino,
     "responses": _responses,
     "scripted": _scripted,
-    "tensorrt_llm": _of_weights("antiphon.engines.tensorrt_llm"),
     "transformers": _of_weights("antiphon.engines.transformers.engine"),
     "vllm": _of_weights("antiphon.engines.vllm"),
     **EMBEDDERS,
@@ -216,7 +215,6 @@ _UNSUPPORTED_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "llama": ("router",),
     "openvino": ("adapters", "projector", "router"),
     "scripted": ("router",),
-    "tensorrt_llm": ("adapters", "projector", "router"),
     "transformers": ("adapters", "projector", "router"),
     "vllm": ("projector", "router"),
 }

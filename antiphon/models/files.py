@@ -37,7 +37,6 @@ _FETCHERS: Mapping[str, _Fetch] = {
     "llama_embeddings": fetch_gguf,
     "llama_rerank": fetch_gguf,
     "openvino": fetch_gguf,
-    "tensorrt_llm": pull_folder,
     "transformers": pull_folder,
     "vllm": pull_folder,
     "whisper": pull_folder,

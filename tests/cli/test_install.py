@@ -105,7 +105,7 @@ def test_unknown_feature_is_named() -> None:
 def test_features_are_the_extras_of_one_machine() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     #: Parts of every installation, those of engines for GPUs, and those for development.
-    others = {"llama", "hub", "transformers", "tensorrt-llm", "vllm", "ray", "dev"}
+    others = {"llama", "hub", "transformers", "vllm", "ray", "dev"}
     features = FEATURES.keys() - CODE_PACKAGES.keys()
     assert project["optional-dependencies"].keys() - others == features
     assert len(list(list_features())) == len(FEATURES)

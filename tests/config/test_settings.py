@@ -405,7 +405,7 @@ def test_example_of_the_settings_page_loads() -> None:
 
 def test_usage_statistics_of_engines_are_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DO_NOT_TRACK", "0")
-    for name in ("HF_HUB_DISABLE_TELEMETRY", "TRTLLM_NO_USAGE_STATS", "VLLM_NO_USAGE_STATS"):
+    for name in ("HF_HUB_DISABLE_TELEMETRY", "VLLM_NO_USAGE_STATS"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     disable_usage_statistics()

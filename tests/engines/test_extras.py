@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines import tensorrt_llm, vllm
+from antiphon.engines import vllm
 from antiphon.engines.openvino import engine as openvino
 from antiphon.engines.transformers import engine as transformers
 from antiphon.errors import SetupError
@@ -30,11 +30,3 @@ async def test_vllm_without_its_extra_names_the_extra(monkeypatch: pytest.Monkey
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SetupError, match=r"pip install .*\[vllm\]"):
         await vllm.load(Path("anywhere"))
-
-
-async def test_tensorrt_llm_without_its_extra_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SetupError, match=r"pip install .*\[tensorrt-llm\]"):
-        await tensorrt_llm.load(Path("anywhere"))

@@ -1,23 +1,21 @@
-"""Engines that run requests of vLLM and TensorRT-LLM: tenants take turns for their slots."""
+"""The engine vLLM: tenants take turns for its slots."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from antiphon.engines import tensorrt_llm, vllm
+from antiphon.engines import vllm
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.errors import BackendError
 from antiphon.testing.engine_check import collect
-from tests.engines import fake_tensorrt, fake_vllm
+from tests.engines import fake_vllm
 from tests.tiny_models.tiny_tools import FOLDER, prompt
 
 WAIT_S = 60
-#: The engine's module and the module of its double.
-KINDS = {"vllm": (vllm, fake_vllm), "tensorrt_llm": (tensorrt_llm, fake_tensorrt)}
 
 
 class Engine:
@@ -44,15 +42,12 @@ class Engine:
         return asyncio.create_task(collect(self.engine, prompt(self.engine, "Hi"), sampling))
 
 
-@pytest.fixture(params=KINDS)
-async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
-    module, fake = KINDS[request.param]
-    with pytest.MonkeyPatch.context() as patch:
-        doubles = fake.install(patch)
-        load: Callable[..., Awaitable[Any]] = module.load
-        loaded = await load(FOLDER, LoadOptions(context_size=256, parallel=1))
-        yield Engine(loaded, doubles[-1])
-        await loaded.close()
+@pytest.fixture
+async def engine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
+    doubles = fake_vllm.install(monkeypatch)
+    loaded = await vllm.load(FOLDER, LoadOptions(context_size=256, parallel=1))
+    yield Engine(loaded, doubles[-1])
+    await loaded.close()
 
 
 async def test_a_flood_delays_another_tenant_by_one_request(engine: Engine) -> None:

@@ -33,7 +33,7 @@ UNLIKED = [0.0 if _is_text(token) else 20.0 for token in range(SIZE)]
 
 
 class Toy:
-    """One generation. Its parameters have the names of vLLM and TensorRT-LLM. ``stops``: token ids
+    """One generation. Its parameters have the names of vLLM. ``stops``: token ids
     that end the generation."""
 
     grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(TOKENIZER.end_ids))

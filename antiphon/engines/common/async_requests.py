@@ -101,7 +101,7 @@ async def _read(
 def token_logprob(
     id: int, candidates: Mapping[int, Any] | None, top_count: int | None
 ) -> TokenLogprob:
-    """Convert the log-probabilities that vLLM and TensorRT-LLM report for one sampled token.
+    """Convert the log-probabilities that vLLM reports for one sampled token.
 
     ``candidates``: the likeliest ids and the sampled id, each mapped to an object with a
     ``logprob``. If the request asks for no log-probabilities, ``candidates`` is None, and the
