@@ -18,6 +18,7 @@ import structlog
 
 from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.store.common.row_cipher import RowCipher
+from antiphon.store.postgres.connections import DriverConnection, DriverPool
 from antiphon.store.sql.executor import index_key
 from antiphon.store.sql.queries import migrations, queries
 from antiphon.store.sql.row_mapping import Row
@@ -25,7 +26,6 @@ from antiphon.support.installation import needs_extra
 from antiphon.support.tasks import BackgroundTasks, Backoff
 
 from .connections import Connections
-from .driver import DriverConnection, DriverPool
 from .table_names import SCHEMA, qualify
 
 _T = TypeVar("_T")

@@ -772,7 +772,7 @@ WITH full_buckets AS (
 DELETE FROM running_requests WHERE heard_at < now() - interval '10 minutes'
 
 -- drop_tenant_runs
--- This is one of the steps that delete a tenant: see tenant_steps.py. Each step changes few rows.
+-- This is one of the steps that delete a tenant: see deletion_steps.py. Each step changes few rows.
 -- As in drop_runs_of, a run is only renamed. A sweep deletes its events later.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL, request = '',
     prompt = ''

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from antiphon.store.postgres.bus import BusConnection
 from antiphon.store.postgres.notifications.listener import Notice, RunNotifications
 from antiphon.store.records import (
     Append,
@@ -28,7 +29,6 @@ from antiphon.store.sql.executor import index_key
 from antiphon.store.sql.row_mapping import claim_of, event_batch_of
 from antiphon.store.sql.runs import PrepareSave, SqlRuns
 
-from .bus.connection import BusConnection
 from .pool import ConnectionPool, Transaction
 
 #: Bytes of events after which a page ends.

@@ -15,13 +15,14 @@ from antiphon.store.base import Retention
 from antiphon.store.common.row_cipher import RowCipher
 from antiphon.store.common.saving import Saving
 from antiphon.store.files import BlobStorage
-from antiphon.store.postgres.vectors.index import PostgresVectorIndex
-from antiphon.store.postgres.vectors.pgvector import Pgvector
+from antiphon.store.postgres.bus import BusConnection, redis_connector
+from antiphon.store.postgres.vectors import Pgvector, PostgresVectorIndex
 from antiphon.store.records import (
     Reservation,
     ResponseQuery,
     StoredResponse,
 )
+from antiphon.store.sql.deletion_steps import TENANT_STEPS
 from antiphon.store.sql.executor import index_key
 from antiphon.store.sql.row_mapping import (
     Columns,
@@ -33,15 +34,12 @@ from antiphon.store.sql.row_mapping import (
     summary_row,
 )
 from antiphon.store.sql.store import SaveStep, SqlStore
-from antiphon.store.sql.tenant_steps import TENANT_STEPS
 from antiphon.store.sql.values import SqlValues
 from antiphon.store.values import SERVER
 from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
 
-from .bus.base import MessageSigner
-from .bus.connection import BusConnection
-from .bus.redis_session import redis_connector
+from .bus import MessageSigner
 from .containers import PostgresContainers
 from .large_responses import LargeResponses, encode_reference, put_contents, read_contents
 from .pool import ConnectionPool, Transaction

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from antiphon.store.base import Retention
 from antiphon.store.common.eviction import TenantTotals
-from antiphon.store.sql.sweep_steps import ROWS, SMALL_ROWS, sweep_steps
+from antiphon.store.sql.deletion_steps import ROWS, SMALL_ROWS, sweep_steps
 
 from .partitions import EventPartitions
 from .pool import ConnectionPool, Transaction

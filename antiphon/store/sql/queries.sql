@@ -426,7 +426,7 @@ DELETE FROM vector_stores WHERE seq = ANY (ARRAY(
 ))
 
 -- drop_tenant_responses
--- One of the steps that delete a tenant: see tenant_steps.py. Each step changes few rows.
+-- One of the steps that delete a tenant: see deletion_steps.py. Each step changes few rows.
 DELETE FROM responses WHERE seq = ANY (ARRAY(
     SELECT seq FROM responses WHERE tenant = $1 LIMIT $2
 ))

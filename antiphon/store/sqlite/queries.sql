@@ -228,7 +228,7 @@ DELETE FROM {usage_rows | usage_sums} WHERE {(start, id) | rowid} IN (
 )
 
 -- drop_tenant_jobs
--- The first of the steps that delete a tenant: see tenant_steps.py. Each step changes few rows.
+-- The first of the steps that delete a tenant: see deletion_steps.py. Each step changes few rows.
 DELETE FROM jobs WHERE run IN (
     SELECT r.seq FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.tenant = ? LIMIT ?
 )

@@ -14,7 +14,7 @@ import asyncio
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from msgspec.structs import astuple
@@ -28,6 +28,7 @@ from antiphon.store.records import (
     Reservation,
     ResponseQuery,
 )
+from antiphon.store.sql.deletion_steps import TENANT_STEPS
 from antiphon.store.sql.executor import index_key
 from antiphon.store.sql.row_mapping import (
     Columns,
@@ -36,7 +37,7 @@ from antiphon.store.sql.row_mapping import (
     summary_row,
 )
 from antiphon.store.sql.store import SaveStep, SqlStore
-from antiphon.store.sql.tenant_steps import TENANT_STEPS
+from antiphon.store.sql.vectors import SqlVectorIndex
 from antiphon.wire.response_list import ResponseSummary
 
 from .database import Database, Deletion
@@ -44,7 +45,6 @@ from .executor import SqliteExecutor, SqliteTransaction
 from .rewriting import rewrite_rows
 from .runs import SqliteRuns
 from .sweep import SqliteSweep, free_unneeded
-from .vectors import SqliteVectorIndex
 
 #: Statements that delete the records of processes that have ended.
 _FORGET_PROCESSES = (
@@ -214,3 +214,10 @@ class SqliteStore(SqlStore[SqliteTransaction]):
 def _tenant_deletion(query: str, tenant: str) -> Deletion:
     """Return the write that deletes rows of a tenant with this query."""
     return lambda connection, rows: connection.execute(query, (tenant, rows)).rowcount
+
+
+class SqliteVectorIndex(SqlVectorIndex[SqliteTransaction]):
+    """The vector index in an SQLite database."""
+
+    def _any_of(self, words: Collection[str]) -> str:
+        return " OR ".join('"{}"'.format(word.replace('"', '""')) for word in words)

@@ -16,8 +16,8 @@ from functools import partial
 
 from antiphon.store.base import Retention
 from antiphon.store.common.eviction import TenantTotals
+from antiphon.store.sql.deletion_steps import ROWS, SweepStep, sweep_steps
 from antiphon.store.sql.row_mapping import Columns
-from antiphon.store.sql.sweep_steps import ROWS, SweepStep, sweep_steps
 
 from .database import Database
 

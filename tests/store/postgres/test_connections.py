@@ -10,8 +10,7 @@ import pytest
 
 from antiphon.store import open_store
 from antiphon.store.postgres import connections
-from antiphon.store.postgres.connections import Connections
-from antiphon.store.postgres.driver import DriverConnection
+from antiphon.store.postgres.connections import Connections, DriverConnection
 from antiphon.testing.store_checks.responses import make_response
 from tests.real.postgres import Postgres
 from tests.store.postgres.test_pool import connected

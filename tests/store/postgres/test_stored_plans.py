@@ -15,8 +15,7 @@ from antiphon.store.base import Store
 from antiphon.store.containers import ContainerRecord
 from antiphon.store.files import FileQuery
 from antiphon.store.journal import JournalEntry
-from antiphon.store.postgres.connections import Connections
-from antiphon.store.postgres.driver import DriverConnection
+from antiphon.store.postgres.connections import Connections, DriverConnection
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import (

@@ -22,13 +22,12 @@ from msgspec import Struct
 
 from antiphon.errors import RunError
 from antiphon.store.common.subscriptions import Subscriptions
+from antiphon.store.postgres.notifications.batch_notices import decode_batches
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import EventBatch
 from antiphon.store.sql.executor import index_key
 from antiphon.store.sql.row_mapping import event_batch_of
 from antiphon.support.tasks import BackgroundTasks
-
-from .batch_payloads import decode_batches
 
 #: Seconds for which a run is marked, and the age at which its mark is renewed.
 _MARKED_S, _RENEWED_S = 60.0, 20.0

@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from antiphon.store.common.claimable_runs import ClaimableRuns
 from antiphon.store.common.peers import Peers
 from antiphon.store.common.subscriptions import Subscription
-from antiphon.store.postgres.bus.connection import BusConnection
+from antiphon.store.postgres.bus import BusConnection
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import EventBatch
 from antiphon.store.runs import LocalNotifications, RunListener

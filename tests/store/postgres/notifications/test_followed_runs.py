@@ -15,11 +15,14 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.common.peers import Peers
 from antiphon.store.common.subscriptions import Subscriptions
-from antiphon.store.postgres.bus import connection
-from antiphon.store.postgres.bus.base import BusError, Handlers
+from antiphon.store.postgres import bus as bus_module
+from antiphon.store.postgres.bus import BusError, Handlers
 from antiphon.store.postgres.notifications import followed_runs, listener
-from antiphon.store.postgres.notifications.batch_notices import BatchNotifier
-from antiphon.store.postgres.notifications.batch_payloads import decode_batches, encode_batches
+from antiphon.store.postgres.notifications.batch_notices import (
+    BatchNotifier,
+    decode_batches,
+    encode_batches,
+)
 from antiphon.store.postgres.notifications.followed_runs import FollowedRuns
 from antiphon.store.postgres.notifications.listener import NOTICES
 from antiphon.store.postgres.pool import ConnectionPool
@@ -319,7 +322,7 @@ async def test_faulty_bus_loses_and_doubles_nothing(
     database: Postgres, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     monkeypatch.setattr(followed_runs, "_LOOK_S", 0.05)
-    monkeypatch.setattr(connection, "_SEND_S", 0.05)
+    monkeypatch.setattr(bus_module, "_SEND_S", 0.05)
     async with two_with_bus(database, fault, monkeypatch) as (one, other, _):
         found = await follow_ten_batches(database, one, other)
         numbers = [each.first for each in found]

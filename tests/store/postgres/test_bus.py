@@ -11,10 +11,8 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.store import open_store
-from antiphon.store.postgres.bus import connection, redis_session
-from antiphon.store.postgres.bus.base import MessageSigner
-from antiphon.store.postgres.bus.connection import BusConnection
-from antiphon.store.postgres.bus.redis_session import redis_connector
+from antiphon.store.postgres import bus as bus_module
+from antiphon.store.postgres.bus import BusConnection, MessageSigner, redis_connector
 from tests.real.bus import BusServer, bus_server
 
 _SECRET = b"s" * 32
@@ -23,8 +21,8 @@ _SECRET = b"s" * 32
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine, answers may take long: a bus may drop messages, but not in these tests."""
-    monkeypatch.setattr(redis_session, "_ANSWER_S", 60.0)
-    monkeypatch.setattr(connection, "_SEND_S", 60.0)
+    monkeypatch.setattr(bus_module, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(bus_module, "_SEND_S", 60.0)
 
 
 @pytest.fixture
@@ -108,8 +106,8 @@ async def test_connection_is_opened_again_after_a_kill(bus: BusServer) -> None:
 
 
 async def test_stopped_bus_counts_as_lost(bus: BusServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_session, "_PING_S", 0.05)
-    monkeypatch.setattr(redis_session, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(bus_module, "_PING_S", 0.05)
+    monkeypatch.setattr(bus_module, "_ANSWER_S", 0.5)
     async with listening(bus.url) as listener:
         bus.signal(signal.SIGSTOP)
         try:

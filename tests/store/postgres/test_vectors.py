@@ -11,10 +11,10 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
+from antiphon.store.postgres import vectors
 from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.postgres.store import PostgresStore
-from antiphon.store.postgres.vectors import pgvector
-from antiphon.store.postgres.vectors.pgvector import Pgvector
+from antiphon.store.postgres.vectors import Pgvector
 from antiphon.store.vectors import VectorQuery
 from antiphon.testing.store_checks.vectors import CHECKS, make_vector_store
 from tests.real.postgres import Postgres
@@ -27,8 +27,8 @@ FILES = 12
 @pytest.fixture
 async def url(database: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty database. More than 100 chunks are large."""
-    monkeypatch.setattr(pgvector, "SMALL_ROWS", 100)
-    monkeypatch.setattr(pgvector, "EXACT_ROWS", 100)
+    monkeypatch.setattr(vectors, "SMALL_ROWS", 100)
+    monkeypatch.setattr(vectors, "EXACT_ROWS", 100)
     return await database.create_migrated_database()
 
 
@@ -122,12 +122,12 @@ async def test_repeated_searches_are_planned_for_their_vector(url: str) -> None:
 async def test_start_creates_the_index_that_a_dead_process_did_not(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pgvector, "SMALL_ROWS", 1_000)
+    monkeypatch.setattr(vectors, "SMALL_ROWS", 1_000)
     store = await open_store(url, vectors="pgvector")
     await store.vectors.put("t", make_vector_store("a"))
     await add_file(store, "0", random.Random(11), chunks=120)
     await store.close()
-    monkeypatch.setattr(pgvector, "SMALL_ROWS", 100)
+    monkeypatch.setattr(vectors, "SMALL_ROWS", 100)
     pool = await ConnectionPool.open(url)
     store = PostgresStore(pool, await Pgvector.open(pool))
     try:

@@ -1,1 +1,0 @@
-"""The ways in which a PostgreSQL store finds the nearest vectors."""
