@@ -63,9 +63,9 @@ from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tools.citations import CitationReader
 from antiphon.tools.client_tools.shell_arguments import CommandObserver
 from antiphon.tools.code_interpreter import file_citations
-from antiphon.tools.file_search.citations import file_citation_notation
-from antiphon.tools.web_search.citations import page_citation_notation
+from antiphon.tools.file_search.provider import file_citation_notation
 from antiphon.tools.web_search.page import WebPage
+from antiphon.tools.web_search.provider import page_citation_notation
 from antiphon.tracing.base import Span
 from antiphon.upstream.errors import error_from_response
 from antiphon.upstream.sse import SseParser

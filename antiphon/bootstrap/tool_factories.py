@@ -69,7 +69,7 @@ ProviderOpener = Callable[
 async def _web_search(
     dependencies: ToolDependencies,
 ) -> AsyncIterator[Mapping[str, AnyToolProvider]]:
-    from antiphon.tools.web_search.local_index import LocalIndex
+    from antiphon.tools.web_search.index import LocalIndex
     from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
 
     settings = dependencies.settings

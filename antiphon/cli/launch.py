@@ -12,13 +12,15 @@ Antiphon turns these requests off with documented settings of the agent.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,6 @@ from antiphon.config.options import literal
 from antiphon.errors import SetupError
 
 from .client import RequestFailed, Server, remember_server
-from .leftovers import end_leftovers
 
 #: The context window in tokens that a client gets if the server does not know the model's.
 _CONTEXT = 32_768
@@ -402,3 +403,34 @@ CLIENTS: Mapping[str, _Client] = {
         kept=("sessions/",),
     ),
 }
+
+
+#: Seconds after which processes that ignore a request to end are killed.
+_GRACE_S = 3.0
+_CHECK_S = 0.05
+
+
+def end_leftovers(variable: str) -> None:
+    """End all other processes that have this variable (``NAME=value``) in their environment. This
+    works on Linux; on other systems, it does nothing."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + _GRACE_S
+        for pid in _processes(variable):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, kind)
+        while any(_processes(variable)):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_CHECK_S)
+        else:
+            return
+
+
+def _processes(variable: str) -> Iterator[int]:
+    wanted = variable.encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if int(folder.name) != os.getpid() and wanted in (
+                folder / "environ"
+            ).read_bytes().split(b"\0"):
+                yield int(folder.name)

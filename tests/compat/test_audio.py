@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.compat.languages import language_name
+from antiphon.compat.audio import language_name
 
 
 @pytest.mark.parametrize(

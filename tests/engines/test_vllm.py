@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from antiphon.engines.base import LoadOptions, Sampling
-from antiphon.engines.vllm import VllmEngine, load
+from antiphon.engines.vllm import VllmEngine, load, token_logprob
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.inference.tokens import EncodedImage, Prompt
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from tests.attachments.samples import png
 from tests.engines import fake_vllm
+from tests.engines.fake_vllm import Logprob
 from tests.tiny_models.tiny_tools import FOLDER, prompt
 
 WAIT_S = 60
@@ -162,3 +164,11 @@ async def test_load_failure_gives_a_one_line_error() -> None:
     with pytest.raises(SetupError, match="World size") as raised:
         await load(FOLDER, LoadOptions(engine_options={"tensor_parallel_size": 2}))
     assert "\n" not in str(raised.value)
+
+
+def test_log_probabilities_are_numbers_that_json_has() -> None:
+    known = {1: Logprob(-math.inf), 2: Logprob(-0.5), 3: Logprob(math.nan)}
+    logprob = token_logprob(1, known, 3)
+    assert logprob.logprob == -9999.0
+    assert {each.id: each.logprob for each in logprob.top} == {2: -0.5, 1: -9999.0, 3: -9999.0}
+    assert token_logprob(3, known, 0).logprob == -9999.0

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from antiphon.runs.tool_loop.turn import Turn
 from antiphon.stream.deltas import Annotate, Close, Text
 from antiphon.tools.citations import CitationReader
-from antiphon.tools.file_search.citations import file_citation_notation
-from antiphon.tools.web_search.citations import page_citation_notation
+from antiphon.tools.file_search.provider import file_citation_notation
 from antiphon.tools.web_search.page import WebPage
+from antiphon.tools.web_search.provider import page_citation_notation
 from antiphon.wire.items import Logprob, Message, OutputText
 from antiphon.wire.parts import Annotation, FileCitation, UrlCitation
 

@@ -3,7 +3,8 @@ items, and the answer gets citations."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -21,14 +22,14 @@ from antiphon.tools.base import (
     ToolResult,
     Toolset,
 )
+from antiphon.tools.citations import Citation, CitationNotation
 from antiphon.wire import tools as tl
 from antiphon.wire.items import FileSearchCall, Item, of_type
 from antiphon.wire.parsing.errors import empty_value
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest, read_ranking
+from antiphon.wire.parts import FileCitation
 from antiphon.wire.resources.filters import read_filter
 from antiphon.wire.resources.vector_stores import VectorStoreSearchResult
-
-from .citations import file_citation_notation
 
 _INCLUDE_RESULTS = "file_search_call.results"
 _MAX_QUERIES = 8
@@ -241,3 +242,26 @@ def _result(results: VectorStoreSearchResult) -> dict[str, Any]:
         "attributes": results.attributes,
         "text": "\n".join(part.text for part in results.content),
     }
+
+
+#: Some models add line numbers, or the filename in the form that they are shown.
+_MARK = re.compile(r" ?【f(\d{1,6})(?:†[^【】]{0,200})?】")
+_PARTIAL_MARK = re.compile(r" ?【[^【】]*\Z| \Z")
+_MAX_MARK_LENGTH = 216
+
+
+def file_citation_notation(file_of: Callable[[int], tuple[str, str] | None]) -> CitationNotation:
+    """Return the notation of file citations. ``file_of``: a function that returns the file id and
+    filename of the passage with a given number. It returns None if the model was not shown a
+    passage with this number."""
+
+    def cite(mark: re.Match[str], position: int, preceding: str) -> Citation | None:
+        file = file_of(int(mark.group(1)))
+        if file is None:
+            return None
+        file_id, filename = file
+        return Citation("", FileCitation(file_id=file_id, filename=filename, index=position))
+
+    return CitationNotation(
+        pattern=_MARK, partial_pattern=_PARTIAL_MARK, max_length=_MAX_MARK_LENGTH, cite=cite
+    )

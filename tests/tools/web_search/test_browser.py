@@ -14,9 +14,9 @@ from antiphon.errors import ToolError
 from antiphon.stream.deltas import Annotate, Text
 from antiphon.tools.citations import CitationReader
 from antiphon.tools.web_search.browser import Browser, SearchOptions, StepResult
-from antiphon.tools.web_search.citations import page_citation_notation
 from antiphon.tools.web_search.extract import extract_document
 from antiphon.tools.web_search.page import SearchResult, WebPage
+from antiphon.tools.web_search.provider import page_citation_notation
 from antiphon.wire.parts import UrlCitation
 
 NORTH = "https://www.north.example/oslo"
