@@ -213,6 +213,8 @@ def _is_searchable(tool: tl.Tool) -> bool:
     """Whether a tool of the request is deferred, or contains functions that are."""
     if isinstance(tool, tl.Namespace):
         return any(each.defer_loading is True for each in tool.tools)
+    if isinstance(tool, tl.Mcp) and tool.deferred_tools is not UNSET:
+        return True
     return isinstance(tool, tl.Function | tl.Custom | tl.Mcp) and tool.defer_loading is True
 
 

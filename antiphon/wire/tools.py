@@ -191,7 +191,10 @@ class ImageGeneration(ToolBase, frozen=True, kw_only=True, tag="image_generation
 
 class Mcp(ToolBase, frozen=True, kw_only=True, tag="mcp"):
     """A remote MCP server. ``authorization`` and ``headers`` are secrets that Antiphon sends to
-    this MCP server. Antiphon never stores them, and never returns them in responses."""
+    this MCP server. Antiphon never stores them, and never returns them in responses.
+    ``defer_loading``: whether the model has to search for the tools of this MCP server.
+    ``deferred_tools``: not in OpenAI's API: only these tools have to be searched for, by names or
+    by a filter as in ``allowed_tools``."""
 
     server_label: str
     server_url: str | UnsetType = UNSET
@@ -203,6 +206,7 @@ class Mcp(ToolBase, frozen=True, kw_only=True, tag="mcp"):
     require_approval: str | JsonObject | UnsetType = UNSET
     server_description: str | UnsetType = UNSET
     defer_loading: bool | UnsetType = UNSET
+    deferred_tools: tuple[str, ...] | JsonObject | UnsetType = UNSET
     allowed_callers: Callers | UnsetType = UNSET
 
 

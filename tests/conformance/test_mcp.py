@@ -111,6 +111,21 @@ async def test_deferred_server_is_searched(
 
 
 @pytest.mark.requirement("API-TOOL-SEARCH")
+async def test_tools_that_match_a_filter_are_deferred(
+    serve: Serve, ask_foreground: Ask, mcp: McpProvider, toys: Toys
+) -> None:
+    server = serve(local(engine(["Hi."])), providers={"mcp": mcp})
+    deferred = tool(toys.url, deferred_tools={"excluded_tool_names": ["add"]})
+    answer = await ask_foreground(server, tools=[deferred, {"type": "tool_search"}])
+    assert answer.terminal_response["tools"][0]["deferred_tools"] == deferred["deferred_tools"]
+    (prompt,) = rendered_prompts(server)
+    assert "toys__add" in prompt and "toys__delete" not in prompt
+    wrong = {"model": "tiny", "input": "Hi", "tools": [{**deferred, "deferred_tools": {"a": 1}}]}
+    refused = await server.client.post("/v1/responses", json=wrong)
+    assert refused.json()["error"]["param"] == "tools[0].deferred_tools.a"
+
+
+@pytest.mark.requirement("API-TOOL-SEARCH")
 async def test_deferred_server_is_shown_without_tool_search(
     serve: Serve, ask_foreground: Ask, mcp: McpProvider, toys: Toys
 ) -> None:

@@ -795,16 +795,17 @@ async def test_uploaded_file_is_in_the_container(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("AM-SERVER-TOOLS")
-async def test_tool_search_finds_deferred_tools(serve: Serve, clients: Any) -> None:
+@pytest.mark.parametrize("variant", ["tool_search_tool_bm25", "tool_search_tool_regex"])
+async def test_tool_search_finds_deferred_tools(serve: Serve, clients: Any, variant: str) -> None:
     replies = [tool_call("tool_search", {"query": "weather"}), ROME, "Sunny."]
     server = serve(local(engine(replies)))
     client = clients(server)
-    search: Json = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
+    search: Json = {"type": f"{variant}_20251119", "name": variant}
     tools = [search, {**WEATHER, "defer_loading": True}]
     async with client.messages.stream(model="tiny", **HI, tools=tools) as stream:
         answer = await stream.get_final_message()
     call, found, use = answer.content
-    assert (call.name, call.input) == ("tool_search_tool_bm25", {"query": "weather"})
+    assert (call.name, call.input) == (variant, {"query": "weather"})
     assert [each.tool_name for each in found.content.tool_references] == ["get_weather"]
     assert (use.name, answer.stop_reason) == ("get_weather", "tool_use")
     result = {"type": "tool_result", "tool_use_id": use.id, "content": "sun"}
@@ -853,6 +854,40 @@ async def test_tools_of_an_mcp_server_are_called_here(
     assert described("add") in allowed and described("delete") not in allowed
     assert described("delete") in without_add and described("add") not in without_add
     assert all('"b": 2' in prompt or '"b":2' in prompt for prompt in rendered_prompts(server)[2:])
+    await mcp.close()
+
+
+@pytest.mark.requirement("AM-SERVER-TOOLS")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {
+            "default_config": {"enabled": False},
+            "configs": {"add": {}, "delete": {"defer_loading": True}},
+        },
+        {
+            "default_config": {"enabled": False, "defer_loading": True},
+            "configs": {"add": {"defer_loading": False}, "delete": {}},
+        },
+    ],
+)
+async def test_single_tools_of_an_mcp_server_are_deferred(
+    serve: Serve, clients: Any, toys: Toys, options: Json
+) -> None:
+    networks = (ipaddress.ip_network("127.0.0.1"),)
+    mcp = McpProvider({}, SessionPool(), networks=networks)
+    replies = [tool_call("tool_search", {"query": "delete"}), "Found."]
+    server = serve(local(engine(replies)), providers={"mcp": mcp})
+    search: Json = {"type": "tool_search_tool_regex", "name": "tool_search_tool_regex"}
+    answer = await clients(server).beta.messages.create(
+        model="tiny",
+        **HI,
+        tools=[search, {**TOOLSET, **options}],
+        mcp_servers=[{"type": "url", "name": "desk", "url": toys.url}],
+    )
+    assert answer.content[1].content.tool_references[0].tool_name == "delete"
+    first, second = rendered_prompts(server)
+    assert "desk__add" in first and "desk__delete" not in first and "desk__delete" in second
     await mcp.close()
 
 
@@ -1234,7 +1269,6 @@ async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> No
             {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 0}]},
             "tools[0].max_uses",
         ),
-        ({"tools": [{**TOOLSET, "configs": {"x": {"defer_loading": True}}}], **MCP}, "configs.x"),
         ({"tools": [{**TOOLSET, "configs": {"x": {"enabled": "no"}}}], **MCP}, "configs"),
         ({"tools": [{**TOOLSET, "default_config": {"enabled": 0}}], **MCP}, ".enabled"),
         ({"container": {"skills": ["x"]}}, "container.skills"),

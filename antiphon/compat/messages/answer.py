@@ -12,7 +12,7 @@ from antiphon.wire.json_types import JsonObject
 from antiphon.wire.response import OmittedPart, Response, Usage
 
 from .citations import CitedText, Passages
-from .server_blocks import call_input, is_fetch, is_search, server_blocks
+from .server_blocks import TOOL_SEARCH, call_input, is_fetch, is_search, server_blocks
 from .threads import message_id
 from .types import (
     AnswerBlock,
@@ -41,12 +41,14 @@ class AnswerForm(Struct, frozen=True, kw_only=True):
     """Options of a request that affect the form of the answer. ``omits_thinking``: thinking blocks
     have a signature but no text. ``generate``: False if the model only caches the prompt.
     ``fetches``: whether the request has the tool ``web_fetch``, so pages that the model opens have
-    blocks. ``passages``: what the model can cite of the request's documents.
+    blocks. ``search_name``: the request's name of the tool search. ``passages``: what the model
+    can cite of the request's documents.
     ``context_management``: the edits that had an effect, if the request asks for edits.
     ``omitted_parts``: the parts of the request that the model cannot read."""
 
     omits_thinking: bool = False
     fetches: bool = False
+    search_name: str = TOOL_SEARCH
     passages: Passages = field(default_factory=Passages)
     generate: bool = True
     context_management: AppliedEdits | UnsetType = UNSET
@@ -177,7 +179,9 @@ def _blocks(item: it.Item, form: AnswerForm) -> Iterable[AnswerBlock]:
 
 def tool_blocks(item: it.Item, form: AnswerForm) -> tuple[AnswerBlock, ...]:
     """Return the blocks for a call that this server has run, or for its result."""
-    return () if is_fetch(item) and not form.fetches else server_blocks(item)
+    if is_fetch(item) and not form.fetches:
+        return ()
+    return server_blocks(item, form.search_name)
 
 
 def _thinking(item: it.Reasoning, form: AnswerForm) -> Iterable[AnswerBlock]:

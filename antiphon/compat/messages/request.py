@@ -179,6 +179,7 @@ def read_messages_request(raw: JsonObject, limits: BodyLimits = DEFAULT_LIMITS) 
             omits_thinking=_omits_thinking(raw.get("thinking")),
             generate=generate,
             fetches=tools.fetches,
+            search_name=tools.search_name,
             passages=passages,
             context_management=edits,
         ),

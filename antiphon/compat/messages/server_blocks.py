@@ -40,12 +40,16 @@ from .types import (
     WebSearchResultBlock,
 )
 
-_TOOL_SEARCH = "tool_search_tool_bm25"
+#: Anthropic's name of the tool search that takes words.
+TOOL_SEARCH = "tool_search_tool_bm25"
 
 
-def server_blocks(item: it.Item) -> tuple[AnswerBlock, ...]:
+def server_blocks(item: it.Item, search_name: str = TOOL_SEARCH) -> tuple[AnswerBlock, ...]:
     """Return the blocks for a call that this server has run, or for its result. Returns an empty
-    tuple for other items."""
+    tuple for other items. ``search_name``: the name under which the request declares the tool
+    search."""
+    if isinstance(item, it.ToolSearchCall):
+        return (_tool_search(item, search_name),)
     read = _BLOCKS.get(type(item))
     return () if read is None else read(item)
 
@@ -164,10 +168,10 @@ def _error_text(error: Any) -> str:
     return error if isinstance(error, str) else msgspec.json.encode(error).decode()
 
 
-def _tool_search(item: it.ToolSearchCall) -> tuple[AnswerBlock, ...]:
+def _tool_search(item: it.ToolSearchCall, name: str) -> ServerToolUseBlock:
     arguments = item.arguments if isinstance(item.arguments, dict) else {}
     id = _id("srvtoolu_", item.call_id or item.id)
-    return (ServerToolUseBlock(id=id, name=_TOOL_SEARCH, input=arguments),)
+    return ServerToolUseBlock(id=id, name=name, input=arguments)
 
 
 def _found_tools(item: it.ToolSearchOutput) -> tuple[AnswerBlock, ...]:
@@ -188,7 +192,6 @@ _BLOCKS: Mapping[type[it.Item], Callable[[Any], tuple[AnswerBlock, ...]]] = {
     it.WebSearchCall: _web_search,
     it.CodeInterpreterCall: _code_execution,
     it.McpCall: _mcp,
-    it.ToolSearchCall: _tool_search,
     it.ToolSearchOutput: _found_tools,
     it.Compaction: _compaction,
 }

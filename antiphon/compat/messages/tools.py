@@ -30,6 +30,7 @@ from antiphon.wire.request import Include
 
 from .bodies import MessageMcpServer, MessageTool, MessageToolChoice, ToolConfig
 from .client_tools import CLIENT_TOOLS, client_tool
+from .server_blocks import TOOL_SEARCH
 from .toolsets import TOOLSETS, toolset
 
 #: Values of ``include`` that add the data for the result blocks of server tools to responses.
@@ -38,6 +39,7 @@ INCLUDE: tuple[Include, ...] = (
     "web_search_call.results",
     "code_interpreter_call.outputs",
 )
+_SEARCH = "tool_search"
 _MODES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -114,7 +116,7 @@ class ToolCollector:
         if kind.startswith("code_execution_"):
             return {"type": "code_interpreter", "container": self.container or {"type": "auto"}}
         if kind.startswith("tool_search_"):
-            return {"type": "tool_search"}
+            return {"type": _SEARCH}
         if kind == "custom":
             return _function(fields, path)
         if "max_uses" in fields:
@@ -129,19 +131,12 @@ class ToolCollector:
                 f"{path}.mcp_server_name", f"there is no '{name[:128]}' in 'mcp_servers'."
             )
         server, server_path = self._servers[name]
-        default = declared.default_config or ToolConfig()
-        defers, enables = default.defer_loading is True, default.enabled is not False
-        different: list[str] = []  # tools with another 'enabled' than the default one
-        for tool_name, config in (declared.configs or {}).items():
-            if config.defer_loading not in (None, defers):
-                raise unsupported_parameter(f"{path}.configs.{tool_name}.defer_loading")
-            if (config.enabled is not False) is not enables:
-                different.append(tool_name)
-        tool = {**server, "defer_loading": True} if defers else server.copy()
-        if not enables:
-            tool["allowed_tools"] = sorted(different)
-        elif different:
-            tool["allowed_tools"] = {"excluded_tool_names": sorted(different)}
+        default, configs = declared.default_config or ToolConfig(), declared.configs or {}
+        enabled = {each: config.enabled is not False for each, config in configs.items()}
+        deferred = {each: config.defer_loading for each, config in configs.items()}
+        tool = {**server, "allowed_tools": _tool_filter(default.enabled is not False, enabled)}
+        if default.defer_loading or True in deferred.values():
+            tool["deferred_tools"] = _tool_filter(default.defer_loading is True, deferred)
         self._declare(f"mcp {name}", tool, server_path)
 
     def _declare(
@@ -239,7 +234,14 @@ class ToolCollector:
 
     @property
     def _has_search(self) -> bool:
-        return any(tool["type"] == "tool_search" for tool, _ in self._declared.values())
+        return any(tool["type"] == _SEARCH for tool, _ in self._declared.values())
+
+    @property
+    def search_name(self) -> str:
+        """The name of the tool search that the request declares. Returns the usual name if there is
+        none."""
+        names = (name for name, (tool, _) in self._declared.items() if tool["type"] == _SEARCH)
+        return next(names, TOOL_SEARCH)
 
     def choice(self, name: str) -> JsonObject:
         """Return the ``tool_choice`` of the Responses API that names a tool."""
@@ -263,6 +265,13 @@ def _deferred(tool: JsonObject) -> JsonObject:
 def _given(fields: JsonObject, **renamed: str) -> JsonObject:
     """Return the fields that are set, under their new names."""
     return {new: fields[name] for name, new in renamed.items() if fields.get(name) is not None}
+
+
+def _tool_filter(default: bool, choices: Mapping[str, bool | None]) -> JsonObject:
+    """Return the filter for those tools of an MCP server that a toolset chooses. ``choices``: name
+    of a tool → whether it is chosen, None if the default applies."""
+    others = sorted(name for name, choice in choices.items() if choice is (not default))
+    return {"excluded_tool_names" if default else "tool_names": others}
 
 
 def _mcp_server(server: MessageMcpServer) -> JsonObject:

@@ -236,12 +236,11 @@ class McpProvider:
         """Return the functions for ``tools``, the tools of an MCP server. Tools that the request
         does not allow are left out."""
         rules = parse_tool_rules(tool)
-        functions = (
-            self._tool_function(tool, session, each, rules) for each in tools if rules.allows(each)
+        return tuple(
+            replace(self._tool_function(tool, session, each, rules), deferred=rules.defers(each))
+            for each in tools
+            if rules.allows(each)
         )
-        if tool.defer_loading is not True:
-            return tuple(functions)
-        return tuple(replace(each, deferred=True) for each in functions)
 
     def _tool_function(
         self, server: Mcp, session: SessionKey, tool: ListedTool, rules: ToolRules

@@ -55,11 +55,12 @@ class ToolRules(Struct, frozen=True, kw_only=True):
     """The rules that a request sets for the tools of an MCP server.
 
     ``allows``: whether the model may use a tool. ``needs_approval``: whether the user has to
-    approve the calls of a tool.
+    approve the calls of a tool. ``defers``: whether the model sees a tool only after a search.
     """
 
     allows: Rule
     needs_approval: Rule
+    defers: Rule
 
 
 def server_identity(tool: Mcp) -> str:
@@ -84,15 +85,21 @@ def check_label(label: str, path: str) -> None:
 
 
 def parse_tool_rules(tool: Mcp, path: str = "") -> ToolRules:
-    """Read the fields ``allowed_tools`` and ``require_approval`` of a tool. Raises
-    ``InvalidRequest``.
+    """Read the fields of a tool that choose tools of the MCP server. Raises ``InvalidRequest``.
 
     ``path``: path of the tool in the request.
     """
     return ToolRules(
         allows=_parse_allowed_tools(tool.allowed_tools, f"{path}.allowed_tools"),
         needs_approval=_parse_require_approval(tool.require_approval, f"{path}.require_approval"),
+        defers=_parse_deferred_tools(tool, f"{path}.deferred_tools"),
     )
+
+
+def _parse_deferred_tools(tool: Mcp, path: str) -> Rule:
+    if tool.deferred_tools is UNSET or tool.defer_loading is True:
+        return lambda _: tool.defer_loading is True
+    return _parse_allowed_tools(tool.deferred_tools, path)
 
 
 def _parse_allowed_tools(value: object, path: str) -> Rule:

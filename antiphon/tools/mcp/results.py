@@ -143,10 +143,11 @@ def _http_error(status: int, challenge: str) -> JsonObject:
 
 def _wanted(challenge: Mapping[str, str]) -> str:
     """Return what a server that refused a request says about the access token that it wants, which
-    a client can give in ``authorization``."""
+    a client can give in the request."""
     told = [f"{told} {challenge[name]}" for name, told in _TOLD.items() if challenge.get(name)]
     more = f" ({'; '.join(told)})" if told else ""
-    return f": give an access token of this MCP server in 'authorization'{more}"
+    field = "'authorization' ('authorization_token' in the Messages API)"
+    return f": give an access token of this MCP server in {field}{more}"
 
 
 def _protocol_failure(code: int, message: str, **marks: bool) -> FailureDetails:

@@ -221,7 +221,7 @@ async def test_tools_listed_in_the_conversation_are_reused(provider: McpProvider
 async def test_failed_listing_raises_tool_error(provider: McpProvider, toys: Toys) -> None:
     wanted = (
         "401 (Unauthorized: give an access token of this MCP server in 'authorization'"
-        " (scopes play; metadata at https://toys.example/meta))"
+        " ('authorization_token' in the Messages API) (scopes play; metadata at https://toys.example/meta))"
     )
     for path, why in (("/locked", wanted), ("/broken", "503 (Service Unavailable)")):
         with pytest.raises(ToolError, match=re.escape(why)):
