@@ -259,13 +259,14 @@ $(BROWSER): tests/browser/requirements.txt tests/clients/node/package.json $(DEV
 	    "openai@$$(sed -n 's/.*"openai": "\(.*\)".*/\1/p' tests/clients/node/package.json)"; fi
 	@touch $@
 
-# Node is installed as a Python package. Install scripts of packages do not run, except those that put
+# Node is installed as a Python package. `npm install` takes the versions of the lock file, too; `npm ci`
+# refuses this file, because it lacks packages of other systems that are no longer published. Install scripts of packages do not run, except those that put
 # the binaries of Claude Code and opencode in their place.
 $(CLIENTS): tests/clients/requirements.txt tests/clients/node/package-lock.json
 	@echo "Installing the clients"
 	@$(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/pip install -qq --disable-pip-version-check -r tests/clients/requirements.txt
 	@cd tests/clients/node && export PATH="$(CURDIR)/.venv-clients/bin:$$PATH" && \
-	  npm ci --silent --ignore-scripts --no-audit --no-fund && \
+	  npm install --silent --no-save --ignore-scripts --no-audit --no-fund && \
 	  npm rebuild @anthropic-ai/claude-code opencode-ai >/dev/null
 	@touch $@
